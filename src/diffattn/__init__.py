@@ -10,7 +10,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-# Public name -> module. Loaded on first use, so that records and reports work without torch.
+# Public name -> its module, imported on first use: records and reports must work without torch.
 _PUBLIC = {
     "DiffAttnError": "diffattn.errors",
     "ShapeError": "diffattn.errors",
@@ -80,8 +80,8 @@ _TABLES = {
     "transformers.models.auto.configuration_auto": _add_config,
     "transformers.models.auto.modeling_auto": _add_models,
 }
-"""Tables of transformers' Auto classes, which load a class when it is asked for. Without ours they
-would ask to run the copy of our code in a model's folder."""
+"""Module of transformers -> function that adds our classes to its tables of Auto classes. Without
+them the Auto classes would ask to run the copy of our code in a model's folder."""
 
 
 class _AddOnImport(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""Every error that diffattn raises on purpose, and the hint where a name is misspelt."""
+"""The errors that diffattn raises on purpose, and helpers for their messages."""
 
 from collections.abc import Iterable
 from reprlib import Repr
@@ -6,11 +6,11 @@ from reprlib import Repr
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 short = _SHORT.repr
-"""A value in a message, cut to 60 characters."""
+"""``repr`` of a value for a message; strings are cut to 60 characters."""
 
 
 class DiffAttnError(Exception):
-    """Base of all errors raised on purpose: catch this one to catch them all."""
+    """Base class of all errors raised on purpose."""
 
 
 class ShapeError(DiffAttnError, ValueError):
@@ -22,7 +22,7 @@ class ConfigError(DiffAttnError, ValueError):
 
 
 class CheckpointError(DiffAttnError):
-    """Files on disk are missing, foreign, damaged, or of another run."""
+    """Files on disk are missing, damaged, of another format, or of another run."""
 
 
 class BackendError(DiffAttnError):
@@ -30,7 +30,7 @@ class BackendError(DiffAttnError):
 
 
 def shown(value: object) -> str:
-    """A wrong value in a message: itself if it is short and plain, else what kind it is."""
+    """A wrong value for a message: numbers and strings cut to 60 characters, else the type."""
     plain = value is None or isinstance(value, bool | float | str)
     if plain or (isinstance(value, int) and value.bit_length() < 64):
         text = repr(value)
@@ -39,16 +39,16 @@ def shown(value: object) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another package says, for a message of ours: one line, no full stop."""
+    """First line of another package's error message, without a full stop, for our message."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(" .:")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the nearest known one, or nothing.
+    """End of a message about an unknown name: ``" Did you mean 'x'?"``, or ``""``.
 
     Args:
-        name: What was asked for.
-        known: All names that exist.
+        name: The unknown name.
+        known: All names that exist. Initials find them too: ``lr`` finds ``learning_rate``.
     """
     from difflib import get_close_matches  # slow to import, and needed for errors only
 

@@ -1,1 +1,1 @@
-"""Files that are whole or absent, and hashes that tell whether they changed."""
+"""Write files and folders whole or not at all, and detect damage by hashes."""

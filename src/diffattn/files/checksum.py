@@ -1,4 +1,4 @@
-"""Checksums by which files notice that they are damaged."""
+"""Checksums of JSON objects and files, to detect damage."""
 
 import hashlib
 import json
@@ -12,13 +12,13 @@ _FIELD = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum as the last field; layout and order of keys do not count.
+    """A JSON object with its checksum as the last field; white space and key order do not matter.
 
     Raises:
         ValueError: ``value`` holds NaN or infinity, which are not JSON.
     """
     assert _FIELD not in value, f"{_FIELD} is not a field of a record"
-    plain = json.loads(json.dumps(value, allow_nan=False))  # as it will be read: keys are texts
+    plain = json.loads(json.dumps(value, allow_nan=False))  # in JSON all keys become strings
     return {**value, _FIELD: _checksum(plain)}
 
 
@@ -26,7 +26,7 @@ def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
     """The object without its checksum.
 
     Raises:
-        CheckpointError: The checksum is not that of the other fields, or there is none.
+        CheckpointError: The checksum is missing or does not fit the other fields.
     """
     recorded = value.pop(_FIELD, None)
     if recorded is None:

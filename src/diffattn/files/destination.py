@@ -1,4 +1,4 @@
-"""Where results may be written, checked before any work is done and anything is replaced."""
+"""Check where results will be written, before any work is done or file replaced."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from pathlib import Path
 from diffattn.errors import ConfigError
 
 _LONGEST_NAME = 200
-"""Bytes. File systems take 255; a file is first written under a name of some more."""
+"""Longest name of a file, in bytes. File systems take 255; temporary names are longer than it."""
 _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFCHR: "a device",
@@ -20,24 +20,24 @@ _KINDS = {
 
 
 def file_kind(mode: int) -> str:
-    """Name the kind of a file of this mode (``os.stat(path).st_mode``)."""
+    """The kind of a file in words, from its mode (``os.stat(path).st_mode``)."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 def require_file_destination(path: Path) -> None:
-    """Refuse a path that a file cannot be written to; an existing file may be replaced.
+    """Raise if no file can be written to a path; an existing file may be replaced.
 
     Raises:
-        ConfigError: Something else lies there, such as a folder or a device, or nothing can.
+        ConfigError: The path is a folder, a device or the like, or cannot be written.
     """
     _require(Path(path), "a file")
 
 
 def require_folder_destination(path: Path) -> None:
-    """Refuse a path that is no folder to write in and cannot become one.
+    """Raise unless a path is a writable folder or can become one.
 
     Raises:
-        ConfigError: Something else lies there, such as a file or a device, or nothing can.
+        ConfigError: The path is a file, a device or the like, or cannot be written.
     """
     _require(Path(path), "a folder")
 
@@ -45,16 +45,16 @@ def require_folder_destination(path: Path) -> None:
 def require_replaceable(
     path: Path, begins: str, kind: str, way_out: str = "Name another file, or delete this one."
 ) -> None:
-    """Refuse a path where another file lies than one of the kind that will be written.
+    """Raise if a path is an existing file of another kind than the file to be written.
 
     Args:
-        path: A file to write; nothing may be there, or an empty file.
-        begins: How every file of that kind does.
-        kind: Such a file in words, with its article.
-        way_out: What the caller may do.
+        path: File to write. It may be missing or empty.
+        begins: Text with which all files of this kind begin.
+        kind: The kind in words, with an article, like ``"a report"``.
+        way_out: Advice at the end of the message.
 
     Raises:
-        ConfigError: Another file lies there, or no file can be written.
+        ConfigError: A file of another kind exists, or no file can be written.
     """
     path = Path(path)
     require_file_destination(path)
@@ -70,10 +70,10 @@ def require_replaceable(
 
 
 def require_outside(path: Path, folders: Iterable[Path]) -> None:
-    """Refuse a path to write to that is one of some folders or lies within one.
+    """Raise if a path is one of some folders, or inside one of them.
 
     Raises:
-        ConfigError: It does.
+        ConfigError: It is.
     """
     where = Path(path).resolve()
     for folder in folders:
@@ -85,10 +85,10 @@ def require_outside(path: Path, folders: Iterable[Path]) -> None:
 
 
 def is_folder_name(name: str) -> bool:
-    """Whether ``name`` is that of one visible entry of a folder, and never leads elsewhere."""
+    """Whether ``name`` can be a visible entry of a folder: no path, not hidden, not too long."""
     try:
         size = len(os.fsencode(name))
-    except UnicodeEncodeError:  # half a character
+    except UnicodeEncodeError:  # a lone surrogate
         return False
     is_one = not name.startswith(".") and "/" not in name and "\0" not in name
     return is_one and 0 < size <= _LONGEST_NAME
@@ -106,7 +106,7 @@ def _fault(path: Path, wanted: str) -> str | None:
         present = _kind(path)
         if present not in (None, wanted):
             return present
-        # A file is replaced through its folder.
+        # Replacing a file needs write access to its folder.
         folder = path.absolute() if present != "a file" else path.absolute().parent
         while (present := _kind(folder)) is None:
             if len(os.fsencode(folder.name)) > _LONGEST_NAME:
@@ -114,7 +114,7 @@ def _fault(path: Path, wanted: str) -> str | None:
             if folder.name == "..":
                 return "a way back from a folder that is not there"
             folder = folder.parent
-    except (OSError, ValueError) as error:  # too long a path, a loop of links; a NUL
+    except (OSError, ValueError) as error:  # path too long, loop of links, or a NUL character
         return getattr(error, "strerror", None) or str(error)
     if present != "a folder":
         return f"a path through {present}, {str(folder)!r}"
@@ -124,7 +124,7 @@ def _fault(path: Path, wanted: str) -> str | None:
 
 
 def _kind(path: Path) -> str | None:
-    """Name the kind of entry at a path, links followed; ``None`` if there is none."""
+    """The kind of entry at a path in words, links followed; ``None`` if there is none."""
     try:
         return file_kind(os.stat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):

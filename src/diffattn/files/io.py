@@ -1,7 +1,7 @@
-"""JSON and JSON-lines records that are whole, or say that they are not.
+"""Read and write JSON and JSON-lines records that show when they are damaged.
 
-Every object carries a checksum of itself (:mod:`diffattn.files.checksum`), every row its number.
-What a reader of these functions returns is what was written, without both.
+Every object has a checksum field (:mod:`diffattn.files.checksum`), and every row of JSON lines its
+number. The readers check these fields and remove them.
 """
 
 import json
@@ -21,12 +21,12 @@ _MAX_BYTES = 1 << 32
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write ``value`` so that a reader never sees half a file, also if the power fails.
+    """Write ``value`` so that a reader never sees half a file, even after a power failure.
 
-    The parent folder is made if it is missing.
+    A missing parent folder is made.
 
     Raises:
-        ValueError: ``value`` holds NaN or infinity, which JSON has not.
+        ValueError: ``value`` holds NaN or infinity, which JSON lacks.
         OSError: The disk is full or not writable; an existing file is left as it was.
     """
     make_folder(path.parent)
@@ -44,7 +44,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents so that they outlive a power failure."""
+    """Make a folder and its parents, and wait until they are on the disk."""
     if not path.is_dir():
         make_folder(path.parent)
         path.mkdir(exist_ok=True)
@@ -52,7 +52,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or a folder's entries, lie on the disk."""
+    """Wait until a file's content, or a folder's entries, are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -78,10 +78,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(
     path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
 ) -> Record:
-    """Read a JSON file that names its kind and schema version; ``make`` takes the other fields.
+    """Read a JSON file with ``kind`` and ``schema`` fields, and call ``make`` with all others.
 
     Raises:
-        CheckpointError: The file is missing, damaged, of another kind or schema version.
+        CheckpointError: The file is missing, damaged, of another kind or schema, or ``make`` fails.
     """
     fields = read_json(path)
     must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
@@ -101,12 +101,12 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to a file, so that an interrupted run keeps what it had measured.
+    """Append one row to a file, so that an interrupted run keeps its measurements.
 
     Raises:
-        CheckpointError: The row before is damaged.
+        CheckpointError: The last row of the file is damaged.
         ValueError: ``row`` holds NaN or infinity.
-        OSError: The disk is full or not writable; the rows before stay.
+        OSError: The disk is full or not writable; earlier rows are kept.
     """
     line = _line(row, _next_number(path)).encode()
     before = path.stat().st_size if path.exists() else 0
@@ -114,7 +114,7 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
         with path.open("ab", buffering=0) as file:
             written = file.write(line)
             if written < len(line):
-                file.write(line[written:])  # raises what stopped the first write
+                file.write(line[written:])  # raises the error that stopped the first write
     except OSError:
         if path.exists():
             os.truncate(path, before)  # half a row would spoil the file
@@ -124,8 +124,8 @@ def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
 def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
     """Read a JSON-lines file that :func:`write_jsonl` or :func:`append_jsonl` wrote.
 
-    ``recorded`` is the result of :func:`log_facts` for the finished file, from its record.
-    Without it, rows that are missing at the end go unnoticed.
+    ``recorded`` is the result of :func:`log_facts` when the file was finished. Without it, missing
+    rows at the end are not detected.
 
     Raises:
         CheckpointError: The file is missing, or a row is damaged or missing.
@@ -145,11 +145,11 @@ def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Keep the whole rows of an unfinished file, and remove the others.
 
     Returns:
-        The rows, and a sentence for each damage. Half a row at the end is none: a killed writer
-        leaves it.
+        The rows, and a sentence for each damaged or missing row. Half a row at the end does not
+        count: a killed writer leaves one.
 
     Raises:
-        OSError: The disk is full or not writable; the file is left as it was.
+        OSError: The disk is full or not writable; no whole row is lost.
     """
     if not path.exists():
         return [], []
@@ -161,7 +161,7 @@ def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def cut_half_row(path: Path) -> None:
-    """Remove the half row that a killed writer leaves at the end of a file; it need not exist.
+    """Remove the half row that a killed writer leaves at the end of a file, if the file exists.
 
     Raises:
         OSError: The file is not writable; it is left as it was.
@@ -173,7 +173,7 @@ def cut_half_row(path: Path) -> None:
 
 
 def log_facts(path: Path) -> dict[str, Any]:
-    """Rows and SHA-256 of a finished JSON-lines file, to stand in the record beside it."""
+    """``rows`` and ``sha256`` of a finished JSON-lines file, for :func:`read_jsonl` to compare."""
     sync(path)
     with path.open("rb") as file:
         rows = sum(1 for _ in file)
@@ -197,7 +197,7 @@ def read_plain_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def is_empty_folder(path: Path, *, besides: str | None = None) -> bool:
-    """Whether nothing but ``besides`` and hidden files, such as our temporary ones, lies there."""
+    """Whether a folder exists and holds nothing but ``besides`` and hidden entries."""
     return path.is_dir() and all(
         entry.name == besides or entry.name.startswith(".") for entry in path.iterdir()
     )
@@ -209,7 +209,7 @@ def _line(row: Mapping[str, Any], number: int) -> str:
 
 
 def _next_number(path: Path) -> int:
-    """Rows in a file, as its last one says."""
+    """Number of rows in a file, read from its last row."""
     if not path.exists():
         return 0
     last, size = b"", path.stat().st_size
@@ -225,7 +225,7 @@ def _next_number(path: Path) -> int:
 
 
 def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """All whole rows, and a sentence for each that is damaged or missing."""
+    """All undamaged rows, and a sentence for each damaged row and each gap."""
     rows, faults, expected = [], [], 0
     for where, line in _lines(path):
         try:
@@ -268,7 +268,7 @@ def _content(path: Path) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > _MAX_BYTES:
             raise CheckpointError(f"{path}: must have at most {_MAX_BYTES} bytes, got {size}.")
-        return file.read(size)  # no more: a file below /proc may not end
+        return file.read(size)  # not more: some files in /proc have no end
 
 
 def _parsed(content: bytes) -> Any:

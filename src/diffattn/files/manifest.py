@@ -1,4 +1,4 @@
-"""``manifest.json``: the files of a folder that is only right as a whole, with their hashes."""
+"""``manifest.json``: sizes and hashes of all files of a folder, to detect any change."""
 
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ _CARD = "README.md"
 
 
 def write_manifest(folder: Path) -> None:
-    """Hash every file of a folder, wait until all lie on the disk, then write the manifest.
+    """Hash the files of a folder, wait until all are on the disk, then write the manifest.
 
-    The manifest leaves out a model card, which is written to be changed.
+    It leaves out hidden files and ``README.md``, the model card, which users edit.
     """
     files = {}
     for path in sorted(folder.rglob("*")):
@@ -31,10 +31,10 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify_manifest(folder: Path) -> None:
-    """Read every file again that a folder's manifest names: about a second per gigabyte.
+    """Compare every file that a folder's manifest names: about a second per gigabyte.
 
     Raises:
-        CheckpointError: The manifest is missing, or a file is not as it was written.
+        CheckpointError: The manifest is missing or damaged, or a file was changed.
     """
     for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):
         file = folder / name

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all; see :mod:`diffattn.files.temporary` for files."""
+"""Write a folder whole or not at all; for files see :mod:`diffattn.files.temporary`."""
 
 import contextlib
 import fcntl
@@ -15,9 +15,8 @@ _LOCK = ".lock"
 
 @contextlib.contextmanager
 def new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that takes its name at the end, and is removed if anything fails.
-
-    The next call for the same destination removes the leftovers of a killed process.
+    """A context with a temporary folder beside ``out``. At the end it is renamed to ``out``; if
+    anything fails it is removed. The next call removes the leftovers of a killed process.
     """
     out = out.absolute()
     make_folder(out.parent)
@@ -40,11 +39,11 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove leftovers of dead processes beside ``out``; folders in use stay."""
+    """Remove temporary folders of dead processes beside ``out``. Locked folders are in use."""
     temporary_name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
     for entry in out.parent.iterdir():
         if not temporary_name.fullmatch(entry.name) or not entry.is_dir():
             continue
         with contextlib.suppress(OSError), (entry / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held: somebody writes there
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process writes there
             shutil.rmtree(entry)

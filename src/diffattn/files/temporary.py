@@ -1,4 +1,4 @@
-"""Temporary files, locked while they are written, so that leftovers can be recognised."""
+"""Temporary files. They are locked while written, so that leftovers can be recognised."""
 
 import contextlib
 import fcntl
@@ -11,7 +11,7 @@ from typing import IO
 
 @contextlib.contextmanager
 def temporary_file(path: Path) -> Iterator[IO[str]]:
-    """A new text file beside ``path``, to be given its name; removed unless that was done."""
+    """A context with a new text file, which the caller renames to ``path``; else it is removed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     clean_leftovers(path.parent, path.name)
     try:
@@ -22,14 +22,14 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files of dead processes, of the file ``name`` or (default) of any file."""
+    """Remove temporary files of dead processes for the file ``name``; default: for all files."""
     temporary_name = re.compile(
         rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
     )
     for entry in folder.iterdir():
         if not temporary_name.fullmatch(entry.name) or not entry.is_file():
             continue
-        # Locked: somebody writes it. Other errors: some network file systems have no locks.
+        # OSError: a process has the lock and writes, or the file system has no locks.
         with contextlib.suppress(OSError), entry.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _still_has_name(file, entry):
@@ -43,7 +43,7 @@ def _open_locked(path: Path) -> IO[str]:
             fcntl.flock(file, fcntl.LOCK_EX)
         if _still_has_name(file, path):
             return file
-        file.close()  # taken for a leftover before it was locked
+        file.close()  # another process removed it as a leftover before it was locked
 
 
 def _still_has_name(file: IO[str] | IO[bytes], path: Path) -> bool:

@@ -1,1 +1,1 @@
-"""Attention layers and their neighbours as plain PyTorch modules. Imports torch and ops only."""
+"""Attention layers, head norm and feed-forward network as modules, on torch and ops only."""

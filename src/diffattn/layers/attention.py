@@ -14,22 +14,21 @@ from diffattn.ops.layer_parts import rotate_both
 class AttentionLayer(nn.Module):
     """Projections, rotary positions, one call of the operator, head norm and output projection.
 
-    A subclass says how many maps its queries and keys have and how wide its values are, in units
-    of ``head_dim``, names its operator, and adds what makes λ.
+    A subclass sets the class attributes: maps per query and key, ``value_width`` (Dv / D), the
+    operator, and whether heads are normalised by default. It also adds the parameters of λ.
 
     Options of every layer: ``num_kv_heads`` (Hkv, divides ``num_heads``; default ``num_heads``),
-    ``layer_idx`` (global, from 0), ``head_norm`` (RMSNorm per head, times 1 − λ_init where there is
-    one; default :attr:`normalises_heads`), ``head_norm_affine`` (learn its scale ``[Dv]``; default
-    True) and ``head_norm_eps`` (added to its mean square; default 1e-5).
+    ``layer_idx`` (global, from 0), ``head_norm`` (RMSNorm per head, times 1 − λ_init in types with
+    a λ_init; default :attr:`normalises_heads`), ``head_norm_affine`` (learn its scale ``[Dv]``;
+    default True) and ``head_norm_eps`` (added to its mean square; default 1e-5).
 
-    Two more are those of other families: ``qkv_bias`` gives queries, keys and values biases
-    (Qwen2), ``qk_norm_eps`` an RMSNorm over the channels of every query and key before rotation,
-    with this number added to the mean square (Qwen3). The norm has one scale ``[D]`` for queries
-    and one for keys, as there, shared by all heads and by both maps. So no map can make its
-    queries larger than the other's; they differ by where they point.
+    Two options come from other model families. ``qkv_bias`` (Qwen2) adds biases to queries, keys
+    and values. ``qk_norm_eps`` (Qwen3) adds an RMSNorm over the channels of every query and key
+    before rotation; its value is added to the mean square. All heads and both maps share one scale
+    ``[D]`` for queries and one for keys, so the maps' queries differ in direction, not in size.
 
     Raises:
-        ConfigError: Head counts below 1 or not divisible.
+        ConfigError: A head count or ``head_dim`` is below 1, or head counts are not divisible.
     """
 
     query_maps = 1
@@ -57,7 +56,7 @@ class AttentionLayer(nn.Module):
     ) -> None:
         super().__init__()
         if lambda_vectors is not None:
-            # First of all modules: optimizers and norms of gradients go by the order of parameters.
+            # Registered first: optimizers and gradient norms depend on the order of parameters.
             self.lambda_bias = lambda_vectors
         where = type(self).__name__
         if num_heads < 1 or head_dim < 1:
@@ -108,7 +107,7 @@ class AttentionLayer(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        """Take the names of :mod:`diffattn.layers.saved_names` too."""
+        """Load files with the parameter names of :mod:`diffattn.layers.saved_names` too."""
         for name in [name for name in state_dict if name.startswith(prefix)]:
             present = prefix + present_name(name.removeprefix(prefix))
             if present != name:
@@ -116,7 +115,8 @@ class AttentionLayer(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys before norm and rotation, ``[B, T, heads, D]``; several maps: axis 3."""
+        """Queries and keys before norm and rotation: ``[B, T, heads, D]``, or with several maps
+        ``[B, T, heads, maps, D]``."""
         pairs = ((self.q_proj(x), self.query_maps), (self.k_proj(x), self.key_maps))
         q, k = (
             y.unflatten(-1, (-1, self.head_dim) if maps == 1 else (-1, maps, self.head_dim))
@@ -125,7 +125,7 @@ class AttentionLayer(nn.Module):
         return q, k
 
     def lambdas(self, x: Tensor) -> tuple[Tensor, ...]:
-        """λ as the operator's fourth argument, or nothing."""
+        """λ in a tuple of one, the operator's fourth argument; an empty tuple without λ."""
         return ()
 
     def forward(
@@ -141,14 +141,13 @@ class AttentionLayer(nn.Module):
             x: ``[B, T, hidden_size]``, already normalised.
             position_embeddings: cos and sin of :func:`diffattn.rotary_embedding`, or ``None``
                 for no position information.
-            attend: Called as ``attend(q, k, v, lam)``, without ``lam`` by softmax attention; bind
+            attend: Called as ``attend(q, k, v, lam)``, by softmax layers without ``lam``. Bind
                 masks or a cache here, for example
-                ``functools.partial(diff_attention, key_padding_mask=mask)``. V2 gives keys
-                ``[B, T, Hkv, D]`` and λ ``[B, T, H]``, in float32 like every λ. Default: the
-                layer's operator.
+                ``functools.partial(diff_attention, key_padding_mask=mask)``. λ is float32. V2
+                passes keys ``[B, T, Hkv, D]`` and λ ``[B, T, H]``. Default: the layer's operator.
 
         Returns:
-            ``[B, T, hidden_size]``, dtype of ``x`` (of the products under autocast).
+            ``[B, T, hidden_size]``, dtype of ``x``; under autocast, autocast's dtype.
         """
         q, k = self.queries_keys(x)
         q, k = self.q_norm(q), self.k_norm(k)

@@ -1,7 +1,7 @@
 """Controls: attention layers with one change.
 
-Each changes one part of a layer of the papers, which its docstring names. If a control without a
-part has the same gain, the part is not the cause of the gain.
+The docstring of each control names the layer and the part that it changes. If a control without a
+part has the same gain as the layer, the part is not the cause of the gain.
 """
 
 from collections.abc import Callable
@@ -23,14 +23,14 @@ from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_ini
 from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
 
 SUBTRACTED_MEAN = 0.7
-"""Share of the mean value that :class:`MeanFreeAttention` takes off."""
+"""Fraction of the mean value that :class:`MeanFreeAttention` subtracts."""
 
 
 class NoAttention(nn.Module):
-    """Nothing at all: the output is zero, and tokens never meet.
+    """The no-attention control: the output is zero, so no token reads another one.
 
-    It has no parameters. Its cache holds zeros, so that decoding can count the tokens read. The
-    arguments are those of the other layers; heads, widths and index are the cache's.
+    It has no parameters. Its key-value cache holds zeros, so that decoding can count the tokens
+    read. ``num_heads``, ``num_kv_heads`` and ``head_dim`` set the cache's shape alone.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class NoAttention(nn.Module):
         *,
         attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
-        """``[B, T, hidden_size]`` to zeros of the same shape and dtype."""
+        """Zeros with the shape ``[B, T, hidden_size]`` and dtype of ``x``."""
         if attend is not None:
             q = x.new_zeros(*x.shape[:2], self.num_heads, self.head_dim)
             kv = x.new_zeros(*x.shape[:2], self.num_kv_heads, self.head_dim)
@@ -77,8 +77,8 @@ class MeanFreeAttention(SoftmaxAttention):
 
     .. math:: O = \mathrm{softmax}(s Q K^\top) V - 0.7\,\mathrm{mean}(V)
 
-    It is differential attention whose second map is uniform: it can subtract what all tokens have
-    in common, and no noise that depends on the token.
+    It is differential attention whose second map is uniform. It can subtract what all tokens have
+    in common, but no noise that depends on the token.
     """
 
     operator: Callable[..., Tensor] = staticmethod(diff_attention)
@@ -99,10 +99,10 @@ class AcrossGroupsAttention(TokenAfterAttention):
     .. math:: O_i = \mathrm{softmax}(s Q_i K_g^\top) V_g - \sigma(X W_\lambda)_i\,
               \mathrm{softmax}(s Q_{i + H} K_{g'}^\top) V_{g'}
 
-    Query head j reads key/value head ``j // (2H / Hkv)`` as in V2, so the two of a pair read other
-    keys and other values (unless there is one key/value head), and the second output cancels
-    nothing of the first. The V2 note calls this pairing unstable. It returns 2H attention maps, one
-    per query head, as the two maps of a pair act on different values.
+    Query head j reads key/value head ``j // (2H / Hkv)`` as in V2. So the two heads of a pair read
+    different keys and values, unless there is only one key/value head, and the second output cannot
+    cancel noise of the first. The V2 note calls this pairing unstable. The layer has 2H attention
+    maps, one per query head, as the two maps of a pair act on different values.
     """
 
     def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class AcrossGroupsAttention(TokenAfterAttention):
 
 
 class ConstantLambdaAttention(SoftmaxAttention):
-    r"""V2 with λ = ½, where V2's starts (σ(0)), for every token and head."""
+    r"""V2 with λ = ½ for every token and head: the value at which V2's λ starts, σ(0)."""
 
     query_maps = 2
     operator: Callable[..., Tensor] = staticmethod(diff_attention)
@@ -133,14 +133,14 @@ class WholeDifferenceAttention(ConstantLambdaAttention):
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - \mathrm{softmax}(s Q_2 K^\top)) V
 
-    The first token of a text, which sees itself alone, gets 0.
+    The output at the first token, which sees only itself, is 0.
     """
 
     constant = 1.0
 
 
 class RawLambdaAttention(DiffAttentionV2):
-    r"""V2 with the projection itself as λ, without a sigmoid: it starts near 0 and has no bounds.
+    r"""V2 without the sigmoid: λ is the projection itself, starts near 0 and has no bounds.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - (X W_\lambda)\,
               \mathrm{softmax}(s Q_2 K^\top)) V
@@ -150,24 +150,24 @@ class RawLambdaAttention(DiffAttentionV2):
 
 
 class AddedMapsAttention(DiffAttentionV2):
-    r"""V2 whose second map is added: twice the queries, and nothing subtracted.
+    r"""V2 whose second map is added instead of subtracted.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) + \sigma(X W_\lambda)\,
               \mathrm{softmax}(s Q_2 K^\top)) V
     """
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """λ of every token and head with the other sign."""
+        """−λ of every token and head, ``[B, T, H]``: the operator subtracts it."""
         return (-super().lambdas(x)[0],)
 
 
 class MatchedAddedMapsAttention(AddedMapsAttention):
-    r"""V2 whose second map is added, with an output of V2's size: rows of both sum to 1 − λ.
+    r"""V2 whose second map is added, rescaled: rows of the acting map sum to 1 − λ as in V2.
 
     .. math:: O = \frac{1 - \lambda}{1 + \lambda}\,(\mathrm{softmax}(s Q_1 K^\top) + \lambda\,
               \mathrm{softmax}(s Q_2 K^\top)) V,\quad \lambda = \sigma(X W_\lambda)
 
-    Only the sign tells it from V2.
+    Up to the factor, only the sign of the second map differs from V2.
     """
 
     def forward(
@@ -188,27 +188,27 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
 
 
 class AddedMapsV1(DiffAttention):
-    r"""V1 whose second map is added: its queries, keys, λ and head norm, and nothing subtracted.
+    r"""V1 whose second map is added instead of subtracted.
 
     .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,
               \mathrm{LN}((A_1 + |\lambda| A_2) V)
 
-    V1's λ has no bounds: without the absolute value some models learn a negative one, and subtract.
+    V1's λ has no bounds. Without the absolute value some models learn a negative λ and subtract.
     """
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """λ of the layer, never positive, as what is subtracted."""
+        """−abs(λ) of the layer: the operator subtracts it."""
         return (-super().lambdas(x)[0].abs(),)
 
 
 class UniformSecondMap(DiffAttention):
-    r"""V1 whose second map sees nothing: it is uniform over the tokens that a token sees.
+    r"""V1 whose second map is uniform over the tokens that a query sees.
 
     .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,
               \mathrm{LN}(A_1 V - \lambda\,\mathrm{mean}(V))
 
-    λ, head norm and its factor, heads and values are V1's. One map needs half of V1's projections
-    of queries and keys; the second has the first's keys, as zero queries see them all alike.
+    λ, head norm and its factor, heads and values are as in V1. The projections of queries and keys
+    are half as wide. The second map's queries are zero, so any keys do: it gets those of the first.
     """
 
     query_maps = 1
@@ -223,7 +223,7 @@ class UniformSecondMap(DiffAttention):
 class TokenLambdaAttention(DiffAttentionV2):
     r"""V1 with V2's λ: one per token and head, :math:`\sigma(X W_\lambda)`.
 
-    Keys, values, head norm and its factor are V1's.
+    Keys, values, head norm and its factor are as in V1.
     """
 
     key_maps = 2
@@ -236,16 +236,16 @@ class TokenLambdaAttention(DiffAttentionV2):
 
 
 class _ThroughMaps:
-    """A layer that makes the map that acts on V from A1, A2 and λ; no fused kernel can."""
+    """Mixin of layers that compute the map acting on V from whole A1 and A2, without a kernel."""
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
-        """The map that acts on V, ``[B, H, T, S]`` as A1 and A2 are; λ is ``[B, H, T, 1]``."""
+        """The map that acts on V, A1 and A2: ``[B, H, T, S]``; λ: ``[B, H, T, 1]``."""
         raise NotImplementedError
 
     def operator(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
     ) -> Tensor:
-        """``[B, T, H, Dv]``; ``options`` are masks of :func:`diff_attention_maps`."""
+        """Output ``[B, T, H, Dv]``; ``options`` are the masks of :func:`diff_attention_maps`."""
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             added, subtracted, _ = diff_attention_maps(q, k, lam, **options)
@@ -262,14 +262,15 @@ class ShuffledMapAttention(_ThroughMaps, DiffAttentionV2):
 
     .. math:: O = (A_1 - \sigma(X W_\lambda)\,A_2 P) V
 
-    P shuffles the keys that a query sees. It is drawn once for each number of visible keys, for all
-    heads and layers, so decoding token by token gives the same. Sizes of all weights are V2's.
+    P permutes the keys that a query sees. There is one random P for each number of visible keys,
+    used by all heads and layers, so decoding token by token gives the same output. The weights of
+    each row keep their sizes.
     """
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
-        """As in :class:`_ThroughMaps`: A1 − λA2P. A key is visible if A2 gives it weight."""
-        visible = (subtracted > 0).any(1, keepdim=True)  # of any head: an exponential may underflow
-        rank = visible.cumsum(-1)  # of a visible key among them, from 1
+        """A1 − λA2P. A key counts as visible if A2 of any head gives it a weight above 0."""
+        visible = (subtracted > 0).any(1, keepdim=True)  # one head's weight may underflow to 0
+        rank = visible.cumsum(-1)  # rank of a key among the visible keys, from 1
         size = subtracted.shape[-1] + 1
         keys = torch.arange(size - 1, device=rank.device).expand(rank.shape)
         by_rank = rank.new_zeros(*rank.shape[:-1], size).scatter(-1, rank * visible, keys)
@@ -280,7 +281,7 @@ class ShuffledMapAttention(_ThroughMaps, DiffAttentionV2):
 
 @lru_cache(maxsize=8)
 def shuffled_ranks(size: int) -> Tensor:
-    """int64 ``[size, size]``: entries 1 to n of row n hold these numbers in a random order."""
+    """int64 ``[size, size]``: entries 1 to n of row n are a random permutation of 1 to n."""
     ranks = torch.zeros(size, size, dtype=torch.int64)
     for n in range(1, size):
         order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
@@ -289,22 +290,21 @@ def shuffled_ranks(size: int) -> Tensor:
 
 
 class MapNormAttention(_ThroughMaps, SharedDiffAttention):
-    r"""Shared DIFF with its norm on the attention map instead of on the head's output.
+    r"""Shared DIFF that normalises the attention map instead of the head's output.
 
     .. math:: \mathrm{head} = (1 - \lambda_\mathrm{init})\,\frac{A}{\lVert A \rVert_2} V,\quad
               A = A_1 - \lambda A_2 \text{ over the keys that a token sees}
 
-    One reading, ablated once, of a paper that says GroupNorm acts on "attention scores" without
-    a formula: the RMS norm of every row of every head over its n visible keys, divided by √n.
-    Without that division an output would grow with the position, by √n for a map on one key and by
-    n for a uniform one. Hidden keys are 0 in A and so enter no sum: the norm is causal. No scale is
-    learned, as rows have no fixed width. It needs the map itself, so it runs on the eager
-    definition and never on fused kernels.
+    The paper says that GroupNorm acts on "attention scores", without a formula. This is one reading
+    of it: the RMS norm of every row of every head over its n visible keys, divided by √n. Without
+    this division the output would grow with n: by √n for a map on one key, by n for a uniform map.
+    Hidden keys are 0 in A and add nothing to a sum, so the norm is causal. No scale is learned,
+    as rows have no fixed width. The layer needs the map itself, so it never runs on fused kernels.
 
     Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
 
     Arguments are those of :class:`SharedDiffAttention`. ``head_norm_eps`` is added to the sum of
-    squares of a row, and to the mean square of an output.
+    squares of a row; with ``head_norm=True`` also to the mean square of a head's output.
     """
 
     normalises_heads = False
@@ -314,7 +314,7 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:
-        """Refused: V1 normalises outputs.
+        """Always raise: no V1 layer computes this function, as V1 normalises outputs.
 
         Raises:
             ConfigError: Always.
@@ -322,7 +322,7 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
         raise ConfigError("MapNormAttention: fold must be left out, as V1 has no norm on maps.")
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
-        """As in :class:`_ThroughMaps`: rows of A1 − λA2 in unit length, times 1 − λ_init."""
+        """Rows of A1 − λA2, scaled to length 1 − λ_init."""
         signed = added - lam * subtracted
         squares = signed.square().sum(-1, keepdim=True)
         return (1.0 - self.lambda_init) * signed * (squares + self.map_norm_eps).rsqrt()

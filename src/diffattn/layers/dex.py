@@ -1,4 +1,4 @@
-"""DEX: a pretrained softmax layer, from whose outputs a learned map of them is subtracted."""
+"""DEX: a pretrained softmax layer, minus λ times a learned linear map of each head's output."""
 
 from torch import Tensor, nn
 
@@ -11,19 +11,19 @@ class DexAttention(AfterAttention, DiffAttention):
 
     .. math:: O' = O - \lambda\,O W_D, \quad O = \mathrm{softmax}(s Q K^\top) V
 
-    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. While
-    :math:`W_D = 0`, as after a conversion, the output is softmax's, and :math:`W_D` has a gradient.
-    Without head norm :math:`I - \lambda W_D` folds into the output projection: what training gains
-    is another parametrization, not another function.
+    All heads of a layer share :math:`W_D` (``dex_proj``), ``[D, D]``, and λ. After a conversion
+    :math:`W_D = 0`: the output is that of softmax attention, and :math:`W_D` has a gradient.
+    Without head norm :math:`I - \lambda W_D` folds into the output projection, so the layer has
+    another parametrization but computes no new function.
 
-    Two things differ from the paper. λ is V1's learned number, near λ_init from the first step on;
-    the paper anneals it from 0 over the first steps. Every head is adapted; the paper chooses some.
+    Two things differ from the paper. λ is V1's learned number and starts near λ_init; the paper
+    anneals it from 0 over the first steps. All heads are adapted; the paper selects some heads.
 
     Source: arXiv:2505.16333, section 3 (DEX).
 
     Args:
         hidden_size: Width of the residual stream, in channels.
-        num_heads: H, those of the softmax model.
+        num_heads: H, as in the softmax model.
         head_dim: D, width of one query, key and value.
         **options: Keyword arguments of :class:`DiffAttention`. Heads are not normalised by default.
     """
@@ -41,5 +41,5 @@ class DexAttention(AfterAttention, DiffAttention):
         return self.lam()
 
     def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """The output less λ times its map by W_D."""
+        """``O - λ O W_D``, ``[B, T, H, D]``."""
         return out - lam * self.dex_proj(out)

@@ -18,9 +18,9 @@ class DiffAttention(AttentionLayer):
     .. math:: \mathrm{head}_i = (1 - \lambda_\mathrm{init})\,\mathrm{LN}(\mathrm{DiffAttn}_i(X)),
               \quad Y = \mathrm{Concat}(\mathrm{head}_1, \ldots, \mathrm{head}_h) W^O
 
-    The softmax twin with the same parameters has ``2 * num_heads`` heads of the same width. λ is
-    one float32 number per layer; at the start it lies near λ_init with a deviation of about
-    0.01 √(2D), may leave [0, 1], and is never clamped. Keep its vectors out of weight decay.
+    The softmax twin with as many parameters has ``2 * num_heads`` heads of the same width. λ is
+    one float32 number per layer. At the start it is near λ_init, with a standard deviation of about
+    0.01 √(2D). It may leave [0, 1] and is never clamped. Exclude its vectors from weight decay.
 
     Source: arXiv:2410.05258v2, Eq. (3).
 
@@ -30,7 +30,7 @@ class DiffAttention(AttentionLayer):
         head_dim: D, width of one query or key; values are 2D wide.
         layer_idx: Global 0-based index of the layer; sets λ_init.
         lambda_init: Constant part of λ. Default: the paper's depth schedule.
-        **options: Of every :class:`~diffattn.layers.attention.AttentionLayer`. Without
+        **options: Options of :class:`~diffattn.layers.attention.AttentionLayer`. Without
             ``head_norm`` the factor 1 − λ_init is left out too.
     """
 
@@ -40,7 +40,7 @@ class DiffAttention(AttentionLayer):
     normalises_heads = True
     operator = staticmethod(diff_attention)
     lambda_bias: LambdaVectors
-    # As the paper names them; they are parameters of ``lambda_bias``.
+    # The paper's names for parameters of ``lambda_bias``.
     lambda_q1 = property(attrgetter("lambda_bias.lambda_q1"))
     lambda_k1 = property(attrgetter("lambda_bias.lambda_k1"))
     lambda_q2 = property(attrgetter("lambda_bias.lambda_q2"))
@@ -79,8 +79,8 @@ class GroupedDiffAttention(DiffAttention):
     .. math:: O_{g,r} = (\mathrm{softmax}(s Q_{g,r} K_1^\top) -
               \lambda\,\mathrm{softmax}(s Q_{g,R+1} K_2^\top)) V
 
-    A group has R + 1 queries, the subtracted one last, and all its maps read one key/value head.
-    λ, the norm of every output head and its factor are V1's.
+    A group has R + 1 queries, and the last one makes the subtracted map. All maps of a group read
+    one key/value head. λ, head norm and its factor are as in V1.
 
     Source: arXiv:2510.06949v1, Grouped Differential Attention.
 
@@ -89,11 +89,11 @@ class GroupedDiffAttention(DiffAttention):
         num_heads: H, added maps and output heads.
         head_dim: D, width of one query or key; values are 2D wide.
         group_ratio: R, added maps per subtracted map; divides ``num_heads``. 1 is V1.
-        **options: Keyword arguments of :class:`DiffAttention`; ``num_kv_heads`` divides H / R, the
-            default.
+        **options: Keyword arguments of :class:`DiffAttention`; ``num_kv_heads`` divides H / R,
+            which is its default.
 
     Raises:
-        ConfigError: ``group_ratio`` does not divide ``num_heads``, or as for every layer.
+        ConfigError: ``group_ratio`` does not divide ``num_heads``, or as in ``AttentionLayer``.
     """
 
     def __init__(

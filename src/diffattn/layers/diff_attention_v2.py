@@ -16,8 +16,8 @@ class DiffAttentionV2(AttentionLayer):
     .. math:: O = (\mathrm{softmax}(s Q_1 K^\top) - \sigma(X W_\lambda)\,
               \mathrm{softmax}(s Q_2 K^\top)) V
 
-    The two queries of a pair share one key and value head; ``num_heads`` is the softmax twin's
-    own. No λ_init and no layer index.
+    The two queries of a pair share one key and value head. The softmax twin has ``num_heads``
+    heads, too. There is no λ_init, and the output does not depend on the layer index.
 
     Source: DIFF V2 note (January 2026), DIFF V2 attention.
 
@@ -26,13 +26,13 @@ class DiffAttentionV2(AttentionLayer):
         num_heads: H, output heads; there are 2H query heads.
         head_dim: D, width of one query, key and value.
         lambda_bias: Give the λ projection a bias.
-        **options: Of every :class:`~diffattn.layers.attention.AttentionLayer`.
+        **options: Options of :class:`~diffattn.layers.attention.AttentionLayer`.
     """
 
     query_maps = 2
     operator = staticmethod(diff_attention)
     lambda_of: Callable[[Tensor], Tensor] = staticmethod(lambda_of_logits)
-    """λ of its logits."""
+    """Function from logits ``[B, T, H]`` to λ; here the sigmoid."""
 
     def __init__(
         self,
@@ -55,20 +55,20 @@ class DiffAttentionV2(AttentionLayer):
 
 
 def token_lambda_logits(projection: nn.Module, x: Tensor) -> Tensor:
-    """A projection of every token, computed in the dtype of its weights, which may be wider.
+    """Logits of λ for every token, computed in the dtype of the projection's weights.
 
-    Hugging Face loads it in float32 where the rest is float16, and leaves it whole where the rest
-    is quantised.
+    This dtype may be wider than that of ``x``: Hugging Face loads the projection in float32 in a
+    float16 model, and does not quantise it in a quantised one.
 
     Args:
-        projection: ``nn.Linear``, or any module in its place. Without floating weights, as of
-            quantised layers, it gets ``x`` as it is.
+        projection: ``nn.Linear``, or any module in its place. If it has no floating-point weights,
+            like a quantised layer, it gets ``x`` unchanged.
         x: ``[B, T, hidden_size]``.
 
     Returns:
         ``[B, T, H]``.
     """
-    weight = getattr(projection, "weight", None)  # of some quantised layers a method
+    weight = getattr(projection, "weight", None)  # some quantised layers have a method ``weight``
     if not isinstance(weight, Tensor):
         weight = next((p for p in projection.parameters() if p.is_floating_point()), x)
     return projection(x.to(weight.dtype) if weight.is_floating_point() else x)

@@ -11,14 +11,14 @@ from diffattn.ops.softmax_attention import softmax_attention
 
 
 class AfterAttention(AttentionLayer):
-    """A layer whose λ acts on outputs of softmax attention, not on maps."""
+    """Base of layers whose λ acts on the outputs of softmax attention, not on its maps."""
 
     def output_lambda(self, x: Tensor) -> Tensor:
         """λ, broadcastable to the outputs ``[B, T, heads, D]``."""
         raise NotImplementedError
 
     def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """Outputs of softmax attention ``[B, T, heads, D]`` and λ to ``[B, T, H, D]``."""
+        """The layer's heads ``[B, T, H, D]``, from softmax outputs ``[B, T, heads, D]`` and λ."""
         raise NotImplementedError
 
     def forward(
@@ -28,7 +28,7 @@ class AfterAttention(AttentionLayer):
         *,
         attend: Callable[..., Tensor] | None = None,
     ) -> Tensor:
-        """As :meth:`AttentionLayer.forward`; ``attend(q, k, v)`` gets no λ."""
+        """As :meth:`AttentionLayer.forward`, but ``attend(q, k, v)`` is called without λ."""
         attend = attend or softmax_attention
         lam = self.output_lambda(x)
 
@@ -39,15 +39,15 @@ class AfterAttention(AttentionLayer):
         return super().forward(x, position_embeddings, attend=attend_and_combine)
 
     def lambdas(self, x: Tensor) -> Any:
-        """None for the operator."""
+        """Empty: the operator gets no λ."""
         return ()
 
 
 class TokenAfterAttention(AfterAttention, DiffAttentionV2):
-    """V2's λ of every token, on outputs."""
+    """Base of layers that apply V2's λ, one per token and head, to outputs."""
 
     lambda_width = 1
-    """Numbers λ of one token and head."""
+    """How many λ each token and head has: 1, or D for one per channel."""
 
     def output_lambda(self, x: Tensor) -> Tensor:
         """λ, ``[B, T, H, 1 or D]``."""
@@ -59,7 +59,7 @@ class GatedAttention(TokenAfterAttention):
 
     .. math:: O = (1 - \sigma(X W_\lambda))\,\mathrm{softmax}(s Q K^\top) V
 
-    The gate :math:`1 - \sigma(z) = \sigma(-z)` is the paper's with the other sign of the weights.
+    The gate :math:`1 - \sigma(z) = \sigma(-z)` is the paper's with :math:`-W_\lambda` as weights.
 
     Source: arXiv:2505.06708, section 2.2 (gate after the weighted values, per head).
     """

@@ -1,4 +1,4 @@
-"""The four vectors that make λ of one layer, in a module of their own."""
+"""The four vectors that make λ of one layer, as a separate module."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from diffattn.ops.layer_parts import lambda_of_vectors
 
 LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-LAMBDA_STD = 0.1  # of the vectors at the start
+LAMBDA_STD = 0.1  # standard deviation of the vectors' initial values
 
 
 class LambdaVectors(nn.Module):
@@ -17,9 +17,9 @@ class LambdaVectors(nn.Module):
     .. math:: \lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} - e^{\lambda_{q2} \cdot \lambda_{k2}}
               + \lambda_\mathrm{init}
 
-    A module of its own, as sharding wants one dtype per module (FSDP2: ``fully_shard`` it before
-    the block that holds it) and these vectors stay float32 whatever the rest becomes: ``half()``
-    and ``to(torch.bfloat16)`` move them and round nothing.
+    The vectors stay float32 in a 16-bit model: ``half()`` and ``to(torch.bfloat16)`` move them and
+    round nothing. They are a separate module because sharding needs one dtype per module. With
+    FSDP2, call ``fully_shard`` on this module before the block that holds it.
 
     Source: arXiv:2410.05258v2, Eq. (2).
 
@@ -50,7 +50,7 @@ class LambdaVectors(nn.Module):
         return lambda_of_vectors(*vectors, lambda_init=lambda_init)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
-        """As ``nn.Module``, but a conversion to 16 bits only moves, and ends float64."""
+        """As ``nn.Module``, but a conversion to a 16-bit dtype yields float32."""
 
         def unrounded(x: Tensor) -> Tensor:
             y = fn(x)

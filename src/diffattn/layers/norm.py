@@ -12,7 +12,7 @@ class HeadNorm(nn.Module):
 
     .. math:: \mathrm{head}_i = (1 - \lambda_\mathrm{init})\,\mathrm{LN}(\mathrm{DiffAttn}_i)
 
-    A layer without head norm has no factor either: it is the norm's fixed scale (Appendix G).
+    The factor is part of the norm (Appendix G): a layer without head norm has no factor either.
 
     Source: arXiv:2410.05258v2, Eq. (3).
 
@@ -23,7 +23,7 @@ class HeadNorm(nn.Module):
         factor: :math:`1 - \lambda_\mathrm{init}`; 1 for attention types without λ_init.
 
     Raises:
-        ConfigError: ``eps`` is not positive.
+        ConfigError: ``eps`` is not above 0.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class HeadNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(value_dim)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[B, T, H, Dv]`` to the same shape and dtype; computed in float32."""
+        """``[B, T, H, Dv]`` to the same shape and dtype; computed in float32 or wider."""
         return normalise_heads(x, self.weight, self.eps, self.factor)
 
     def extra_repr(self) -> str:
-        """Shown by ``print(model)``."""
+        """Text in the parentheses of ``print(model)``."""
         return f"eps={self.eps}, factor={self.factor:.4f}"

@@ -14,11 +14,11 @@ class SharedDiffAttention(DiffAttention):
 
     .. math:: Q_i = X (W_Q + U_{q_i} Z_{q_i}^\top),\quad K_i = X (W_K + U_{k_i} Z_{k_i}^\top)
 
-    Everything after the projections is V1. The paper publishes neither rank nor initialisation;
-    ours: U like any projection, Z from N(0, 1/r), so that each update is as large as the base
-    and the two maps differ from the first step (with equal maps the head norm would cancel λ and
-    its gradient would be 0). ``W + U Zᵀ`` is never formed in training; :meth:`fold` forms it
-    for inference. Above ``r = hidden_size * D / (2 (hidden_size + D))`` it has more parameters
+    Everything after the projections is V1. The paper publishes neither rank nor initialisation.
+    Here U starts like any projection and Z from N(0, 1/r), so each update is as large as the base
+    and the two maps differ from the first step. (With equal maps the head norm would cancel λ, and
+    λ's gradient would be 0.) Training never forms ``W + U Zᵀ``; :meth:`fold` forms it for
+    inference. Above ``r = hidden_size * D / (2 (hidden_size + D))`` the layer has more parameters
     than V1.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
@@ -66,7 +66,7 @@ class SharedDiffAttention(DiffAttention):
         return q, k
 
     def _project(self, base: Tensor, low: Tensor, up: Tensor) -> Tensor:
-        """X W + (X U) Zᵀ for both maps of every head."""
+        """X W + (X U) Zᵀ for both maps of every head: ``base`` is X W, ``low`` X U, ``up`` Z."""
         heads = up.shape[0]
         base = base.unflatten(-1, (heads, 1, self.head_dim))
         low = low.unflatten(-1, (heads, 2, self.shared_rank))
@@ -115,7 +115,7 @@ class SharedDiffAttention(DiffAttention):
 
 
 def _matrix(projection: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a projection: of any module what it makes of unit vectors and of zeros."""
+    """Weight and bias of a projection. A module other than ``nn.Linear`` is run on unit vectors."""
     if type(projection) is nn.Linear:
         return (
             projection.weight.clone(),
@@ -127,7 +127,7 @@ def _matrix(projection: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Te
 
 
 def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
-    """``W + U Zᵀ`` of both maps of every head, as V1's projection holds it, rounded once.
+    """``W + U Zᵀ`` of both maps of every head, in the row order of V1's projection, rounded once.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
@@ -149,11 +149,11 @@ def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
 
 
 def for_both_maps(x: Tensor, heads: int) -> Tensor:
-    """Rows of every head, of a weight or a bias, for both of its maps.
+    """Repeat each head's rows of a weight or bias, once for each of the two maps.
 
     Args:
         x: ``[heads * D, ...]``.
-        heads: Heads of the operator.
+        heads: H for queries, Hkv for keys.
 
     Returns:
         ``[heads * 2 * D, ...]``.

@@ -15,8 +15,8 @@ class SoftmaxAttention(AttentionLayer):
         hidden_size: Width of the residual stream, in channels.
         num_heads: H.
         head_dim: D.
-        **options: Of every :class:`~diffattn.layers.attention.AttentionLayer`. ``head_norm`` makes
-            it the "+ GroupNorm" ablation of the DIFF Transformer paper.
+        **options: Options of :class:`~diffattn.layers.attention.AttentionLayer`. With ``head_norm``
+            the layer is the "+ GroupNorm" ablation of the DIFF Transformer paper.
     """
 
     operator = staticmethod(softmax_attention)

@@ -1,1 +1,1 @@
-"""Hugging Face models for every attention type. The only folder that speaks Hugging Face."""
+"""Hugging Face models for every attention type, with Hugging Face's names of arguments."""

@@ -4,7 +4,7 @@ from diffattn.models.config.settings import ModelSettings
 
 
 def attention_parameters(config: ModelSettings) -> int:
-    """Parameters of one attention layer, of a model whose layers are all alike.
+    """Parameters of one attention layer; all layers must have one type (see ``of_layer``).
 
     Source: arXiv:2410.05258v2, Eq. (1) to (3); arXiv:2501.17900 for Shared DIFF.
     """
@@ -12,7 +12,7 @@ def attention_parameters(config: ModelSettings) -> int:
 
 
 def _matrix_parameters(config: ModelSettings) -> int:
-    """Of the projections of one attention layer, λ's among them."""
+    """Weights of the projections of one attention layer, with the λ projection."""
     facts, hidden, width = config.attention, config.hidden_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
     if not facts.query_projections:
@@ -27,7 +27,7 @@ def _matrix_parameters(config: ModelSettings) -> int:
 
 
 def _other_parameters(config: ModelSettings) -> int:
-    """λ's vectors, biases, and what all heads share: scales of norms, and the matrix of DEX."""
+    """Parameters of λ's vectors, biases, scales of norms, and the matrix of DEX."""
     facts = config.attention
     count = 4 * config.head_dim if facts.lambda_vectors else 0
     if config.qkv_bias and facts.query_projections:
@@ -46,7 +46,7 @@ def _other_parameters(config: ModelSettings) -> int:
 
 
 def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
-    """Parameters of the whole model; tied embeddings count once."""
+    """Parameters of the model. ``embeddings`` counts embedding and head, once if tied."""
     block = 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
     count = config.num_hidden_layers * block + config.hidden_size
     count += sum(layers * attention_parameters(kind) for kind, layers in config.by_type())
@@ -61,21 +61,21 @@ def flops_per_token(
 ) -> int:
     """Floating-point operations per token: matrix products only, two per multiply-add.
 
-    Attention is causal, so a token meets (seq_len + 1) / 2 keys on average.
+    Attention is causal, so a token sees (seq_len + 1) / 2 keys on average.
 
     Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
 
     Args:
-        config: The model.
+        config: Settings of the model.
         seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
-        training: Count forward and backward, three times forward.
+        training: Count the forward and backward pass: three times the forward pass.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     feed_forward = 3 * config.hidden_size * config.intermediate_size
     products: float = config.vocab_size * config.hidden_size
     for kind, layers in config.by_type():
         facts = kind.attention
-        # A group's subtracted map is scored once.
+        # The scores of a group's subtracted map are computed once for all its heads.
         units = facts.attention_units * kind.num_heads - (kind.num_heads - kind.num_groups)
         per_key = units * kind.head_dim
         of_heads = kind.num_heads * kind.head_dim**2 if facts.head_matrix else 0

@@ -1,4 +1,4 @@
-"""Where a model lies: a run directory of ours, a model folder, or a name on the hub."""
+"""Find a model: in a run directory, in a model folder, or by its name on the hub."""
 
 import re
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ from pathlib import Path
 from diffattn.errors import CheckpointError, did_you_mean
 
 _HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
-_INSIDE = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
+_PATTERNS = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
 _MOST_NAMES = 6
 
 
 def model_folder(path: Path) -> Path:
-    """Where ``config.json`` lies: inside a run directory in ``model/``, else the path itself."""
+    """The folder with ``config.json``: ``path/model`` in a run directory, else ``path``."""
     inside = path / "model"
     return inside if (inside / "config.json").exists() else path
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether a name may be one on the hub: nothing of that name is here, nor its first part."""
+    """Whether a name can be of a hub model: its form fits, and no file or parent folder has it."""
     path = Path(name)
     is_here = path.exists() or (len(path.parts) == 2 and path.parent.exists())
     return bool(_HUB_NAME.fullmatch(name)) and not is_here
@@ -28,7 +28,7 @@ def checkpoint_folder(name_or_path: str) -> Path:
     """The folder that holds ``config.json``, or the hub name as a path. Needs no torch.
 
     Raises:
-        CheckpointError: Nothing is there, or no model.
+        CheckpointError: The path does not exist, or holds no model.
     """
     folder = model_folder(Path(name_or_path))
     if (folder / "config.json").exists():
@@ -52,12 +52,12 @@ def checkpoint_folder(name_or_path: str) -> Path:
 
 
 def models_inside(folder: Path) -> list[Path]:
-    """The run directories and model folders of a study, or of any folder of them."""
-    places = [path.parent for inside in _INSIDE for path in folder.glob(f"{inside}config.json")]
+    """Run directories and model folders inside a folder, for example one of a study."""
+    places = [path.parent for inside in _PATTERNS for path in folder.glob(f"{inside}config.json")]
     return sorted(path.parent if path.name == "model" else path for path in places)
 
 
 def listed(names: Sequence[object]) -> str:
-    """The first names, for a message."""
+    """The first six names with commas, for a message."""
     first = ", ".join(map(str, names[:_MOST_NAMES]))
     return f"{first}, ..." if len(names) > _MOST_NAMES else first

@@ -1,4 +1,4 @@
-"""Cross-entropy of a language-model head whose logits are never whole in memory."""
+"""Cross-entropy of a language-model head, computed in chunks of tokens to save memory."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,10 +14,11 @@ from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.operators import is_plain
 
 IGNORED = -100
-"""The label that counts in no loss, as in torch and everywhere in Hugging Face."""
+"""The label of tokens without a loss, as in torch and Hugging Face."""
 
 MOST_LOGITS = 2**29
-"""Of a chunk on a GPU by default: 3 GB. Every chunk more rounds the head's gradient once more."""
+"""Default number of logits in a chunk on a GPU, about 3 GB. Each chunk adds one rounding to the
+head's gradient, so chunks are large."""
 
 
 def chunked_token_losses(
@@ -25,15 +26,15 @@ def chunked_token_losses(
 ) -> Tensor:
     r"""The loss of every token, :math:`-\log \mathrm{softmax}(\mathrm{head}(h_t))_{y_t}`.
 
-    The logits of one chunk exist at a time; the backward pass computes them again. That costs one
+    Only one chunk's logits are in memory. The backward pass computes them again, which costs one
     more product with the head. torch's own ``linear_cross_entropy`` saves that product, but gives
     a bfloat16 loss for bfloat16 inputs and is not in torch 2.11.
 
     Args:
-        hidden: ``[N, hidden_size]``, what the head reads.
-        head: From ``[n, hidden_size]`` to logits ``[n, vocab_size]``.
+        hidden: ``[N, hidden_size]``, input of the head.
+        head: Function from ``[n, hidden_size]`` to logits ``[n, vocab_size]``.
         targets: int64 ``[N]``; :data:`IGNORED` where there is no loss.
-        chunk_tokens: Most tokens of a chunk.
+        chunk_tokens: Largest number of tokens in a chunk.
 
     Returns:
         ``[N]`` in nats, 0 for ignored tokens; float32, or float64 for float64 logits.
@@ -56,19 +57,19 @@ def mean_loss(
     shift_labels: Tensor | None = None,
     **unused: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The loss as transformers defines it, and the loss of each token's successor ``[B, T]``.
+    """The mean loss as transformers defines it, and the loss at each position ``[B, T]``, in nats.
 
-    The latter is detached, and 0 before an ignored label, and at the last position of ``labels``.
+    The loss at a position is that of predicting the next token. It is detached, and 0 where the
+    next label is ignored and, without ``shift_labels``, at the last position.
 
     Args:
         hidden: ``[B, T, hidden_size]``.
-        head: Makes logits.
+        head: Language-model head.
         labels: int64 ``[B, T]``, unshifted.
-        chunk_tokens: Most tokens of a chunk. Default, for a head that
-            :func:`takes_gradients_at_once`: gradients with the loss, by :data:`MOST_LOGITS`.
-        num_items_in_batch: What the sum of losses is divided by. Default: the tokens that count.
-        shift_labels: int64 ``[B, T]``, each token's successor, in place of ``labels``, whose parts
-            lack the successor of their last token.
+        chunk_tokens: Largest number of tokens in a chunk. ``None``, for a head that
+            :func:`takes_gradients_at_once`: at most :data:`MOST_LOGITS` logits per chunk.
+        num_items_in_batch: Divisor of the sum of losses. Default: the number of counted labels.
+        shift_labels: int64 ``[B, T]``, the next token at each position, used instead of ``labels``.
         **unused: Further arguments of a model's loss.
     """
     if num_items_in_batch is None:
@@ -96,8 +97,8 @@ def mean_loss(
 
 
 def takes_gradients_at_once(head: nn.Module, hidden: Tensor) -> bool:
-    """Whether the loss of a head computes its gradients with it: of a plain linear layer on a GPU,
-    which nothing watches, compiles, shards or replaces."""
+    """Whether gradients can be computed together with the loss: the head is a plain linear layer on
+    a GPU without bias, hooks, replaced ``forward``, sharding or compilation."""
     if torch.compiler.is_compiling() or type(head) is not nn.Linear or head.bias is not None:
         return False
     watched = head._forward_hooks or head._forward_pre_hooks or head._backward_hooks
@@ -114,9 +115,8 @@ def _is_gpu(x: Tensor) -> bool:
 
 
 class _MeanLoss(torch.autograd.Function):
-    """The mean loss and the losses of all tokens; the gradients of the mean are computed with it.
-
-    So no product with the head is computed twice, and no logits wait for the backward pass.
+    """The mean loss and the losses of all tokens. The forward pass also computes the gradients of
+    the mean. So no product with the head is computed twice, and no logits are kept.
     """
 
     @staticmethod
@@ -146,7 +146,7 @@ class _MeanLoss(torch.autograd.Function):
             if not any(asked):
                 continue
             slopes = torch.exp(logs, out=logits)
-            # 1 is taken off before rounding: near 1 a probability has few digits in 16 bits.
+            # Subtract 1 before rounding: near 1 a 16-bit probability has few digits.
             slopes.scatter_(1, at[part], of_targets.expm1_().to(slopes.dtype))
             if of_hidden is not None:
                 of_hidden[part] = (slopes @ weight) * shares[part]
@@ -159,10 +159,10 @@ class _MeanLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *others: Any) -> Any:
-        if torch.is_grad_enabled():  # they would be left out without a word
+        if torch.is_grad_enabled():  # second derivatives would be missing silently
             raise BackendError("DiffTransformer: second derivatives need skip_logits=False.")
         gradients = (
             None if x is None else torch.mul(x, grad.reshape(1), out=torch.empty_like(x))
             for x in ctx.saved_tensors
-        )  # in float32, rounded once
+        )  # the product is computed in float32 and rounded once
         return *gradients, None, None, None, None

@@ -30,7 +30,7 @@ _TENSOR_PARALLEL = {
     "layers.*.mlp.down_proj": "rowwise",
 }
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
-_ABSENT: dict[str, tuple[Any, ...]] = {
+_OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None), "attention_chunk_size": (None,),
     "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
     "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
@@ -41,38 +41,38 @@ _ABSENT: dict[str, tuple[Any, ...]] = {
     "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
     "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
 }  # fmt: skip
-"""Settings of other families, with the values that switch them off, the only ones allowed here.
-transformers would keep any value, and its caches, masks and loader read some."""
+"""Settings of other model families -> values that switch them off, the only values allowed here.
+transformers would keep any value, and its caches, masks and loader read some of them."""
 OTHER_NAMES = (
     "model_type", "name_or_path", "_name_or_path", "_commit_hash", "torch_dtype", "rope_scaling",
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
 )  # fmt: skip
-"""Names in ``config.json`` besides the fields of the configuration."""
-_SHOWN = 300
-"""Characters of a message that holds a value of the wrong type."""
+"""Names that ``config.json`` may hold besides the fields of the configuration."""
+_MAX_REASON = 300
+"""Most characters that a message keeps of the base class's error about a wrong type."""
 
 
 _FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
-_ONE_COPY: set[int] = set()
-"""Threads in :func:`heads_of_one_copy`. vLLM sends this module by value; no ContextVar can be."""
+_ONE_COPY_THREADS: set[int] = set()
+"""Ids of threads in :func:`heads_of_one_copy`. No ContextVar: vLLM pickles this module by value."""
 
 
 @contextmanager
 def heads_of_one_copy() -> Iterator[None]:
-    """Meanwhile, in this thread, ``num_key_value_heads`` are those that hold K and V once.
+    """A context in which, in this thread, ``num_key_value_heads`` leaves room for K and V once.
 
-    Hugging Face makes a paged cache by this number, and takes no other.
+    Hugging Face sizes its paged cache by this number. It cannot be given another one.
     """
-    _ONE_COPY.add(get_ident())
+    _ONE_COPY_THREADS.add(get_ident())
     try:
         yield
     finally:
-        _ONE_COPY.discard(get_ident())
+        _ONE_COPY_THREADS.discard(get_ident())
 
 
 def _checked_in_one_line(cls: type) -> type:
-    """Before the strict base class checks a type, numpy's numbers become Python's, and whole ones
-    floats where those are meant; after it, its error of two lines becomes a ConfigError."""
+    """Convert a value before the strict base class checks its type: numpy numbers to Python's, and
+    integers to floats in float fields. The base class's error becomes a ConfigError of one line."""
     checked_setattr: Any = cls.__setattr__
 
     def __setattr__(self: Any, name: str, value: Any) -> None:
@@ -83,7 +83,7 @@ def _checked_in_one_line(cls: type) -> type:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
             reason = " ".join(str(error.__cause__).split())
-            raise ConfigError(f"{cls.__name__}: {reason[:_SHOWN]}.") from error
+            raise ConfigError(f"{cls.__name__}: {reason[:_MAX_REASON]}.") from error
 
     cls.__setattr__ = __setattr__  # type: ignore[assignment]
     return cls
@@ -94,60 +94,59 @@ def _checked_in_one_line(cls: type) -> type:
 class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     r"""Settings of a decoder with softmax or differential attention.
 
-    LLaMA-style: pre-RMSNorm, rotary positions, SwiGLU, and no biases unless asked for. Types are
-    checked on construction and on assignment, the rest on construction and on saving.
+    LLaMA-style: pre-RMSNorm, rotary positions, SwiGLU, and no biases by default. Types of values
+    are checked on construction and on assignment, all other rules on construction and on saving.
 
     Source: arXiv:2410.05258v2, section 2 (architecture), Appendices D and E (sizes).
 
     Args:
         attention_type: A name of :data:`~diffattn.models.config.attention_types.ATTENTION`, for
             example ``"softmax"``, ``"diff"`` (V1) or ``"diff_v2"``; or one name per layer, as a
-            list or with commas, in which form it is kept.
-        vocab_size: Rows of the embedding; may exceed the tokenizer's.
+            list or a string with commas. Stored as a string.
+        vocab_size: Rows of the embedding; may exceed the size of the tokenizer's vocabulary.
         hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside SwiGLU. Default: 8/3 of ``hidden_size``, rounded to the
             nearest multiple of 64.
         num_hidden_layers: Decoder blocks.
-        num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``, and
-            so has a softmax layer beside layers of V1 or Shared: all layers are as wide.
-        num_kv_heads: Hkv, divides ``num_heads``. Default: ``num_heads``. Of grouped heads both
-            times ``num_heads / group_ratio``.
-        head_dim: D, width of one query or key, even. Default: what makes the heads fill
-            ``hidden_size`` (``hidden_size / num_heads`` for softmax and V2, half of it else).
+        num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``. So
+            has a softmax layer in a model with V1 or Shared layers: all layers are equally wide.
+        num_kv_heads: Hkv, divides ``num_heads``, which is its default. For grouped heads it
+            divides ``num_heads / group_ratio``, which is then its default.
+        head_dim: D, width of one query or key, even. Default: ``hidden_size / num_heads``, or half
+            of it for types with values 2D wide (V1, Shared, grouped and their controls).
         shared_rank: r of Shared DIFF, else ``None``. Default for Shared DIFF: ``head_dim // 4``.
-        group_ratio: R of grouped differential attention, heads that share one subtracted map, else
+        group_ratio: R of grouped differential attention: heads that share one subtracted map. Else
             ``None``. Default: the largest of 4, 3 and 2 that leaves two groups or more and fits
             ``num_kv_heads``; else 1.
-        head_norm: RMSNorm per head. Default: on for V1 and Shared DIFF, off for softmax and V2.
-        head_norm_affine: Learn the scale of that norm.
-        head_norm_eps: Added to its mean square.
-        lambda_init: Constant part of λ of V1 and Shared DIFF: ``None`` for the paper's depth
-            schedule, one number, or one per layer.
-        lambda_bias: Give V2's λ projection a bias.
+        head_norm: RMSNorm per head. Default: that of the type (V1, Shared, grouped: on; V2: off).
+        head_norm_affine: Learn the scale of the head norm.
+        head_norm_eps: Added to the mean square in the head norm.
+        lambda_init: λ_init of types with λ vectors (V1, Shared, grouped, DEX): ``None`` for the
+            paper's depth schedule, one number, or one per layer.
+        lambda_bias: Add a bias to the λ projection of types that have one (V2, gated).
         rms_norm_eps: Added to the mean square in the block's norms.
         rope_parameters: As in Hugging Face; θ = 10,000 by default.
         max_position_embeddings: Longest context, in tokens.
         tie_word_embeddings: Use one matrix for embedding and output (the papers' sizes do).
         initializer_range: Standard deviation of the initial weights.
-        embedding_multiplier: Factor of the embeddings (``inputs_embeds`` too) on their way into
-            the residual stream. The papers have none, 1. With weights of deviation 0.02 a tied
-            embedding is so small that the first attention outputs drown it; √hidden_size mends
-            that (docs/log.md).
+        embedding_multiplier: Factor of the embeddings (``inputs_embeds`` too) before the first
+            block. The papers use 1. With a standard deviation of 0.02, a tied embedding is much
+            smaller than the first attention outputs; √hidden_size corrects that (docs/log.md).
         depth_scaled_init: Divide the initial weights of the two projections per block that write
             into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
-        scaled_head_init: Start an untied output head with deviation 1/hidden_size, so that the
-            first loss is near ln ``vocab_size`` at every width.
+        scaled_head_init: Draw an untied output head with standard deviation 1/hidden_size, so that
+            the first loss is near ln ``vocab_size`` at every width.
         attention_backend: Backend of :attr:`attention_op` under
             ``attn_implementation="diffattn"``.
-        use_cache: Return a key/value cache.
-        qkv_bias: Give the projections of queries, keys and values biases, as in Qwen2.
+        use_cache: Return a key-value cache.
+        qkv_bias: Add biases to the projections of queries, keys and values, as in Qwen2.
         qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
             Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
 
     Raises:
         ConfigError: Settings of the wrong type or that contradict each other; unknown
-            ``attention_type``; a keyword that looks like a misspelled field, or asks for what
-            these models have not, such as ``attention_dropout`` or ``sliding_window``.
+            ``attention_type``; a keyword that looks like a misspelled field; a feature that these
+            models lack, such as ``attention_dropout`` or ``sliding_window``.
 
     Warns:
         UserWarning: Any other keyword that neither these models nor transformers know.
@@ -171,16 +170,16 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         self._name_types()
         if self.num_kv_heads is None:
             self._derive_heads()
-            self._check_derived_heads(given)  # asked for in place of ours: sizes follow from those
-        # Checked here, and by the strict class again, which would wrap the error.
+            self._check_derived_heads(given)  # before the sizes that follow from them are checked
+        # Checked here first: the strict class checks again, but would wrap the error.
         ModelSettings.__post_init__(self)
         self._check_derived_heads(given)
-        # No property: some versions of transformers add the tied embedding to it.
+        # Not a property: some versions of transformers add the tied embedding to this dictionary.
         self.base_model_tp_plan = self._tensor_parallel_plan()
         PreTrainedConfig.__post_init__(self, **kwargs)
 
     def _check_derived_heads(self, given: dict[str, Any]) -> None:
-        """Refuse head counts, from ``to_dict`` or by Hugging Face's names, that contradict ours."""
+        """Refuse head counts under Hugging Face's names that contradict our own fields."""
         for name, value in given.items():
             if value != getattr(self, name):
                 raise self._error(
@@ -190,9 +189,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, with the two head counts that other libraries read there.
+        """All settings, with the two head counts that other libraries read.
 
-        Options are named where they are on: older versions refuse names that they do not know.
+        Options that are off are left out: older versions refuse names that they do not know.
         """
         named = {k: x for k, x in super().to_dict().items() if k not in NAMED_WHERE_SET or x}
         return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
@@ -200,13 +199,13 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     __repr__ = PreTrainedConfig.__repr__  # Hugging Face's, with everything it adds
 
     def _tensor_parallel_plan(self) -> dict[str, str]:
-        """How transformers splits the weights: by whole heads, so by pairs of maps.
+        """How transformers splits the weights over devices: by whole heads, with both maps.
 
-        Rows of every projection lie head by head, both maps of a head beside each other, so equal
-        shares of the rows are whole heads if the devices divide ``num_kv_heads``; otherwise a
-        forward pass fails. Biases go with their rows. λ vectors and the scales of norms stay
-        whole, and their gradients are summed over the devices. Pairs across groups of heads lie
-        on several devices: there the feed-forward layers alone are split.
+        Rows of every projection are ordered by head, then by map. So equal shares of the rows are
+        whole heads if the number of devices divides ``num_kv_heads``; otherwise a forward pass
+        fails. Biases are split like their rows. λ vectors and the scales of norms are replicated,
+        and their gradients are summed over the devices. In types that pair distant heads, only the
+        feed-forward layers are split.
         """
         plan = dict(_TENSOR_PARALLEL)
         if self.uses("subtracts_outputs"):
@@ -230,17 +229,17 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         return plan
 
     def _check_keywords(self, kwargs: dict[str, Any]) -> None:
-        """Hugging Face keeps any keyword: refuse clear mistakes, warn of other unknown names."""
+        """Refuse misspelled keywords and warn of unknown ones: Hugging Face keeps any keyword."""
         field_names = {*self.settings(), *OPTIONS}
         known = {*OTHER_NAMES, "experts_implementation", "quantization_config"}
-        known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+        known |= GenerationConfig().to_dict().keys()  # older versions wrote them; they are ignored
         for name in sorted(kwargs.keys() - set(_DERIVED_HEADS)):
             near = get_close_matches(name, field_names, n=1, cutoff=0.85)
             if near:
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
-            if name in _ABSENT or name == "layer_types":
+            if name in _OFF_VALUES or name == "layer_types":
                 self._check_absent(name, kwargs.pop(name))
             elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
                 hint = did_you_mean(name, field_names)
@@ -257,16 +256,16 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             neutral = value is None or all(kind == "full_attention" for kind in listed)
             must = "layer_types must all be 'full_attention'"
         else:
-            neutral = value in _ABSENT[name]
-            must = f"{name} must be {_ABSENT[name][0]!r}, for a DIFF Transformer has no other"
+            neutral = value in _OFF_VALUES[name]
+            must = f"{name} must be {_OFF_VALUES[name][0]!r}, for a DIFF Transformer has no other"
         if not neutral:
             raise self._error(must, value)
 
     def validate_rope(self) -> None:
-        """Checked with the other settings; Hugging Face only warns."""
+        """Do nothing: rotary settings are checked with all others; Hugging Face only warns."""
 
     def layer_lambda_init(self, layer_idx: int) -> float:
-        """λ_init of one layer of V1 or Shared DIFF; ``layer_idx`` counts from 0.
+        """λ_init of one layer of a type with λ vectors; ``layer_idx`` counts from 0.
 
         Source: arXiv:2410.05258v2, after Eq. (2).
         """
@@ -278,9 +277,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of the one attention call under Hugging Face's kernels. Read-only.
+        """Query heads of a layer's attention call under Hugging Face's kernels. Read-only.
 
-        Every map meets every part of V that is one head wide. Of several types the most.
+        Each map is one head for every D channels of V. If layers differ, the largest number.
         """
         return max(
             kind.num_heads * kind.attention.query_maps * kind.attention.value_width
@@ -289,12 +288,13 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Key/value heads, ``head_dim`` wide, that kernels and paged caches take. Read-only.
+        """Key/value heads, ``head_dim`` wide, for Hugging Face's kernels and caches. Read-only.
 
-        A cache made by these two numbers works; our own are smaller, see :attr:`cached_kv_shape`
-        and :func:`heads_of_one_copy`. Of several types the most.
+        A cache made by these two numbers works, but holds V1's K and V twice. Our own caches are
+        smaller: see :attr:`cached_kv_shape` and :func:`heads_of_one_copy`. If layers differ, the
+        largest number.
         """
-        held_once = get_ident() in _ONE_COPY
+        held_once = get_ident() in _ONE_COPY_THREADS
         return max(
             kind.num_kv_heads
             * kind.attention.value_width
@@ -304,9 +304,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
-        """Heads and width of keys, and of values, in a dynamic or static cache.
+        """Heads, and width of keys and values, in a dynamic or static cache.
 
-        Layers of narrower types have more heads, and as many numbers.
+        For several types it is that of the widest; the others have more heads of less width.
         """
         return self.num_kv_heads, self.value_width * self.head_dim
 
@@ -314,8 +314,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def adapter_targets(self) -> dict[str, list[str]]:
         """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
 
-        Every projection of the attention layers in low rank; λ's vectors and DEX's matrix in full.
-        peft itself knows the model types of transformers alone.
+        All projections of the attention layers get low-rank updates; λ's vectors and DEX's matrix
+        are trained in full. peft has defaults only for the model types of transformers.
         """
         attends = any(facts.projected_maps != 0 for facts in self.attention_by_layer)
         names = ["q_proj", "k_proj", "v_proj", "o_proj"] if attends else []
@@ -329,7 +329,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def attention_op(self) -> str:
-        """The operator its layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
+        """The operator that the layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
         return self.attention.op
 
     def twin(

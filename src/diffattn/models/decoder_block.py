@@ -19,7 +19,7 @@ def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
     Source: arXiv:2410.05258v2, Eq. (3).
     """
     config = config.of_layer(layer_idx)
-    # From the table: a configuration pickled by value may lack the classes of the layers.
+    # Not ``config.attention``: a configuration pickled by value brings a copy of the table.
     attention_type = ATTENTION[config.attention_type]
     options: dict[str, Any] = {
         "num_kv_heads": config.num_kv_heads,
@@ -61,7 +61,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         for writer in (getattr(self.self_attn, "o_proj", None), self.mlp.down_proj):
             if writer is not None:  # type "none" has no o_proj
-                writer.writes_residual = True  # its weights start smaller
+                writer.writes_residual = True  # for depth_scaled_init
         self.attention_maps = AttentionMapRecorder()
         self.kernel = KernelCall(config, layer_idx)
 
@@ -74,7 +74,7 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         record_maps: bool = False,
         **kwargs: Any,
     ) -> Tensor:
-        """``[B, T, hidden_size]`` to the same shape and dtype."""
+        """The block's output, ``[B, T, hidden_size]``, from an input of the same shape."""
         attend = Attend(
             layer=self.self_attn,
             kernel=self.kernel,

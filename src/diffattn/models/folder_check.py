@@ -1,8 +1,8 @@
-"""Check a model folder from anywhere before it is built: its files, sizes and memory.
+"""Check an untrusted model folder before transformers builds the model.
 
-Settings, tokenizer and weights of a folder are other people's. Its JSON is read within limits, the
-sizes that ``config.json`` names are compared with what the weights really hold, and both with the
-memory that is left; only then does transformers build anything.
+JSON files are read within limits of size and depth. The sizes in ``config.json`` are compared with
+the headers of the weights, and the weights with the free memory. A wrong size would otherwise make
+transformers allocate memory or loop without end.
 """
 
 import json
@@ -31,35 +31,35 @@ _MOST_VOCABULARY_BYTES = 2**29
 _MOST_DEPTH = 64
 _MOST_INTEGER = 2**63 - 1
 _MODULES = 1_024
-"""Modules that are built whatever the weights hold: empty, they cost a millisecond each."""
+"""Counts of layers up to this number are allowed for any weights: a module takes a millisecond."""
 _SMALL = 2**22
-"""Parameters that are built in any case: transformers then names the weights that do not fit."""
-_SIZES = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
-"""Ends of the names of sizes that some weight has."""
-_REPEATED = ("layer", "block", "expert", "depth")
-"""Words in the names of counts by which transformers loops while it builds."""
-_FIXED: dict[str, Any] = {
+"""Models of this many parameters are built in any case: transformers' own error names weights."""
+_SIZE_ENDINGS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
+"""Endings of settings that are an axis of some weight."""
+_COUNT_WORDS = ("layer", "block", "expert", "depth")
+"""Words in the names of settings that count modules to build."""
+_FIXED_SETTINGS: dict[str, Any] = {
     "return_dict": True,
     "output_hidden_states": False,
     "output_attentions": False,
     "chunk_size_feed_forward": 0,
     "is_encoder_decoder": False,
 }
-"""Fields with one allowed value: others change the results of a forward pass."""
+"""Field -> its only allowed value; other values change the results of a forward pass."""
 _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 
 
 def check_folder(
     name: str, folder: str, find: Find, *, in_memory: bool = True, revision: str | None = None
 ) -> None:
-    """Refuse a model folder that cannot be a model, in time and memory that its files bound.
+    """Raise if a folder cannot hold a model. Time and memory are bounded by its files' sizes.
 
     Args:
-        name: Name that the user gave, first in messages.
+        name: Name that the user gave; begins messages.
         folder: Path or hub name for transformers.
-        find: Finds a file of the folder.
-        in_memory: Whether all weights must fit the free memory.
-        revision: Revision of a hub name.
+        find: Function from a file name to its path, or ``None`` if the folder lacks it.
+        in_memory: Whether all weights must fit the free main memory.
+        revision: Commit, branch or tag of a hub name.
 
     Raises:
         CheckpointError: A file or field is impossible.
@@ -82,9 +82,9 @@ def check_folder(
     try:
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         if settings.get("quantization_config") is not None:
-            return  # several weights in one number: nothing to compare
-        needed, held = _measured(config)
-    except Exception as error:  # ours, or whatever that of another model type raises
+            return  # quantised: several weights in one number, so counts cannot be compared
+        needed, held = _count_without_memory(config)
+    except Exception as error:  # the code of any model type may raise any error
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
     if needed > max(weights.numbers, _SMALL):
@@ -101,9 +101,9 @@ def check_folder(
 
 
 def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
-    """The object in a JSON file, within limits of size and depth, all numbers finite.
+    """The object in a JSON file. Size and depth are limited, and all numbers must be finite.
 
-    ``where`` begins the message of a CheckpointError; a ``vocabulary`` may be large.
+    ``where`` begins the message of a CheckpointError; a ``vocabulary`` may have more bytes.
     """
     most = _MOST_VOCABULARY_BYTES if vocabulary else _MOST_BYTES
     if not path.is_file() or (size := path.stat().st_size) > most:
@@ -124,7 +124,7 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
             raise CheckpointError(f"{where}: must be nested {_MOST_DEPTH} deep at most, got more.")
         if isinstance(value, float) and not math.isfinite(value):
             raise CheckpointError(f"{where}: {field} must be finite, got {value}.")
-        if field.endswith("__float__"):  # transformers' spelling of what JSON cannot say
+        if field.endswith("__float__"):  # transformers' spelling of NaN and infinity
             raise CheckpointError(f"{where}: {field} must be a number, got {short(value)}.")
     return content
 
@@ -141,7 +141,7 @@ def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
 
 
 def _check_settings(where: str, settings: dict[str, Any]) -> None:
-    """Refuse values that no configuration of any model may hold."""
+    """Raise for values that no model's configuration may hold."""
     is_diff_transformer = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
         if isinstance(value, int) and abs(value) > _MOST_INTEGER:
@@ -157,7 +157,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
                 raise CheckpointError(
                     f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {short(value)}."
                 )
-    for field, wanted in _FIXED.items():
+    for field, wanted in _FIXED_SETTINGS.items():
         got = settings.get(field, wanted)
         if got is not None and (got != wanted or type(got) is not type(wanted)):
             raise CheckpointError(f"{where}: {field} must be {wanted}, got {short(got)}.")
@@ -169,16 +169,16 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
         raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
     if is_diff_transformer:
-        _check_ours(where, settings)
+        _check_our_settings(where, settings)
 
 
-def _check_ours(where: str, settings: dict[str, Any]) -> None:
-    """Refuse names that would hide an attribute of the class: transformers sets any of them.
+def _check_our_settings(where: str, settings: dict[str, Any]) -> None:
+    """Raise for names that would replace a method or property: transformers sets any name.
 
-    The configuration itself refuses other names that change a model, and warns of unknown ones.
+    The configuration itself refuses misspelled names and warns of unknown ones.
     """
-    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED, *OTHER_NAMES}
-    known |= GenerationConfig().to_dict().keys()  # older versions wrote these here; not used
+    known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED_SETTINGS, *OTHER_NAMES}
+    known |= GenerationConfig().to_dict().keys()  # older versions wrote them; they are ignored
     for name in sorted(settings.keys() - known):
         if name.startswith("_") or hasattr(DiffTransformerConfig, name):
             raise CheckpointError(
@@ -191,12 +191,12 @@ def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> N
     most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
         name = field.rpartition(".")[2].lower()
-        if type(value) is int and name.endswith(_SIZES) and value > largest:
+        if type(value) is int and name.endswith(_SIZE_ENDINGS) and value > largest:
             raise CheckpointError(
                 f"{where}: {field} must fit the weights, {weights.numbers:,} numbers, got {value}."
             )
-        least = 0 if name.startswith(("num", "n_")) else -most  # -1 may say: the last layer
-        counted = type(value) is int and any(word in name for word in _REPEATED)
+        least = 0 if name.startswith(("num", "n_")) else -most  # an index -1: the last layer
+        counted = type(value) is int and any(word in name for word in _COUNT_WORDS)
         if counted and not least <= value <= most:
             raise CheckpointError(
                 f"{where}: {field} must be from {least} to {most:,}, for files of "
@@ -205,7 +205,7 @@ def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> N
 
 
 def _largest_size(settings: dict[str, Any]) -> str:
-    """The largest whole number that is no position and no token, most likely the mistake."""
+    """The largest integer besides positions and token ids: most likely the mistake."""
     sizes = [
         (value, field)
         for field, value, _ in _leaves(settings)
@@ -216,7 +216,7 @@ def _largest_size(settings: dict[str, Any]) -> str:
 
 
 def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
-    """Ids that a table of 32 bits holds, and no files from elsewhere."""
+    """Raise for token ids beyond 32 bits, and for names of files outside the folder."""
     for field, value, _ in _leaves(content):
         name = field.rpartition(".")[2]
         ids = name == "id" or ".vocab." in f".{field}" or name.endswith("_id")
@@ -235,8 +235,8 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
             )
 
 
-def _measured(config: Any) -> tuple[int, int]:
-    """Parameters of a model, and bytes of another kind's buffers, without allocating any."""
+def _count_without_memory(config: Any) -> tuple[int, int]:
+    """Parameters of a model, and bytes of its buffers (0 for ours), without allocating memory."""
     if isinstance(config, DiffTransformerConfig):
         return parameter_count(config), 0
     with torch.device("meta"):

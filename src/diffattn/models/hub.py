@@ -1,4 +1,4 @@
-"""The Hugging Face hub, or its local cache where the hub does not answer within seconds."""
+"""Use the Hugging Face hub, or its local cache if the hub does not answer within seconds."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +12,7 @@ from diffattn.errors import CheckpointError
 from diffattn.models.checkpoint_folder import is_hub_name
 
 _PATIENCE_SECONDS = 8.0
-"""Clients of the hub retry for minutes without a network, so it is tested first."""
+"""Time limit of the test whether the hub answers. Without it, clients retry for minutes."""
 
 
 def name_or_cached(name: str, revision: str | None = None) -> str:
@@ -34,7 +34,7 @@ def name_or_cached(name: str, revision: str | None = None) -> str:
 
 
 def _answers() -> bool:
-    """Whether the hub answers in time. Asked in a thread, because DNS has no time limit."""
+    """Whether the hub answers in time. In a thread, because a DNS lookup has no time limit."""
     replies: list[object] = []
 
     def ask() -> None:

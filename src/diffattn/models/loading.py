@@ -1,4 +1,4 @@
-"""Open a checkpoint: a run directory of ours, a model folder, or a name on the hub."""
+"""Load a model and its tokenizer from a run directory, a model folder or the hub."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def load_model(
     device_map: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> tuple[Any, Any]:
-    """A causal language model, ours or any other, in evaluation mode, and its tokenizer.
+    """A causal language model of any family, in evaluation mode, and its tokenizer.
 
     Args:
         name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
@@ -37,14 +37,14 @@ def load_model(
             per gigabyte.
         revision: Commit, branch or tag of a hub name. Default: its main branch.
         trust_remote_code: Whether to run the code that comes with the model. It can do anything,
-            so nothing else of the folder is checked then.
-        device_map: Places of its parts, as accelerate takes it: ``"auto"``, ``"balanced"``, a
-            device. Default: all on the CPU.
-        dtype: Of the weights. Default: the checkpoint's.
+            so the folder's settings and sizes are not checked first.
+        device_map: Devices of the model's parts, in accelerate's form: ``"auto"``, ``"balanced"``
+            or a device. Default: the CPU.
+        dtype: Dtype of the weights. Default: the checkpoint's.
 
     Raises:
-        CheckpointError: Nothing is there, or the files are damaged or of another kind.
-        ConfigError: A revision of a folder, or an end of its texts that is no token id.
+        CheckpointError: No model is there, or its files are damaged or of another format.
+        ConfigError: ``revision`` with a folder, or an ``eos_token_id`` that is not a token id.
     """
     folder = checkpoint_folder(name_or_path)
     if revision is not None and folder.exists():
@@ -68,12 +68,12 @@ def load_model(
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),
             output_loading_info=True,
-            ignore_mismatched_sizes=True,  # else the names stand in a log alone
+            ignore_mismatched_sizes=True,  # else only a log says which weights are wrong
             device_map=device_map,
             dtype="auto" if dtype is None else dtype,
             **source,
         )
-    if model.can_generate():  # what to write is the caller's to say, where it ends the model's
+    if model.can_generate():  # keep where texts end; sampling is the caller's decision
         ends = end_tokens(model)
         model.generation_config = GenerationConfig(eos_token_id=ends or None)
     _require_all_weights(name_or_path, model, report)
@@ -83,19 +83,19 @@ def load_model(
 
 
 def known_tokens(network: Any) -> int:
-    """Rows of the embedding, which a quantiser may have packed or an adapter wrapped."""
+    """Rows of the embedding, also if a quantiser packed it or an adapter wraps it."""
     embedding = network.get_input_embeddings()
     return getattr(embedding, "num_embeddings", None) or len(embedding.weight)
 
 
 def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
-    """Tokens by which a model ends its texts, in ascending order.
+    """Ids of the tokens that end a text, in ascending order.
 
-    Chat models end a turn by another token than a text, so several places name some: the
-    configuration, ``generation_config`` and the tokenizer.
+    They are collected from the configuration, ``generation_config`` and the tokenizer. Chat models
+    end a turn with another token than a text, so these places may differ.
 
     Raises:
-        ConfigError: A place names something else than ids.
+        ConfigError: An ``eos_token_id`` is not an id, a list of ids or ``None``.
     """
     config = model.config
     places = (config, config.get_text_config(), getattr(model, "generation_config", None))
@@ -113,10 +113,10 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
 
 
 def usable_device(name: str | None) -> torch.device:
-    """A device by name, proved by putting a number there. Default: CUDA if there is any, else CPU.
+    """A device by name, tested by placing a tensor on it. Default: CUDA if available, else CPU.
 
     Raises:
-        ConfigError: There is no such device here.
+        ConfigError: The device does not work on this machine.
     """
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -133,7 +133,7 @@ def usable_device(name: str | None) -> torch.device:
 
 
 def _find(folder: Path, revision: str | None, name: str) -> Path | None:
-    """One file of a model folder; of a name on the hub, fetched as transformers fetches it."""
+    """Path of a file of a model folder, or of a hub model after downloading it; else ``None``."""
     if folder.is_dir():
         return files_in(folder)(name)
     path = cached_file(
@@ -151,9 +151,9 @@ def _find(folder: Path, revision: str | None, name: str) -> Path | None:
 def _as_checkpoint_error(must: str) -> Iterator[None]:
     try:
         yield
-    except CheckpointError:  # says it already
+    except CheckpointError:
         raise
-    # For damaged files it may be anything: its Rust parsers raise bare Exception, or panic.
+    # Damaged files raise errors of any type: Rust parsers raise bare Exception, or panic.
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
@@ -161,12 +161,12 @@ def _as_checkpoint_error(must: str) -> Iterator[None]:
 
 
 def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
-    """Refuse missing, reshaped and unknown weights, which transformers only logs."""
+    """Raise for missing, reshaped and (in our models) unknown weights: transformers only logs."""
     missing = sorted(report["missing_keys"])
     reshaped = sorted(name for name, *_ in report["mismatched_keys"])
     unknown = sorted(report["unexpected_keys"])
     if not isinstance(model, DiffTransformerForCausalLM):
-        unknown = []  # heads for other tasks, which other models may carry
+        unknown = []  # other families' checkpoints may hold heads for other tasks
     for names, fault in ((missing, "no"), (reshaped, "another shape of"), (unknown, "also")):
         if names:
             raise CheckpointError(
@@ -177,7 +177,7 @@ def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Without transformers' own progress bars."""
+    """A context without transformers' progress bars."""
     had_bars = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -189,7 +189,7 @@ def without_bars() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without bars and without the report of loading, whose faults become errors."""
+    """A context without transformers' progress bars, warnings and report of loaded weights."""
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()
     try:

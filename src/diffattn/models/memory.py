@@ -1,4 +1,4 @@
-"""Available memory, and an early error where more is needed."""
+"""Available main memory, and an early error if a task needs more."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ except ImportError:
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
-    """Refuse, with a ConfigError, a need that no memory holds.
+    """Raise a ConfigError if a task needs more memory than is available.
 
     Args:
-        where: Caller, first in the message.
-        parts: Lower bounds in bytes of the parts that are held at the same time.
-        available: In bytes. Default: :func:`available_bytes`; unknown, nothing is refused.
+        where: Text that begins the message.
+        parts: Name -> lower bound in bytes, of all parts that are in memory at the same time.
+        available: In bytes. Default: :func:`available_bytes`. If that is ``None``, nothing raises.
     """
     available = available_bytes() if available is None else available
     needed = sum(parts.values())
@@ -33,10 +33,10 @@ def require_memory(where: str, parts: Mapping[str, int], *, available: int | Non
 
 
 def available_bytes() -> int | None:
-    """Main memory that this process can still get, in bytes; ``None`` if the system does not tell.
+    """Main memory that this process can still get, in bytes; ``None`` if it is unknown.
 
-    The least of what is free on the machine (with swap), the limit of the container, and the limit
-    of the process.
+    It is the smallest of three numbers: the free memory of the machine (with swap), the container's
+    limit, and what the process's limit leaves.
     """
     bounds = [_machine_bytes(), _container_bytes(), _process_bytes()]
     return min((bound for bound in bounds if bound is not None), default=None)
@@ -56,7 +56,7 @@ def _machine_bytes() -> int | None:
 
 
 def _container_bytes() -> int | None:
-    """The limit of control group v2 or v1. Its use counts files that can be dropped: no part."""
+    """Limit of cgroup v2 or v1. Its use is not subtracted: it includes droppable file caches."""
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
             return int(Path(path).read_text())
@@ -66,7 +66,7 @@ def _container_bytes() -> int | None:
 
 
 def _process_bytes() -> int | None:
-    """Memory that ``ulimit -v`` leaves."""
+    """Bytes that the limit ``ulimit -v`` still leaves."""
     if resource is None:
         return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -46,16 +46,16 @@ from diffattn.ops.inputs.numbers import plain
 
 @dataclass
 class DiffTransformerOutput(BaseModelOutputWithPast):
-    """Hidden states, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``."""
+    """Hidden states, and if asked for ``attention_maps``: per layer ``[B, H, maps, T, S]``."""
 
     attention_maps: tuple[Tensor, ...] | None = None
 
 
 @dataclass
 class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
-    """Loss, logits, and on request ``attention_maps``: per layer ``[B, H, maps, T, S]``.
+    """Loss, logits, and if asked for ``attention_maps``: per layer ``[B, H, maps, T, S]``.
 
-    Where the loss is computed in chunks there are no logits, but ``token_losses`` ``[B, T]``.
+    If the loss is computed in chunks, ``logits`` is ``None`` and ``token_losses`` is ``[B, T]``.
     """
 
     attention_maps: tuple[Tensor, ...] | None = None
@@ -63,7 +63,7 @@ class DiffTransformerCausalLMOutput(CausalLMOutputWithPast):
 
 
 class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
-    """Weights, attention implementations, and the features of Hugging Face that are supported."""
+    """Base class: initial weights, attention implementations, supported Hugging Face features."""
 
     config_class = DiffTransformerConfig
     config: DiffTransformerConfig
@@ -85,7 +85,7 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
     def get_correct_attn_implementation(
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
-        """Our operator unless another implementation is asked for."""
+        """``"diffattn"``, our operator, unless another implementation is asked for."""
         requested = requested_attention or cached_attention.IMPLEMENTATION
         if "/" not in requested:  # else a kernel of the hub
             known = cached_attention.IMPLEMENTATION, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()
@@ -95,7 +95,7 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         return super().get_correct_attn_implementation(requested, is_init_check)
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
-        """Visit the owner of λ, too: with no parameters of its own it would be passed over."""
+        """Also visit λ's owner: transformers skips custom modules without direct parameters."""
         super()._initialize_weights(
             module, is_custom_code and not isinstance(module, DiffAttention)
         )
@@ -170,18 +170,17 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds`` ``[B, T, hidden_size]``.
-            attention_mask: ``[B, keys]``, 0 at padding, else 1, or the document's number (without a
-                cache); or ``[B or 1, 1, T, keys]``, True where a key is seen, or added to scores.
-            position_ids: int ``[B or 1, T]``, from 0. Without mask and cache, a document of a
-                packed row begins where they start again at 0 (flash kernels: of one row). Default:
-                counted from the cache's length.
+            attention_mask: ``[B, keys]``, 0 at padding, else 1 or (without a cache) the number of
+                the document; or ``[B or 1, 1, T, keys]``, bool (True: seen) or added to scores.
+            position_ids: int ``[B or 1, T]``, from 0. Without mask and cache, a document begins at
+                each 0 (with flash kernels: B = 1). Default: counted from the cache's length.
             **kwargs: ``output_hidden_states``; ``output_attentions`` (per layer A1 − λA2
-                ``[B, H, T, S]``); ``output_attention_maps`` (A1 and A2, ``[B, H, 2, T, S]``);
+                ``[B, H, T, S]``); ``output_attention_maps`` (A1 and A2, ``[B, H, maps, T, S]``);
                 ``cu_seq_lens_q`` of a packed row; arguments of a Hugging Face kernel.
 
         Raises:
-            ConfigError: A wrong mask, inputs that no flash kernel takes, or not one of both inputs.
-            ShapeError: Another shape or dtype; on the CPU also impossible ids or positions.
+            ConfigError: A wrong mask, inputs that the kernel cannot take, both or no input.
+            ShapeError: Wrong shape or dtype; on the CPU also impossible ids or positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
             got = "neither" if input_ids is None else "both"
@@ -225,7 +224,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         inputs_embeds: Tensor,
         kwargs: dict[str, Any],
     ) -> tuple[Any, Tensor]:
-        """The mask of the attention implementation; positions, counted unless they are given."""
+        """The mask in the form of the attention implementation, and the positions."""
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         given = position_ids
         if position_ids is None:
@@ -244,7 +243,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 class DiffTransformerForCausalLM(
     DiffTransformerPreTrainedModel, BatchesContinuously, GenerationMixin
 ):
-    """Decoder with a language-model head; trains and generates as any Hugging Face model.
+    """Decoder with a language-model head; trains and generates like any Hugging Face model.
 
     Source: arXiv:2410.05258v2, section 2.
     """
@@ -252,11 +251,11 @@ class DiffTransformerForCausalLM(
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
     loss_chunk_tokens: int | None = None
-    """Tokens whose logits are in memory at once while a model with labels trains; then it returns
-    no logits. Default: all of them."""
+    """Tokens whose logits are in memory at once when the model trains with labels; it then returns
+    no logits. Default, ``None``: all tokens at once, with logits."""
     skips_logits: bool = False
-    """Whether training on a GPU computes the gradients with the loss and returns no logits, as
-    ``diffattn train`` does. Others may read the logits: TRL does."""
+    """Whether training on a GPU computes the gradients with the loss and returns no logits. On for
+    ``diffattn train``. Off by default: other trainers, like TRL's, read the logits."""
 
     def __init__(self, config: DiffTransformerConfig) -> None:
         super().__init__(config)
@@ -283,9 +282,9 @@ class DiffTransformerForCausalLM(
 
         Args:
             labels: int64 ``[B, T]``, unshifted; -100 is ignored. See :attr:`loss_chunk_tokens`.
-            logits_to_keep: Last positions to compute logits for, or their indices; 0 for all.
-            skip_logits: Whether the loss may come in chunks, without logits. Default: in training.
-            **kwargs: Of the model without a head; ``shift_labels``, ``num_items_in_batch``.
+            logits_to_keep: Number of last positions to compute logits for, or indices; 0: all.
+            skip_logits: Whether the loss may be computed without logits. Default: in training.
+            **kwargs: As in ``DiffTransformerModel``; ``shift_labels``, ``num_items_in_batch``.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -328,7 +327,7 @@ class DiffTransformerForCausalLM(
         )
 
     def _get_name(self) -> str:
-        """The name by which transformers' Trainer knows that labels are to be shifted."""
+        """The class name by which transformers' Trainer decides that labels must be shifted."""
         return DiffTransformerForCausalLM.__name__  # FSDP gives the class another one
 
     def _get_static_cache_init_shape(self) -> Any:
@@ -341,7 +340,7 @@ class DiffTransformerForCausalLM(
         return [count * shape[0] // most for count in heads], list(widths)  # of this device
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
-        """Our operator takes the padding mask; Hugging Face's kernels get theirs."""
+        """The padding mask for our operator, and Hugging Face's own masks for its kernels."""
         if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
             return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
         return create_masks_for_generate(config=config, **kwargs)

@@ -1,4 +1,4 @@
-"""Named sizes of the papers, and their matched twins."""
+"""Named model sizes: those of the papers and some larger ones, with their matched twins."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,9 +17,9 @@ _PRINTED = (
     "hidden_size", "num_hidden_layers", "num_heads", "head_dim", "max_position_embeddings",
     "vocab_size",
 )  # fmt: skip
-"""Fields that the papers print of a DIFF V1 model; the configuration derives the others."""
+"""Fields of a DIFF V1 model that the papers print; the configuration derives the others."""
 _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
-    # name: the papers' name, and the values of _PRINTED
+    # name -> the papers' name, and the values of _PRINTED
     "830m": ("830M", (1_536, 24, 8, 96, 2_048, 100_288)),
     "1.4b": ("1.4B", (2_048, 24, 8, 128, 2_048, 100_288)),
     "2.8b": ("2.8B", (2_560, 32, 10, 128, 2_048, 100_288)),
@@ -30,14 +30,14 @@ _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "34b": ("no paper's", (8_192, 48, 32, 128, 4_096, 100_288)),
     "70b": ("no paper's", (8_192, 80, 32, 128, 4_096, 100_288)),
 }
-_GROUPED: dict[str, dict[str, int]] = {
+_EXTRA_FIELDS: dict[str, dict[str, int]] = {
     "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
     "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
 }
-"""Fields that other sizes derive: key/value heads and FFN width. No DIFF model beyond 13.1B is
-published; these have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B
-(arXiv:2307.09288), 64 heads on 8 key/value heads, in DIFF heads half of each, with the vocabulary
-of the other sizes."""
+"""Name -> key/value heads and FFN width, which all other sizes derive. No DIFF model beyond 13.1B
+is published. These two have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B
+(arXiv:2307.09288): 64 heads and 8 key/value heads, half as many in DIFF heads. The vocabulary is
+that of the other sizes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,35 +47,34 @@ class PresetRow:
     name: str
     paper_name: str
     total: int
-    """Of the DIFF V1 model; its tied embedding matrix counted once."""
+    """Parameters of the DIFF V1 model, with its tied embedding matrix counted once."""
     non_embedding: int
     twin_residuals: dict[str, int]
-    """Twin's parameters minus ``total``, by attention type."""
+    """Attention type -> parameters of the twin minus ``total``."""
 
 
 def names() -> tuple[str, ...]:
-    """Names of the presets, in the papers' order."""
+    """Names of the presets, in the order of :func:`preset_table`."""
     return tuple(_SIZES)
 
 
 def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
-    """A size of the papers: the DIFF V1 model, or its twin of equal parameters.
+    """The configuration of a named size: the DIFF V1 model, or its twin of equal parameters.
 
-    Embeddings are tied: so counted, every size but one has the number of parameters in its name.
-    The exception is ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters, while
-    the sizes it prints give 3.171B without embeddings, 3.479B with tied and 3.787B with untied
-    ones.
+    With tied embeddings, every size but one has the number of parameters in its name. The exception
+    is ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters. The sizes that it prints
+    give 3.171B parameters without embeddings, 3.479B with tied and 3.787B with untied embeddings.
 
-    The FFN is 8/3 of the hidden size, rounded to the nearest multiple of 64, which moves the
-    totals of four sizes by up to 0.22 %. ``"gpt2-small"`` is not from the paper, and has fewer
-    than the 8 DIFF heads that the paper starts from. ``"34b"`` and ``"70b"`` are shapes of other
-    models, for planning beyond the papers' sizes.
+    The FFN is 8/3 of the hidden size, rounded to the nearest multiple of 64. The rounding changes
+    the totals of four sizes by up to 0.22 %. ``"gpt2-small"`` is not from the paper, and has fewer
+    DIFF heads than the paper's smallest number, 8. ``"34b"`` and ``"70b"`` have the shapes of other
+    models, for planning larger runs.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
 
     Args:
         name: A name from :func:`preset_table`.
-        attention_type: ``"diff"``, or the type of its :func:`~diffattn.models.twins.twin`.
+        attention_type: ``"diff"``, or the type of the :func:`~diffattn.models.twins.twin`.
 
     Raises:
         ConfigError: Unknown name or attention type.
@@ -86,7 +85,7 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
 
 
 def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
-    """The settings of :func:`preset`, which documents them, made without torch."""
+    """The settings of :func:`preset`, without importing torch."""
     printed = _as_printed(name)
     if attention_type == printed.attention_type:
         return printed
@@ -94,7 +93,7 @@ def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
 
 
 def preset_table() -> list[PresetRow]:
-    """Every preset with its parameters and the differences to its twins.
+    """Every preset with its parameter counts and the differences to its twins.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
     """
@@ -117,4 +116,4 @@ def preset_table() -> list[PresetRow]:
 def _as_printed(name: str) -> ModelSettings:
     check_known("preset", "name", name, _SIZES)
     values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
-    return ModelSettings(attention_type="diff", **values | _GROUPED.get(name, {}))
+    return ModelSettings(attention_type="diff", **values | _EXTRA_FIELDS.get(name, {}))

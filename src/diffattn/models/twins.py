@@ -1,4 +1,4 @@
-"""Matched models: the same budget, another attention type."""
+"""Twins: models of another attention type with the same parameters, heads or FLOPs."""
 
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
@@ -36,27 +36,27 @@ def twin(
 
     ``attention_type`` may name one type per layer, as a list or with commas.
 
-    Heads are converted at equal ``head_dim`` through the softmax model they stand for: V1 and
-    Shared DIFF have half its heads and key/value heads, V2 its own number (with
-    ``"attention_flops"`` half of it, since V2 attends with twice its heads). Grouped heads count as
-    V1's; a twin of them has their key/value heads, and one with a key/value head for each head
-    becomes grouped with one for each group.
+    ``head_dim`` stays. Heads are converted by the softmax heads that each head matches: V1 and
+    Shared DIFF have half as many heads and key/value heads as softmax, V2 has as many. (With
+    ``"attention_flops"`` V2 has half as many, since it attends with twice its heads.) Grouped heads
+    count like V1's. If a model with as many key/value heads as heads becomes grouped, it has one
+    key/value head per group.
 
-    - ``"heads"``: convert heads, leave the rest.
+    - ``"heads"``: convert heads and change nothing else.
     - ``"params"``: also change the FFN width until the parameters match as closely as whole
       channels allow (multiples of 8 from ``hidden_size`` 512 on). V1 and softmax differ by at
-      most ``6 * head_dim`` per layer as they are, so their FFN stays.
-    - ``"attention_flops"``: equal work in attention.
-    - ``"flops"``: change the FFN width until the training FLOPs per token, at
-      ``max_position_embeddings``, match in the same way.
+      most ``6 * head_dim`` per layer, so between them the FFN is not changed.
+    - ``"attention_flops"``: convert heads so that the FLOPs of attention are equal.
+    - ``"flops"``: change the FFN width until the training FLOPs per token match in the same way,
+      at ``max_position_embeddings``.
 
     Source: arXiv:2410.05258v2, section 2.1 (V1); DIFF V2 note (January 2026), baselines.
 
-    ``changes`` are fields of the twin to set, for example ``shared_rank=8``.
+    ``changes`` set fields of the twin, for example ``shared_rank=8``.
 
     Raises:
-        ConfigError: Unknown type, match or field, heads that cannot be halved, or
-            ``"attention_flops"`` of grouped heads.
+        ConfigError: Unknown type, match or field, an odd number of heads to halve, or
+            ``"attention_flops"`` with grouped heads.
     """
     attention_type = checked_types("twin", attention_type, config.num_hidden_layers)
     check_known("twin", "match", match, MATCHES)
@@ -84,14 +84,14 @@ def twin(
 
 
 def _convert_settings(config: ModelSettings, attention_type: str, match: str) -> dict[str, Any]:
-    """Settings that another attention type changes; the others keep their values."""
+    """The settings that change with the attention type."""
     types = [ATTENTION[name] for name in attention_type.split(",")]
     if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
         raise ConfigError(
             "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
             "'attention_flops', which whole heads do not give."
         )
-    # Settings of the old type fall back to the new type's default.
+    # ``None``: the default of the new type.
     values: dict[str, Any] = dict.fromkeys(("shared_rank", "group_ratio", "head_norm"))
     values |= {
         "lambda_bias": False,
@@ -115,7 +115,7 @@ def _convert_settings(config: ModelSettings, attention_type: str, match: str) ->
 
 
 def _softmax_heads(types: Sequence[AttentionType], match: str) -> int:
-    """Softmax heads that one head of the widest type stands for."""
+    """Number of softmax heads that match one head of the widest type."""
     counts = {facts.softmax_heads(match) for facts in types}
     if match == "attention_flops" and len(counts) > 1:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Totals of weight files, from their headers alone: tensors, numbers and bytes."""
+"""Tensors, numbers and bytes of weight files, read from the headers of the files only."""
 
 import json
 import math
@@ -11,14 +11,14 @@ from safetensors import SafetensorError, safe_open
 from diffattn.errors import CheckpointError, first_line, short
 
 _MOST_INDEX = 100_000_000
-"""Bytes."""
+"""Largest size of an index file, in bytes."""
 _INDEX = "model.safetensors.index.json"
 Find = Callable[[str], Path | None]
-"""A file of a folder by name, or ``None`` if there is none."""
+"""Function from the name of a model's file to its path, or ``None`` if there is no such file."""
 
 
 def files_in(folder: Path) -> Find:
-    """Find files of a folder on the disk."""
+    """A :data:`Find` for a folder on the disk."""
 
     def find(name: str) -> Path | None:
         path = folder / name
@@ -33,11 +33,11 @@ class Weights(NamedTuple):
     tensors: int
     numbers: int
     size: int
-    """In bytes."""
+    """Size of the files, in bytes."""
 
 
 def weights_of(name: str, find: Find) -> Weights | None:
-    """Totals of a model's safetensors files, or ``None`` if there are none.
+    """Totals of a model's safetensors files, or ``None`` without such files.
 
     Raises:
         CheckpointError: A header or the index is damaged, or contradicts its file.
@@ -50,9 +50,9 @@ def weights_of(name: str, find: Find) -> Weights | None:
 
 
 def weight_files(name: str, find: Find) -> dict[str, Path] | None:
-    """A model's safetensors files by name: the only file, or those of its index that are there.
+    """Name -> path of a model's safetensors files: the only file, or existing files of its index.
 
-    ``name`` of the folder begins the message of a CheckpointError about a damaged index.
+    ``None`` without such files. ``name`` begins the message about a damaged index.
     """
     whole = find("model.safetensors")
     if whole is not None:
@@ -61,12 +61,12 @@ def weight_files(name: str, find: Find) -> dict[str, Path] | None:
     if index is None:
         return None
     shards = {file: find(file) for file in _shards(f"{name}/{_INDEX}", index)}
-    # transformers names a file that is missing.
+    # Missing files are left out here: transformers' error names them.
     return {file: path for file, path in shards.items() if path is not None}
 
 
 def _shards(where: str, path: Path) -> list[str]:
-    """Files that an index names, all beside it."""
+    """Names of the files in an index; all must be in the folder of the index."""
     if not path.is_file() or path.stat().st_size > _MOST_INDEX:
         raise CheckpointError(f"{where}: must be a file of {_MOST_INDEX:,} bytes at most.")
     try:
@@ -83,7 +83,7 @@ def _shards(where: str, path: Path) -> list[str]:
 
 
 def file_totals(where: str, path: Path) -> Weights:
-    """Totals of one safetensors file; CheckpointError if its header does not fit."""
+    """Totals of one safetensors file; CheckpointError if it is damaged."""
     if not path.is_file():
         raise CheckpointError(f"{where}: must be a file, got something else.")
     try:

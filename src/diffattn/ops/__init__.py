@@ -1,1 +1,1 @@
-"""Pure functions on tensors, without parameters. Imports torch only."""
+"""Pure functions on tensors, without parameters. Needs torch only; GPU kernels also need triton."""

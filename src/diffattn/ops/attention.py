@@ -1,4 +1,4 @@
-"""The public operator: documentation, validation, dispatch."""
+"""The public functions of differential attention: they check arguments and call a backend."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,9 +44,9 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "flex": flex.forward,
 }
 _ONE_MAP = {"chunked": chunked.softmax_attention, "triton": custom_op.softmax_attention}
-"""Softmax attention of backends that take groups in two calls, the subtracted maps once."""
+"""Backend -> softmax attention that it calls twice for groups: added maps, subtracted maps."""
 _IN_GROUPS = frozenset({"reference", "composed", "flash_diff_attn_1", "flash_diff_attn_2"})
-"""Backends that take groups as they are. All others read the subtracted queries R times."""
+"""Backends that take groups as they are. For all others, subtracted queries are repeated."""
 
 
 def diff_attention(
@@ -71,26 +71,26 @@ def diff_attention(
 
     Args:
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64. Axis 3 is the map: index 0
-            is added, index 1 subtracted. Groups, ``[B, T, G, R + 1, D]`` with H = G R, subtract
-            their last map. Tokens stand before heads, unlike PyTorch's own attention.
+            is added, index 1 subtracted. In groups, ``[B, T, G, R + 1, D]`` with H = G R, the last
+            map is subtracted. PyTorch's own attention has heads before tokens.
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
-            Query head i reads key/value head ``i // (H // Hkv)``, each map its own keys.
-        v: ``[B, S, Hkv, Dv]``, dtype of ``q``. Hkv divides H, or G.
-        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
+            Query head i reads key/value head ``i // (H // Hkv)``.
+        v: ``[B, S, Hkv, Dv]``, dtype of ``q``. Hkv divides H; in groups it divides G.
+        lam: λ, a number or float32 tensor that broadcasts to ``[B, T, H]``; float64 if ``q`` is.
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``, L the row's key length.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         key_padding_mask: bool ``[B, S]``, True where a key is real.
         kv_lengths: int32 ``[B]``, L per row: keys from L on are unwritten cache. Default ``S``.
         cu_seqlens: int32 ``[num_docs + 1]``, borders of documents in one row (B = 1, T = S).
-        backend: A name from ``backends.names("diff_attention")`` and no other, or ``"auto"``.
+        backend: ``"auto"``, or a name from ``backends.names("diff_attention")``: no fallback.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
-        query that sees no key gets 0. Keys and values that no query sees change nothing and get a
-        gradient of 0, whatever they hold; compiled or on a GPU ``decode`` and ``triton_decode``
-        need them finite without a gradient. Beside an option, what is not finite reaches only who
-        sees it, on a CPU; elsewhere documents are kept apart, except by Triton's kernels.
+        query that sees no key gets 0. Unseen keys and values may be NaN and get gradient 0, except:
+        without a gradient ``decode`` and ``triton_decode`` need them finite, compiled or on a GPU.
+        With a mask besides ``causal``, a NaN reaches only queries that see it: in eager code on a
+        CPU; elsewhere for ``cu_seqlens`` alone, and not with GPU kernels or ``flex``.
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.
@@ -107,19 +107,19 @@ def diff_attention(
         name = "reference"  # kernels differ on empty inputs; the definition does not
     elif mask.hides_keys and backends.copies_keys(where, name, inputs):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_tested_only(name, backend, q, v))
+    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_hopper_options(name, backend, q, v))
     return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
 
 
-def _tested_only(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
-    """``auto`` takes a kernel that a GPU has run, a named backend its own."""
+def _hopper_options(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
+    """Options of ``hopper`` under ``auto``: its own backward only at widths tested on a GPU."""
     if name != "hopper" or backend != "auto":
         return {}
     return {"own_backward": kernel_support.takes_hopper_backward(q.shape[-1], v.shape[-1])}
 
 
 def _in_groups(name: str, q: Tensor, **options: Any) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Queries and function of a backend for R added maps, which may be one."""
+    """Queries in the form that a backend takes, and the function to call with them."""
     if q.shape[3] > 2 and name in _ONE_MAP:
         return q, partial(composed.two_calls, _ONE_MAP[name], **options)
     return q if name in _IN_GROUPS else paired(q), partial(_FORWARD[name], **options)
@@ -144,19 +144,19 @@ def diff_attention_maps(
               A_2 = \mathrm{softmax}(s Q_2 K_2^\top),\quad A_1 - \lambda A_2
 
     Rows of A1 and A2 sum to 1, rows of the difference to :math:`1 - \lambda`; a row without any
-    visible key is 0. Memory grows with the rows asked for, not with T.
+    visible key is 0. Memory grows with the number of rows, not with T.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: As in :func:`diff_attention`. In groups A2 stands beside each map that it is taken from.
+        q: As in :func:`diff_attention`. In groups A2 is repeated for each of the R added maps.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, dtype of ``q``.
-        lam: λ, a number or float32, broadcastable to ``[B, T, H]``.
-        rows: int64 ``[R]``, query positions in [0, T). Default: all.
+        lam: As in :func:`diff_attention`.
+        rows: int64 ``[num_rows]``, query positions in [0, T). Default: all.
         scale: As in :func:`diff_attention`, likewise all options that follow.
 
     Returns:
-        A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
+        A1, A2 and A1 − λA2, ``[B, H, T or num_rows, S]``, float32 (float64 for float64 ``q``).
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.

@@ -1,7 +1,7 @@
-"""What a layer does around its operator: one kernel each where a GPU has them, else the formulas.
+"""The small steps of a layer around its attention: rotation, head norm and λ.
 
-The formulas are those of :mod:`diffattn.ops.inputs`. They also serve compiled and transformed code,
-float64, and derivatives of derivatives.
+Each is one Triton kernel where :func:`kernels_run_on` allows it, else a formula of ``ops.inputs``.
+Compiled code, ``torch.func`` transforms, float64 and second derivatives always use the formula.
 """
 
 from collections.abc import Callable
@@ -79,8 +79,8 @@ def lambda_of_logits(logits: Tensor) -> Tensor:
 
 
 def kernels_run_on(device: torch.device) -> bool:
-    """Whether these kernels run on a device: where the operator's do, and on request alone, as no
-    GPU has run them."""
+    """Whether these kernels run on a device: only if the environment asks for untested kernels,
+    as no GPU has run them, and if the device runs the attention kernels."""
     if not kernel_support.untested_are_wanted():
         return False
     capability = kernel_support.compute_capability(device)
@@ -98,7 +98,7 @@ def _by_kernel(*tensors: Tensor) -> bool:
 
 
 class _Rotation(torch.autograd.Function):
-    """Linear in queries and keys: its gradient is the transposed rotation, of any order."""
+    """Rotation of q and k. It is linear, so its gradient is the transposed rotation."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, transposed: bool) -> Any:
@@ -187,7 +187,7 @@ class _SigmoidLambda(torch.autograd.Function):
 def _differentiate(
     formula: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], grad: Tensor
 ) -> list[Tensor | None]:
-    """Gradients of a formula that can be differentiated again; ``None`` where none is asked for."""
+    """Gradients of a formula, differentiable again; ``None`` for inputs that require none."""
     again = torch.is_grad_enabled()
     with torch.enable_grad():
         views = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]

@@ -37,23 +37,22 @@ def paged_decode(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Key j of sequence b lies in page ``block_table[b, j // page size]`` at ``j % page size``; so
-    :func:`diffattn.diff_attention` of :func:`gathered_pages` is the definition. Sequences may
-    share pages.
+    Key j of sequence b lies in page ``block_table[b, j // page size]`` at ``j % page size``. The
+    result is :func:`diffattn.diff_attention` of :func:`gathered_pages`. Sequences may share pages.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
         q: ``[B, T, H, 2, D]`` or in groups ``[B, T, G, R + 1, D]``, float16, bfloat16, float32 or
-            float64. A sequence with fewer than T
-            queries has them last: query i stands at position ``i + L - T``.
+            float64. Query i stands at position ``i + L - T``. A sequence with fewer than T queries
+            has its queries at the end.
         k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
-            both share keys. The channels must be contiguous, other strides are free.
-        v_pages: ``[pages, page size, Hkv, Dv]``, likewise.
-        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
-        block_table: int32 ``[B, table pages]``. Entries of keys from L on are not read. A page
+            both share keys. Channels must have stride 1; other strides are free.
+        v_pages: ``[pages, page size, Hkv, Dv]``, dtype of ``q``, channels with stride 1.
+        lam: λ, a number or float32 tensor that broadcasts to ``[B, T, H]``; float64 if ``q`` is.
+        block_table: int32 ``[B, table pages]``. Entries for keys from L on have no effect. A page
             outside the pool is an error on CPU; elsewhere the nearest page of the pool is read.
-        kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked likewise.
+        kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked on CPU only.
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
         causal: Hide key j from query i when ``j > i + L - T``.
         window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
@@ -78,7 +77,7 @@ def paged_decode(
     inputs = backends.describe(q, k_pages, v_pages, lam)
     name = backends.resolve(where, backend, inputs)
     if not (q.numel() and block_table.numel()):
-        name = "reference"  # nothing to compute: the definition says what comes out
+        name = "reference"  # empty inputs, for which kernels are not written
     return _FORWARD[name](q, k_pages, v_pages, lam, block_table, scale=scale, mask=mask)
 
 
@@ -109,7 +108,7 @@ def _gather(
     mask: AttentionMask,
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
-    k, v = mask.without_unseen(q.shape[1], k, v)  # pages that nobody wrote may hold anything
+    k, v = mask.without_unseen(q.shape[1], k, v)  # unwritten pages may hold NaN
     options: dict[str, Any] = {"causal": mask.causal, "window": mask.window}
     options["kv_lengths"] = mask.kv_lengths
     return diff_attention(q, k, v, lam, scale=scale, backend=backend, **options)

@@ -1,6 +1,6 @@
-"""Second derivatives of backends whose backward pass is an operator: those of the definition.
+"""Second derivatives of the backends whose backward pass is a registered operator.
 
-They hold both maps in memory, and can be differentiated again.
+They differentiate the eager definition, so they hold both maps in memory; any order is possible.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ def _definition(q: Any, k: Any, v: Any, lam: Any, scale: Any, *mask: Any) -> Ten
 
 
 def _register(backward: Any, first_option: int) -> None:
-    """Let an operator be differentiated whose arguments are dO, q, k, v and λ, others that follow
-    from those, scale, causal, and perhaps window and the three tensors of a mask."""
+    """Make a backward operator differentiable. Its arguments are dO, q, k, v, λ, saved results of
+    the forward pass, scale (at ``first_option``), causal, and for some the rest of the mask."""
     last = first_option + 3
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -34,7 +34,7 @@ def _register(backward: Any, first_option: int) -> None:
     def differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            # Views, as dO may itself depend on q, k, v and λ, which is not asked for here.
+            # Views: dO may depend on q, k, v and λ, and that dependence is not differentiated here.
             grad_out, *inputs = (
                 x if x is None else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
                 for x in ctx.saved_tensors[:5]

@@ -61,8 +61,8 @@ def softmax_attention(
             backend never falls back to another one.
 
     Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0. Unseen keys may hold
-        what :func:`diffattn.diff_attention` allows.
+        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0. NaN in keys and values
+        is treated as in :func:`diffattn.diff_attention`.
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.
@@ -134,7 +134,7 @@ def _maps(
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL) -> Tensor:
-    """:func:`softmax_attention` as the formula says, map and all; inputs are valid.
+    """:func:`softmax_attention` by its formula, with the whole map in memory; inputs are valid.
 
     Source: arXiv:1706.03762, Eq. (1).
     """
@@ -144,8 +144,8 @@ def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask 
 
 
 class _DifferentiableTwice(torch.autograd.Function):
-    """PyTorch's attention call, whose fused kernels have no second derivatives, with those of the
-    formula. The call's own first derivatives are used unless a graph of them is asked for."""
+    """PyTorch's attention call, with second derivatives from the formula: fused kernels have none.
+    First derivatives are those of the call, except under ``create_graph=True``."""
 
     @staticmethod
     def forward(
@@ -153,7 +153,7 @@ class _DifferentiableTwice(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(q, k, v, *mask[2:])
         ctx.options = (scale, *mask[:2])
-        return out.detach()  # as a view of it, the result could not be changed in place
+        return out.detach()  # ``out`` itself would become a view: no in-place change of the result
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""How large the numbers inside a running model are."""
+"""Sizes of the activations, attention logits and λ of a running model."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from diffattn.probes.passes import (
 )
 
 _BLOCK_ENTRIES = 2**24
-"""Attention logits that are held at a time."""
+"""Number of attention logits that are in memory at a time."""
 
 
 def layer_activations(
@@ -31,12 +31,12 @@ def layer_activations(
 ) -> list[dict[str, float]]:
     r"""Sizes of the activations of each layer in a forward pass.
 
-    The context RMS is that of what attention gives each query before head norm and projection,
+    The context RMS is the root mean square of the attention output before head norm and projection,
 
     .. math:: \mathrm{RMS}(c) = \sqrt{\frac{1}{D_v} \lVert c \rVert^2},\quad c = \sum_j a_j v_j,
 
-    here over all queries and heads. Softmax weights of uncorrelated values of RMS 1 hold it within
-    :math:`[1/\sqrt n, 1)`; the difference of two maps can bring it to 0.
+    here over all queries and heads. With softmax weights and n uncorrelated values of RMS 1 it is
+    in :math:`[1/\sqrt n, 1)`. The difference of two maps can make it 0.
 
     Source: DIFF V2 note (January 2026), Context RMS.
 
@@ -45,13 +45,13 @@ def layer_activations(
         input_ids: int64 ``[B, T]``.
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.
-        at_once: Windows of one forward pass. Default: all.
+        at_once: Windows per forward pass. Default: all.
 
     Returns:
-        Per layer ``hidden_max``, the largest absolute entry of the residual stream after it; and
-        where it attends ``logit_max``, the largest absolute attention logit of a visible key,
-        ``context_rms`` and ``value_rms``; and where it has a λ ``lam``, its mean over tokens and
-        heads, ``lam_min`` and ``lam_max``.
+        Per layer ``hidden_max``, the largest absolute entry of the residual stream after it. If it
+        has attention, also ``logit_max``, the largest absolute attention logit of a visible key,
+        ``context_rms`` and ``value_rms``. If the operator gets a λ, also ``lam``, its mean over
+        tokens and heads, ``lam_min`` and ``lam_max``.
     """
     sizes: list[dict[str, float]] = [{} for _ in model.model.layers]
     for share, ids, positions in pieces(input_ids, position_ids, at_once):
@@ -64,14 +64,14 @@ def layer_activations(
 
 
 def _combine(name: str, whole: float | None, value: float, share: float) -> float:
-    """A measurement of all pieces so far, from that of the next; of a RMS its square."""
+    """Combine a measurement over all pieces so far with the next piece's; for a RMS, the square."""
     if name.endswith("_rms"):
         return (whole or 0.0) + share * value**2
     if name == "lam":
         return (whole or 0.0) + share * value
     if whole is None:
         return value
-    # NaN stays NaN: the run ends where a number is not finite.
+    # Keep NaN: a run must end when a number is not finite.
     furthest = min(whole, value) if name == "lam_min" else max(whole, value)
     return whole + value if math.isnan(whole + value) else furthest
 
@@ -98,8 +98,8 @@ def largest_logit(q: Tensor, k: Tensor, position_ids: Tensor | None = None) -> f
     Args:
         q: ``[B, T, H, 2, D]``, or without the map axis, as the operator takes it.
         k: ``[B, T, Hkv, 2, D]``, or without the map axis.
-        position_ids: int64 ``[B, T]`` that begin again at 0 with each document: a query sees no key
-            of another one. Default: a row is one document.
+        position_ids: int64 ``[B, T]`` that begin again at 0 with each document: a query sees only
+            its own document. Default: a row is one document.
     """
     q, k = (x if x.ndim == 5 else x[:, :, :, None] for x in (q.float(), k.float()))
     num_tokens, shared = q.shape[1], q.shape[2] // k.shape[2]
@@ -137,7 +137,7 @@ def _measure_attention(
     v: Tensor,
     *lam: Tensor,
 ) -> Tensor:
-    # Windows that are one packed row are windows again: [B, T, ...].
+    # A packed row [1, B * T, ...] becomes windows [B, T, ...] again.
     queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
     row["logit_max"] = largest_logit(queries, keys, position_ids)
     row["value_rms"] = root_mean_square(v)

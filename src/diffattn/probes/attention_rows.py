@@ -19,7 +19,7 @@ from diffattn.probes.passes import require_one_row
 from diffattn.probes.unwrapped import unwrapped
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
-"""Options by which a layer asks for more than softmax(QK^T scale + mask) V."""
+"""Options of attention that is not plain softmax(QK^T scale + mask) V."""
 _WITH_MAPS = ("diffattn", "eager")
 
 
@@ -39,21 +39,21 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
 
     .. math:: A = A_1 - \lambda A_2
 
-    Tokens before them are read into a cache first, so that memory grows with rows times keys, never
-    with the square of the length. Models of ours give both maps themselves. DiffLlama gives one
-    softmax map per query head: the first half of its heads are A1, the second half A2, and λ is
-    that of its layer. Other models give their softmax map; they run as ``"eager"`` meanwhile.
+    The caller first reads all earlier tokens into a cache. Then memory grows with rows times keys,
+    not with the square of the length. Our models return both maps themselves. DiffLlama returns one
+    softmax map per query head: the first half of its heads are A1, the second half A2, and λ is its
+    layer's. Other models return their softmax map. All but ours run as ``"eager"`` meanwhile.
 
     Source: arXiv:2410.05258v2, Eq. (1); transformers, ``modeling_diffllama.py``.
 
     Args:
         network: A Hugging Face causal language model, in evaluation mode.
-        input_ids: int64 ``[1, T]``, the tokens whose rows are wanted.
-        past_key_values: Cache of all tokens before them; it is extended. Default: there are none.
+        input_ids: int64 ``[1, T]``, the tokens that are queries.
+        past_key_values: Cache of all earlier tokens; it is extended. Default: no earlier tokens.
 
     Raises:
         ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: The model gives no maps, or not over all keys (a sliding window).
+        ConfigError: The model returns no maps, or not over all keys (a sliding window).
         DiffAttnError: The maps or logits of the model are not finite.
     """
     require_one_row("attention_rows", input_ids)
@@ -61,7 +61,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     returns_both_maps = isinstance(network, DiffTransformerForCausalLM)
     options: dict[str, Any] = {"output_attention_maps": True} if returns_both_maps else {}
-    # Implementations that return maps; few rows make even eager cheap.
+    # These implementations return maps. With few rows even "eager" is cheap.
     now = network.config._attn_implementation
     with nullcontext() if now in _WITH_MAPS else attention_implementation(network, "eager"):
         output = network(
@@ -83,7 +83,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     else:
         rows = [LayerRows(maps=x[:, None], signed=x) for x in signed]
     name = type(network).__name__
-    for layer in rows:  # λ is in the signed map alone
+    for layer in rows:  # a NaN in λ shows in the signed map only
         require_finite_maps(name, layer.maps, network)
         require_finite_maps(name, layer.signed, network)
     require_finite_logits(name, output.logits, network)
@@ -91,7 +91,7 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
 
 
 def _require_all_keys(network: Any, attentions: Any, shape: tuple[int, int]) -> None:
-    """Refuse a model without maps, or with maps of other (queries, keys)."""
+    """Raise if a model returned no maps, or maps without the shape (queries, keys)."""
     name = type(network).__name__
     if not attentions or any(x is None for x in attentions):
         raise ConfigError(f"attention_rows: {name} must return attention maps, got none.")
@@ -104,17 +104,17 @@ def _require_all_keys(network: Any, attentions: Any, shape: tuple[int, int]) -> 
 
 
 def _diffllama(weights: Tensor, layer: Any) -> LayerRows:
-    """Both maps of every pair of heads: head i and head i + H."""
+    """Rows of DiffLlama: heads i and i + H are the two maps of head i."""
     maps = torch.stack(weights.chunk(2, dim=0), dim=1)  # [H, 2, T, S]
     return LayerRows(maps=maps, signed=maps[:, 0] - diffllama_lambda(layer) * maps[:, 1])
 
 
 @contextmanager
 def attention_implementation(network: Any, name: str) -> Iterator[None]:
-    """Run a model with another attention implementation, for example ``"eager"``.
+    """A context in which a model runs with another attention implementation, like ``"eager"``.
 
     Raises:
-        ConfigError: The model does not know it.
+        ConfigError: The model does not support it.
     """
     before = network.config._attn_implementation
     try:
@@ -132,19 +132,19 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
 def registered_attention(
     network: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Any]
 ) -> Iterator[None]:
-    """Run a model with another attention function, to which no reference remains afterwards.
+    """A context in which a model runs with another attention function.
 
     Args:
-        network: Put back afterwards.
-        name: Of the function in transformers' interface, meanwhile.
-        attention: As that interface calls it.
-        mask: What makes its masks; a plain function, which stays.
+        network: The model; its implementation is restored afterwards.
+        name: Name for the function in transformers' interface; removed afterwards.
+        attention: Function with the signature of that interface.
+        mask: Function that makes its masks. It stays registered, so it should hold no data.
 
     Raises:
-        ConfigError: The model does not know the interface.
+        ConfigError: The model does not use the interface.
     """
-    # An entry of the instance: ``register`` has no opposite, and what the function holds, such as
-    # what was read of a model, would live as long as the process. Masks are looked up by it alone.
+    # Set as an item, which can be deleted: ``register`` cannot be undone, and the function with
+    # all data that it holds would stay in memory. For masks ``register`` is the only way.
     ALL_ATTENTION_FUNCTIONS[name] = attention
     ALL_MASK_ATTENTION_FUNCTIONS.register(name, mask)
     try:
@@ -164,9 +164,9 @@ def segment_sums(
     Source: arXiv:2410.05258v2, Figure 1 and Table 3.
 
     Args:
-        layers: Of :func:`diffattn.probes.attention_rows.attention_rows`.
-        spans: First key and the one after the last; they may overlap.
-        row: Which query. Default: the last.
+        layers: Result of :func:`diffattn.probes.attention_rows.attention_rows`.
+        spans: First key of each span and the key after its last; spans may overlap.
+        row: Index of the query among the rows. Default: the last.
 
     Returns:
         float64 ``[layers, H, spans]`` on the CPU per kind of weight w: ``"signed"`` a,
@@ -192,11 +192,11 @@ def segment_shares(sums: Tensor, whole: int) -> dict[str, list[float]]:
 
     Args:
         sums: ``[layers, H, spans]``.
-        whole: So many leading spans cover the keys once: their shares sum to 1.
+        whole: Number of leading spans that together cover each key once; their shares sum to 1.
 
     Returns:
-        ``"global"``: the mean over layers and heads, divided by the sum of its leading spans;
-        ``"row"``: every layer and head divided by its own sum, then the mean.
+        ``"global"``: the mean over layers and heads, divided by its sum over the leading spans.
+        ``"row"``: each layer and head divided by its sum over the leading spans, then the mean.
 
     Raises:
         ConfigError: A row sums to 0, for example where λ is exactly 1.

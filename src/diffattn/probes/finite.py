@@ -1,4 +1,4 @@
-"""Is a model broken? Rows of numbers that say nothing, and the weights that may be why."""
+"""Check logits and attention maps for NaN and infinity, and name the weights at fault."""
 
 from typing import Any
 
@@ -12,19 +12,19 @@ from diffattn.layers.saved_names import saved_name
 def require_finite_logits(
     where: str, logits: Tensor, network: nn.Module, *, used: Tensor | None = None
 ) -> None:
-    """Refuse logits that no token can be read off: a NaN, a +inf, or no finite entry.
+    """Raise if a row of logits has a NaN, a +inf, or no finite entry.
 
-    Single entries of −inf are allowed: some models suppress tokens so. The check is one maximum
-    per row, which a NaN passes through; it reads the logits once, as every softmax does.
+    Some entries may be −inf: some models suppress tokens this way. The check reads the logits once,
+    for the maximum of each row, which is NaN if an entry is.
 
     Args:
-        where: Whose they are, first in the message.
+        where: Text that begins the message.
         logits: ``[..., vocab_size]``.
-        network: Searched for the weights at fault, only once logits are refused.
-        used: bool ``[...]``, which rows count; padding does not. Default: all.
+        network: The model. After a failed check its weights are searched for NaN and infinity.
+        used: bool ``[...]``, True at rows to check, for example not at padding. Default: all.
 
     Raises:
-        DiffAttnError: A row is broken.
+        DiffAttnError: A row fails the check.
     """
     peaks = logits.detach().amax(-1)
     if used is not None:
@@ -33,34 +33,34 @@ def require_finite_logits(
 
 
 def require_finite_maps(where: str, maps: Tensor, network: nn.Module) -> None:
-    """Refuse attention maps with a NaN or an infinity, for example of a λ that is NaN.
+    """Raise if attention maps hold a NaN or an infinity, for example from a λ that is NaN.
 
     Args:
-        where: Whose they are, first in the message.
+        where: Text that begins the message.
         maps: ``[..., keys]``.
-        network: Searched for the weights at fault, only once maps are refused.
+        network: The model. After a failed check its weights are searched for NaN and infinity.
 
     Raises:
-        DiffAttnError: A row is broken.
+        DiffAttnError: A row holds NaN or infinity.
     """
-    # Weights are of the size of 1, so that a sum overflows only if one of them has.
+    # Attention weights are about 1 or less, so a sum is not finite only if an entry is not.
     _require(where, "attention maps", maps.detach().sum(-1), network)
 
 
 def require_same_logits(must: str, logits: Tensor, expected: Tensor, network: Any) -> None:
-    """Refuse logits of a model that differ by more than rounding.
+    """Raise if logits differ from the expected ones by more than rounding.
 
     Args:
         must: Start of the message.
         logits: ``[..., vocab_size]``.
-        expected: Shape of ``logits``. Entries of −inf are allowed: some models suppress tokens so.
-        network: The model; its dtype and size set the budget.
+        expected: Shape of ``logits``. Where both are −inf, they count as equal.
+        network: The model; its dtype, depth and width set the allowed difference.
 
     Raises:
         ConfigError: The logits differ.
     """
     config = network.config.get_text_config()
-    # Each layer rounds a sum over the hidden size once more or less.
+    # Assumption: each layer adds about one rounding error of a sum over the hidden size.
     budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
     size = float(expected[expected.isfinite()].abs().max()) or 1.0
     either = expected.isfinite() | logits.isfinite()
@@ -70,7 +70,7 @@ def require_same_logits(must: str, logits: Tensor, expected: Tensor, network: An
 
 
 def _require(where: str, quantity: str, rows: Tensor, network: nn.Module) -> None:
-    """One number per row, finite where the row is sound."""
+    """Raise unless ``rows``, one number per row of the quantity, are all finite."""
     finite = rows.isfinite()
     if bool(finite.all()):
         return
@@ -82,7 +82,7 @@ def _require(where: str, quantity: str, rows: Tensor, network: nn.Module) -> Non
 
 
 def _reason(network: nn.Module) -> str:
-    """The first weight that is not finite, or that all are and the arithmetic is at fault."""
+    """Text for the message: the first weight that is not finite, or that all weights are finite."""
     for name, weight in network.named_parameters():
         if not weight.isfinite().all():
             return f" (weight {saved_name(name)} holds NaN or infinity)"

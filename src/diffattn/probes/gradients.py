@@ -1,4 +1,4 @@
-"""How large the gradients and updates of a model's matrices are, in one step of its training."""
+"""Sizes of the gradients and updates of a model's matrices in one training step."""
 
 from functools import partial
 from typing import Any
@@ -9,26 +9,26 @@ from torch import Tensor, nn
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MATRICES = ("q", "k", "v", "o")
-"""W_Q, W_K, W_V, W_O; of Shared DIFF the base that both maps share."""
+"""W_Q, W_K, W_V, W_O; for Shared DIFF, W_Q and W_K are the base that both maps share."""
 MAPS = ("q1", "q2", "k1", "k2")
-"""Parts of W_Q and W_K where each map has its own."""
+"""Parts of W_Q and W_K for each map, in types whose maps do not share them."""
 FEED_FORWARD = "ffn"
-"""All matrices of the feed-forward layer: no attention type touches them."""
+"""All matrices of the feed-forward layer, as a comparison: they are the same in all types."""
 
 
 class GradientProbe:
     r"""Measures one optimizer step from inside, without changing it.
 
-    Call :meth:`begin` before the forward pass, :meth:`before_step` when the gradients are there,
-    and :meth:`after_step` when the weights have moved. Per matrix W with gradient g (before
-    clipping) that a step at rate η and decay w turns into W′,
+    Call :meth:`begin` before the forward pass, :meth:`before_step` after the backward pass, and
+    :meth:`after_step` after the optimizer step. For a matrix W with gradient g (before clipping)
+    that a step with learning rate η and weight decay w changes to W′, it measures
 
     .. math:: u = \frac{(1 - \eta w) W - W'}{\eta},\quad
               \mathrm{RMS}(g),\quad \mathrm{RMS}(u),\quad \langle g, u \rangle
 
-    u is what the optimizer makes of the gradient: for AdamW it has size 1 where the gradient keeps
-    its sign over steps, and less where it does not, whatever the gradient's size is. ⟨g, u⟩ is
-    the loss that a step takes off per unit of learning rate, to first order.
+    u is the update that the optimizer makes of the gradient. With AdamW its entries have size 1
+    where the gradient keeps its sign over steps, and less where it does not, for gradients of any
+    size. ⟨g, u⟩ is the decrease of the loss per unit of learning rate, to first order.
 
     Source: arXiv:2410.05258v2, Appendix G.
 
@@ -54,18 +54,18 @@ class GradientProbe:
         ]
 
     def end(self) -> None:
-        """Stop listening."""
+        """Remove the hooks of :meth:`begin`."""
         for hook in self.hooks:
             hook.remove()
         self.hooks = []
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, clipped_by: float) -> None:
-        """Keep the weights and the settings of the step to come.
+        """Save the weights and the optimizer's settings before a step.
 
         Args:
-            optimizer: Whose groups have ``lr`` and ``weight_decay``.
-            clipped_by: What the gradients have been multiplied by; above 0.
+            optimizer: Its groups have ``lr`` (the same in all groups) and ``weight_decay``.
+            clipped_by: Factor by which clipping multiplied the gradients; above 0.
         """
         self.end()
         self.unclipped = 1.0 / clipped_by
@@ -81,9 +81,9 @@ class GradientProbe:
 
     @torch.no_grad()
     def after_step(self) -> list[dict[str, Any]]:
-        """One row per layer: per matrix ``gradient``, ``update`` and ``slope``; of the parts of
-        :data:`MAPS` the first two; and what :meth:`begin` listened to: ``head_rms`` and, where
-        there is a head norm, its ``norm_gain``."""
+        """One row per layer: matrix -> ``gradient`` RMS(g), ``update`` RMS(u) and ``slope`` ⟨g, u⟩;
+        parts of :data:`MAPS` -> the first two; ``head_rms``, the median RMS of a head before its
+        norm; and with a head norm ``norm_gain``, by which it multiplies a head of median size."""
         rows = []
         for layer, heads in zip(self.layers, self.heads, strict=True):
             row: dict[str, Any] = {}
@@ -104,13 +104,13 @@ class GradientProbe:
         return rows
 
     def _update(self, p: nn.Parameter) -> Tensor:
-        """u in float64, in which the small difference of the weights is exact."""
+        """u, in float64: in float32 the small difference of the weights would be inexact."""
         kept = (1.0 - self.rate * self.decay[p]) * self.before[p].double()
         return (kept - p.detach().double()) / self.rate
 
 
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
-    """What is trained of every projection, which may be any module, for example an adapter's."""
+    """The trained matrices of every projection, which may be any module, like an adapter."""
     parts = {name: getattr(layer.self_attn, f"{name}_proj") for name in MATRICES}
     return {
         name: matrices
@@ -120,7 +120,7 @@ def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
 
 
 def _has_two_maps(attention: Any, name: str, matrices: list[nn.Parameter]) -> bool:
-    """Whether a projection's rows are those of two maps, ``[heads, 2, D]``."""
+    """Whether a projection is a single matrix with rows ``[heads, 2, D]``."""
     maps, heads = {
         "q": (attention.query_maps, attention.num_heads),
         "k": (attention.key_maps, attention.num_kv_heads),
@@ -137,7 +137,7 @@ def _rms(parts: list[Tensor]) -> float:
 def _measure_heads(
     row: dict[str, float], module: Any, inputs: tuple[Tensor, ...], output: Tensor
 ) -> None:
-    """Medians over tokens and heads: a token that sees itself alone has larger heads."""
+    """Medians over tokens and heads, as the first token, which sees only itself, is an outlier."""
     row.clear()
     mean_square = inputs[0].detach().float().square().mean(-1)
     row["head_rms"] = float(mean_square.sqrt().median())

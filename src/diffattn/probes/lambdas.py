@@ -21,19 +21,19 @@ def layer_lambdas(
     *,
     at_once: int | None = None,
 ) -> list[float] | None:
-    """One λ per layer, or ``None`` where no λ is learned.
+    """One λ per layer, or ``None`` if no layer learns a λ.
 
-    V1 and Shared DIFF: the layer's λ. V2: its mean over the tokens and heads of ``input_ids``; of
-    gated attention 1 minus the gate. Among other layers one without λ has 0.
+    Types with λ vectors (V1, Shared DIFF): the layer's λ. Types with a λ projection (V2, gated):
+    the mean over tokens and heads; a gate is 1 − λ. A layer without a learned λ has 0.
 
     Source: arXiv:2410.05258v2, Eq. (2); DIFF V2 note (January 2026) for V2.
 
     Args:
         model: A causal language model of ours.
-        input_ids: int64 ``[B, T]``, read by V2 only.
+        input_ids: int64 ``[B, T]``, used only if a layer has a λ projection.
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.
-        at_once: Windows of one forward pass. Default: all.
+        at_once: Windows per forward pass. Default: all.
     """
     layers: list[Any] = [block.self_attn for block in model.model.layers]
     of_layers = model.config.attention_by_layer
@@ -43,7 +43,7 @@ def layer_lambdas(
         float(layer.lam()) if facts.lambda_vectors else 0.0
         for layer, facts in zip(layers, of_layers, strict=True)
     ]
-    means: dict[int, float] = {}  # of one piece after another
+    means: dict[int, float] = {}  # layer -> mean λ in the present piece
 
     def read(number: int, module: nn.Module, inputs: tuple[Tensor, ...], logits: Tensor) -> None:
         means[number] = float(layers[number].lambda_of(logits).mean())
@@ -62,7 +62,7 @@ def layer_lambdas(
 
 
 def lambda_range(lam: Tensor) -> dict[str, float]:
-    """Mean, least and largest λ of one layer in one forward pass."""
+    """Mean ``lam``, smallest ``lam_min`` and largest ``lam_max`` of one layer's λ in one pass."""
     low, high = map(float, lam.aminmax())
     return {"lam": float(lam.mean()), "lam_min": low, "lam_max": high}
 
@@ -74,7 +74,7 @@ def diffllama_lambda(layer: Any) -> Tensor:
 
 
 class LambdaStatistics:
-    """λ of one layer over the tokens of any number of texts, per head."""
+    """Statistics of one layer's λ per head, over the tokens of any number of texts."""
 
     def __init__(self, num_heads: int) -> None:
         self.tokens = 0
@@ -93,13 +93,12 @@ class LambdaStatistics:
         self.outside += torch.stack([(lam < 0).sum(0), (lam > 1).sum(0)])
 
     def result(self) -> dict[str, Any]:
-        """Per head ``mean``, ``std`` (over tokens), ``min``, ``max`` and shares of tokens.
-
-        The shares are ``below_0`` and ``above_1``; ``lam`` is the mean over heads and tokens.
+        """Per head ``mean``, ``std`` (over tokens), ``min``, ``max``, and the shares of tokens with
+        λ ``below_0`` and ``above_1``; ``lam`` is the mean over heads and tokens.
         """
         mean, square = self.sums / self.tokens
         spread = (square - mean.square()).clamp(min=0)
-        # A λ that is the same for every token has no spread but that of rounding.
+        # If λ is the same for every token, the computed variance is only rounding error.
         spread = spread.masked_fill(spread <= 1e-14 * square, 0)
         below, above = (self.outside.double() / self.tokens).tolist()
         return {

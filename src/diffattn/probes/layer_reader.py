@@ -1,7 +1,7 @@
 """Read the inputs of attention and the output of every block, one sequence at a time.
 
-Nothing here is as large as the square of the length: attention logits are made from the queries and
-keys of a layer, some rows at a time.
+Memory does not grow with the square of the length: attention logits are computed from the queries
+and keys of a layer, some rows at a time.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ from diffattn.probes.passes import require_one_row, watch_attention
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
-"""Attention logits of all heads and maps of one layer that are held at a time."""
+"""Number of one layer's attention logits, over heads and maps, in memory at a time."""
 _NAME = "diffattn_layer_reader"
 
 
@@ -34,9 +34,9 @@ class AttentionInputs:
     """Inputs of one layer's attention for ``T`` tokens of one sequence, after RoPE."""
 
     q: Tensor
-    """``[T, H, maps, D]``; two maps for differential attention, else one."""
+    """``[T, H, maps, D]``; two maps for differential attention, else one map."""
     k: Tensor
-    """``[T, Hkv, maps, D]``, or ``[T, Hkv, 1, D]`` where both maps share their keys."""
+    """``[T, Hkv, maps, D]``, or ``[T, Hkv, 1, D]`` if both maps share keys."""
     v: Tensor
     """``[T, Hkv, Dv]``."""
     lam: Tensor | None
@@ -50,11 +50,11 @@ class LogitRows:
     """Attention logits of neighbouring queries of one layer."""
 
     start: int
-    """The first query."""
+    """Position of the first query."""
     logits: Tensor
     """``[H, maps, R, S]``, scaled; float32 or float64. The last of R queries sees all S keys."""
     visible: Tensor
-    """bool ``[R, S]``: key j of query i where j <= i. The other logits mean nothing."""
+    """bool ``[R, S]``, True where key j <= query i. Ignore the logits of other pairs."""
 
 
 OnAttention = Callable[[int, AttentionInputs], None]
@@ -70,37 +70,37 @@ def read_layers(
     on_attention: OnAttention,
     on_hidden: OnHidden = lambda layer, x: None,
 ) -> None:
-    """Run one sequence, and hand over the activations of each layer as they are computed.
+    """Run one sequence, and pass each layer's activations to the two callbacks.
 
-    Models of ours hand it over themselves; others run by an attention function of transformers'
-    interface that is ours, and DiffLlama, which calls it once for each half of its values, is put
-    together to one differential attention with H heads: head i and head i + H are its two maps.
+    In our models a hook reads the inputs of the operator. Other models run with our attention
+    function in transformers' interface. DiffLlama calls it once for each half of its values. The
+    two calls become one differential attention, whose maps of head i are heads i and i + H.
 
     Args:
         network: A model in evaluation mode that :func:`require_readable` accepts.
         input_ids: int64 ``[1, T]``.
-        on_attention: Called for every layer in their order.
+        on_attention: Called for every layer, in order.
         on_hidden: Called after every block.
 
     Raises:
         ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: A layer does not see all tokens before it, or has another attention.
+        ConfigError: A layer's attention is not plain causal softmax over all earlier tokens.
         DiffAttnError: The logits of the model are not finite.
     """
     require_one_row("read_layers", input_ids)
     network = unwrapped(network)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            stream_hook = partial(_hand_over_stream, layer, on_hidden)
+            stream_hook = partial(_watch_stream, layer, on_hidden)
             hooks.callback(block.register_forward_hook(stream_hook).remove)
         if isinstance(network, DiffTransformerForCausalLM):
             for layer, block in enumerate(network.model.layers):
                 layer_attention: Any = block.self_attn
-                watch = partial(_hand_over, layer, on_attention)
+                watch = partial(_watch_attention, layer, on_attention)
                 hooks.callback(watch_attention(layer_attention, watch).remove)
         else:
             attention = _Interface(network, on_attention)
-            # Masks would be T by T; flash attention's are none.
+            # A mask would have T × T entries; the function for flash attention makes none.
             hooks.enter_context(
                 registered_attention(network, _NAME, attention, flash_attention_mask)
             )
@@ -110,11 +110,11 @@ def read_layers(
 
 @torch.no_grad()
 def require_readable(network: Any, num_tokens: int) -> None:
-    """Refuse a model whose attention maps do not follow from the inputs of its layers.
+    """Raise if a model's attention maps cannot be computed from the inputs of its layers.
 
-    A short input is run once as the model is and once by :func:`read_layers`: every layer must
-    have handed over its attention, and the logits must agree within rounding. No sliding window
-    may be shorter than ``num_tokens``.
+    A short input is run once normally and once by :func:`read_layers`. Every layer must pass its
+    attention inputs, and the logits must agree within rounding. No sliding window may be shorter
+    than ``num_tokens``.
 
     Raises:
         ConfigError: The model fails a check.
@@ -156,8 +156,8 @@ def require_readable(network: Any, num_tokens: int) -> None:
 def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterator[LogitRows]:
     r"""Logits :math:`s\,q_i \cdot k_j` of one layer, as many rows at a time as ``entries`` allows.
 
-    The largest tensor made has ``max(entries, H * maps * T)`` numbers: at least one row of every
-    head. In float32 (float64 for float64 queries), from queries and keys as the layer has them.
+    The largest tensor has at most ``max(entries, H * maps * T)`` numbers: at least one row of every
+    head. Logits are computed in float32 (float64 for float64 queries).
     """
     num_tokens, num_heads, maps, _ = inputs.q.shape
     queries = at_least_float32(inputs.q) * inputs.scale
@@ -172,7 +172,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
         yield LogitRows(start=start, logits=logits, visible=visible)
 
 
-def _hand_over(
+def _watch_attention(
     layer: int,
     on_attention: OnAttention,
     operator: Callable[..., Tensor],
@@ -194,7 +194,7 @@ def _hand_over(
 
 
 class _Interface:
-    """An attention function of transformers' interface that hands over its arguments."""
+    """An attention function for transformers' interface that passes its inputs to a callback."""
 
     def __init__(self, network: Any, on_attention: OnAttention) -> None:
         self.kind = _kind(network)
@@ -213,7 +213,7 @@ class _Interface:
         scaling: float | None = None,
         **options: Any,
     ) -> tuple[Tensor, None]:
-        """Softmax attention over ``[B, heads, T, D]``, every token and those before it."""
+        """Causal softmax attention of tensors ``[B, heads, T, D]``."""
         other = [name for name in OTHER_ATTENTION if options.get(name) is not None]
         if other or attention_mask is not None or not getattr(module, "is_causal", True):
             reason = ", ".join(other) or "a mask of its own"
@@ -241,7 +241,7 @@ class _Interface:
 def _diffllama(
     layer: Any, query: Tensor, key: Tensor, value: Tensor, scale: float
 ) -> AttentionInputs:
-    """Heads i and i + H as the two maps of head i; both halves of the values side by side."""
+    """Heads i and i + H as the two maps of head i; ``value`` holds both halves of the values."""
     q = torch.stack(query[0].chunk(2, dim=0), dim=2)  # [H, T, 2, D]
     k = torch.stack(key[0].chunk(2, dim=0), dim=2)
     v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
@@ -256,15 +256,15 @@ def _diffllama(
 
 
 def _blocks(network: Any) -> list[nn.Module]:
-    """The decoder blocks: the list of as many modules as there are layers."""
+    """The decoder blocks: the first module list with as many entries as there are layers."""
     number = network.config.get_text_config().num_hidden_layers
-    for module in network.get_decoder().modules():  # not those of a part that sees
+    for module in network.get_decoder().modules():  # not the blocks of an image encoder
         if isinstance(module, nn.ModuleList) and len(module) == number:
             return list(module)
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
 
 
-def _hand_over_stream(
+def _watch_stream(
     layer: int, on_hidden: OnHidden, module: nn.Module, inputs: Any, output: Any
 ) -> None:
     on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])

@@ -1,4 +1,4 @@
-"""Tables of an outlier scan: rows of Table 5, places of the largest values, a row per layer."""
+"""Tables of an outlier scan: Table 5 of the paper, and the same statistics per layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,16 +6,16 @@ from typing import Any
 from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 RANKS = (1, 2, 3, 10, 100)
-"""Of Table 5."""
+"""Ranks of the largest values in Table 5 of arXiv:2410.05258v2."""
 WITH, WITHOUT = "all positions", "without position 0"
 LOGITS, MAP_1, MAP_2, HIDDEN = "attention logits", "logits of A1", "logits of A2", "hidden states"
-_NAMED = 10
-"""Largest values of which the place is written out."""
+_NUM_PLACES = 10
+"""Number of largest values whose places are listed."""
 TokenText = Callable[[int], str]
 
 
 def pooled(scan: OutlierScan) -> dict[str, Parts]:
-    """Over all layers: logits of each map under :data:`MAP_1` and :data:`MAP_2`, hidden states."""
+    """Tallies over all layers by kind: :data:`MAP_1`, :data:`MAP_2` and :data:`HIDDEN`."""
     groups: dict[str, list[Parts]] = {}
     for (_, number), parts in scan.logits.items():
         groups.setdefault((MAP_1, MAP_2)[number], []).append(parts)
@@ -24,7 +24,7 @@ def pooled(scan: OutlierScan) -> dict[str, Parts]:
 
 
 def common_scale(scales: Sequence[float]) -> float | None:
-    """The factor of all logits; ``None`` where layers differ, so that none undoes it for all."""
+    """The scale of the attention logits; ``None`` if layers have different scales."""
     return scales[0] if scales and len(set(scales)) == 1 else None
 
 
@@ -36,14 +36,14 @@ def outlier_summary(
     Source: arXiv:2410.05258v2, Table 5.
 
     Args:
-        groups: Of :func:`pooled`, of one scan or several merged ones.
-        scale: Factor of the logits, which is undone beside; see :func:`common_scale`.
-        token_text: A token's id to its text.
+        groups: Result of :func:`pooled`, for one scan or several merged scans.
+        scale: Scale of the logits, for extra rows without it; see :func:`common_scale`.
+        token_text: Function from a token id to its text.
 
     Returns:
-        By kind of activation (logits also of both maps together, and ``... before scaling``) and
-        by :data:`WITH` and :data:`WITHOUT`: ``count``, ``top`` by rank, ``median``, ``kurtosis``,
-        ``massive``, and ``largest``: the places of the largest.
+        Kind of activation -> :data:`WITH` or :data:`WITHOUT` -> ``count``, ``top`` by rank,
+        ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. Logits are
+        also given for both maps together and, if ``scale`` is set, as ``... before scaling``.
     """
     named = dict(groups)
     of_maps = [groups[name] for name in (MAP_1, MAP_2) if name in groups]
@@ -104,13 +104,13 @@ def _summarise(tally: Tally, place: Sequence[str], token_text: TokenText) -> dic
         "massive": tally.massive,
         "largest": [
             {"value": value, **_place(place, numbers, token_text)}
-            for value, numbers in zip(values[:_NAMED], tally.places.tolist(), strict=False)
+            for value, numbers in zip(values[:_NUM_PLACES], tally.places.tolist(), strict=False)
         ],
     }
 
 
 def _place(names: Sequence[str], numbers: Sequence[int], token_text: TokenText) -> dict[str, Any]:
-    """Layers, heads, channels and positions are counted from 0, maps from 1."""
+    """A place by name. Layers, heads, channels and positions count from 0, maps from 1."""
     entry: dict[str, Any] = {}
     for name, value in zip(names, numbers, strict=True):
         is_token = name.endswith("token")
@@ -119,7 +119,7 @@ def _place(names: Sequence[str], numbers: Sequence[int], token_text: TokenText) 
 
 
 def _undo_scale(row: dict[str, Any], scale: float) -> dict[str, Any]:
-    """The same without the factor: only massive activations change, and are left to the others."""
+    """A row for logits before scaling. ``massive`` and ``largest`` are left out."""
     kept = {"count": row["count"], "kurtosis": row["kurtosis"], "median": row["median"] / scale}
     return kept | {"top": {rank: value / scale for rank, value in row["top"].items()}}
 

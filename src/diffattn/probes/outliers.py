@@ -1,4 +1,4 @@
-"""Maximum, median and kurtosis of a stream of activations, in one pass and fixed memory."""
+"""Maximum, median and kurtosis of many activations, in one pass and fixed memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,25 +13,25 @@ from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.probes.layer_reader import AttentionInputs, LogitRows
 
 TOP = 100
-"""Largest values that are kept. Each has its place: layer, head, position and so on."""
+"""Number of largest values that are kept, each with its place (layer, head, position ...)."""
 MEDIAN_ERROR = 2**-8
 """Largest relative error of a median, 0.4 %: half the width of a bin."""
 MASSIVE = (100.0, 1000.0)
-"""An activation is massive above the first number and above the second times the median."""
+"""An activation is massive above the first number and above the second number times the median."""
 _BINS = (1 << 15) - (1 << 7)  # the finite bfloat16 numbers from 0 up
 
 
 class Tally:
-    r"""Numbers seen so far: the largest, a histogram of absolute values, sums of powers.
+    r"""Statistics of numbers: the largest values, a histogram of absolute values, sums of powers.
 
-    Bins are the bfloat16 numbers from 0 up: 128 to each power of two, so that
-    :math:`|x| \in [b, b (1 + 2^{-7}))` and the middle of a bin is off by at most
-    :data:`MEDIAN_ERROR`, down to 1e-38. Memory is the same after any number of values: 256 KiB.
+    Lower edges of bins are the bfloat16 numbers from 0 up, 128 per power of two. So
+    :math:`|x| \in [b, b (1 + 2^{-7}))`, and the middle of a bin has a relative error of at most
+    :data:`MEDIAN_ERROR` for numbers above 1e-38. It always takes 256 KiB of memory.
 
     Source: arXiv:2410.05258v2, Table 5. The paper states neither the corpus nor the estimator.
 
     Args:
-        width: Numbers in a place, as in :data:`LOGIT_PLACE`.
+        width: Length of a place, as of :data:`LOGIT_PLACE`.
     """
 
     def __init__(self, width: int) -> None:
@@ -53,7 +53,7 @@ class Tally:
         self.powers += torch.stack(
             [x.sum(dtype=torch.float64), squares.sum(), (squares * x).sum(), squares.square().sum()]
         ).cpu()
-        # The upper half of a float32 is the bfloat16 below it.
+        # The upper 16 bits of a float32 are the largest bfloat16 that is not above it.
         patterns = sizes.float().view(torch.int32) >> 16
         self.histogram += torch.bincount(patterns, minlength=_BINS).cpu()
         full = len(self.values) == TOP
@@ -64,7 +64,7 @@ class Tally:
         self._keep(values.double().cpu(), place_of(indices).cpu())
 
     def merge(self, other: "Tally") -> None:
-        """Count all that another tally has counted."""
+        """Add all numbers that another tally has counted."""
         self.count += other.count
         self.powers += other.powers
         self.histogram += other.histogram
@@ -77,7 +77,7 @@ class Tally:
 
     @property
     def largest(self) -> float:
-        """The infinity norm; 0 of nothing."""
+        """The largest absolute value; 0 without values."""
         return float(self.values[0]) if len(self.values) else 0.0
 
     @property
@@ -92,15 +92,15 @@ class Tally:
 
     @property
     def kurtosis(self) -> float | None:
-        r""":math:`\mathrm{E}(x - \mu)^4 / (\mathrm{E}(x - \mu)^2)^2`, 3 for a normal distribution.
+        r""":math:`\mathrm{E}(x - \mu)^4 / (\mathrm{E}(x - \mu)^2)^2`; ``None`` for variance 0.
 
-        ``None`` without spread. Source: arXiv:2306.12929 (Bondarenko et al.), section 5.
+        Source: arXiv:2306.12929 (Bondarenko et al.), section 5.
         """
         if not self.count:
             return None
         mean, square, cube, fourth = (self.powers / self.count).tolist()
         variance = square - mean**2
-        # The variance is a difference of sums. Below their rounding it counts as zero.
+        # The variance is a difference of sums: below their rounding error it counts as 0.
         if variance <= 1e-13 * square:
             return None
         central = fourth - 4 * mean * cube + 6 * mean**2 * square - 3 * mean**4
@@ -108,9 +108,9 @@ class Tally:
 
     @property
     def massive(self) -> int:
-        """Values above 100 and above 1,000 medians.
+        """Number of values above 100 and above 1,000 times the median.
 
-        Those within one bin (0.8 %) of the border may be miscounted.
+        Values within one bin (0.8 %) of the border may be miscounted.
 
         Source: arXiv:2402.17762 (massive activations), section 2.
         """
@@ -119,7 +119,7 @@ class Tally:
         return int(self.histogram[_edges(torch.arange(_BINS)) >= border].sum())
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values."""
+        """The tally as JSON values."""
         used = self.histogram.nonzero()[:, 0]
         first = int(used[0]) if len(used) else 0
         last = int(used[-1]) + 1 if len(used) else 0
@@ -150,7 +150,7 @@ class Tally:
 
 
 def merged(tallies: list[Tally]) -> Tally:
-    """One tally of all; those given stay as they are."""
+    """One tally of all numbers in ``tallies``, which are not changed."""
     whole = Tally(tallies[0].places.shape[1])
     for tally in tallies:
         whole.merge(tally)
@@ -160,30 +160,30 @@ def merged(tallies: list[Tally]) -> Tally:
 LOGIT_PLACE = ("layer", "map", "head", "text", "query", "key", "query_token", "key_token")
 HIDDEN_PLACE = ("layer", "channel", "text", "position", "token")
 Parts = dict[bool, Tally]
-"""True: entries whose key or token is at position 0. False: all others."""
+"""True -> tally of entries whose key or token is at position 0. False -> tally of all others."""
 
 
 @dataclass
 class OutlierScan:
     """Attention logits and hidden states of any number of texts, layer by layer.
 
-    Logits are those of visible keys, after RoPE and after the factor 1/√d. Massive activations sit
-    at position 0, so it has a tally of its own. Memory depends on the number of layers alone.
+    Logits are of visible keys, after RoPE and the factor 1/√d. Massive activations are mostly at
+    position 0, so it has a separate tally. Memory depends only on the number of layers.
 
     Source: arXiv:2410.05258v2, Table 5.
     """
 
     logits: dict[tuple[int, int], Parts] = field(default_factory=dict)
-    """By layer and map, both from 0."""
+    """Layer and map, both counted from 0 -> tallies of the attention logits."""
     hidden: dict[int, Parts] = field(default_factory=dict)
-    """By layer."""
+    """Layer -> tallies of the residual stream after it."""
     scales: dict[int, float] = field(default_factory=dict)
-    """Factor of the logits by layer."""
+    """Layer -> scale of its attention logits."""
 
     def add_logits(
         self, layer: int, inputs: AttentionInputs, rows: LogitRows, tokens: Tensor, text: int
     ) -> None:
-        """Count the logits of some rows of one layer; tokens are int64 ``[T]`` of text ``text``.
+        """Count the logits of some rows of a layer. ``tokens``: int64 ``[T]``; ``text``: its index.
 
         Raises:
             DiffAttnError: A logit is not finite.
@@ -235,7 +235,7 @@ def _hidden_places(
 
 
 def _edges(patterns: Tensor) -> Tensor:
-    """Lower ends of bins, float64. After the last bin follows the largest float32 number."""
+    """Lower edges of bins, float64. The edge after the last bin is the largest float32 number."""
     edges = (patterns.int() << 16).view(torch.float32).double()
     return edges.nan_to_num(posinf=torch.finfo(torch.float32).max)
 

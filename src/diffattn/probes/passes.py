@@ -1,4 +1,4 @@
-"""Forward passes that leave a model as it was, with no more memory than training needs."""
+"""Forward passes that do not change a model and need no more memory than training."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from diffattn.ops.inputs.packed_rows import window_inputs
 
 @contextmanager
 def evaluating(model: nn.Module, *hooks: Any) -> Iterator[None]:
-    """Use evaluation mode; afterwards restore the mode and remove ``hooks``."""
+    """A context in evaluation mode. Afterwards the mode is restored and ``hooks`` are removed."""
     was_training = model.training
     model.eval()
     try:
@@ -26,7 +26,7 @@ def evaluating(model: nn.Module, *hooks: Any) -> Iterator[None]:
 
 
 def watch_attention(attention: nn.Module, watch: Callable[..., Tensor]) -> Any:
-    """Let a layer attend by ``watch(operator, q, k, v, *lam)``, until the hook is removed."""
+    """Let a layer call ``watch(attend, q, k, v, *lam)`` instead of ``attend``; returns the hook."""
 
     def hook(module: nn.Module, inputs: Any, options: dict[str, Any]) -> Any:
         return inputs, {**options, "attend": partial(watch, options["attend"])}
@@ -37,20 +37,20 @@ def watch_attention(attention: nn.Module, watch: Callable[..., Tensor]) -> Any:
 def run_windows(
     model: DiffTransformerForCausalLM, input_ids: Tensor, position_ids: Tensor | None = None
 ) -> None:
-    """Run windows ``[B, T]`` for the hooks of a model; see :func:`window_inputs`."""
+    """Run a model on windows ``[B, T]`` for its hooks only; see :func:`window_inputs`."""
     inputs = {
         name: x.to(model.device) for name, x in window_inputs(input_ids, position_ids).items()
     }
-    # Logits of all tokens would be the largest tensor of a whole training run.
+    # Logits of one token: those of all tokens would be larger than any tensor of training.
     model(**inputs, use_cache=False, logits_to_keep=1)
 
 
 def pieces(
     input_ids: Tensor, position_ids: Tensor | None, at_once: int | None
 ) -> Iterator[tuple[float, Tensor, Tensor | None]]:
-    """Split windows ``[B, T]`` into pieces of ``at_once``, by default one piece.
+    """Split windows ``[B, T]`` into pieces of ``at_once`` windows, by default one piece.
 
-    Yields the share of the windows, in (0, 1], ``input_ids`` and ``position_ids`` of a piece.
+    Yields for each piece its share of all windows, in (0, 1], ``input_ids`` and ``position_ids``.
     """
     size = at_once or len(input_ids)
     for start in range(0, len(input_ids), size):
@@ -66,5 +66,5 @@ def require_one_row(where: str, input_ids: Tensor) -> None:
 
 
 def root_mean_square(x: Tensor) -> float:
-    """Over all entries, in float32."""
+    """Root mean square over all entries, computed in float32."""
     return float(x.float().square().mean().sqrt())

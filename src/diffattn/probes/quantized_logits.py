@@ -1,4 +1,4 @@
-"""Run a model with attention logits of few bits."""
+"""Run a model whose attention logits are quantised to a few bits."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +21,7 @@ from diffattn.probes.finite import require_finite_logits, require_same_logits
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}
-"""Axes of ``[B, heads, T, S]`` that share one scale."""
+"""Granularity -> axes of ``[B, heads, T, S]`` over which one scale is shared."""
 
 
 def quantize_logits(
@@ -35,11 +35,11 @@ def quantize_logits(
 
     Args:
         logits: ``[B, heads, T, S]``, float. Both maps of differential attention are heads.
-        visible: bool, broadcastable to ``logits``: entries that are not masked. Only these count
-            in the maximum, and only these are changed.
-        bits: 2 or more; 16 changes nothing.
-        granularity: What shares a scale: ``"tensor"`` (all), ``"head"`` or ``"row"`` (one query of
-            one head).
+        visible: bool, broadcastable to ``logits``, True at entries that are not masked. Only these
+            count in the maximum, and only these are changed.
+        bits: 2 to 16; 16 changes nothing.
+        granularity: Entries that share a scale: ``"tensor"`` (all), ``"head"`` (one head, over the
+            whole batch) or ``"row"`` (one query of one head).
 
     Returns:
         Shape and dtype of ``logits``; computed in float32, or float64.
@@ -60,15 +60,15 @@ def quantize_logits(
 
 @contextmanager
 def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") -> Iterator[None]:
-    """Within, every attention layer rounds its logits before the softmax; nothing else changes.
+    """A context in which every attention layer rounds its logits before the softmax.
 
-    Each forward pass has its own scales (per layer; under ``"tensor"`` one for both maps), so an
-    answer depends on what runs in the same pass. Works with caches, padding and any mask.
+    Scales are computed in each forward pass and layer, so a result depends on the other rows of the
+    batch. Under ``"tensor"`` both maps share a scale. Works with caches, padding and any mask.
     ``network`` must pass :func:`require_quantizable`.
 
     Raises:
-        ConfigError: ``bits`` or ``granularity`` is unknown, or, from a forward pass within,
-            another attention function was chosen meanwhile.
+        ConfigError: ``bits`` or ``granularity`` is unknown. Forward passes in the context raise it
+            too, if another attention function was chosen meanwhile.
     """
     _require_known(bits, granularity)
     name = f"diffattn_logits_{bits}_bits_per_{granularity}"
@@ -94,10 +94,10 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
 
 @torch.no_grad()
 def require_quantizable(network: Any) -> None:
-    """Refuse a model whose attention is not plain softmax attention by transformers' interface.
+    """Raise unless a model's attention is plain softmax attention through transformers' interface.
 
-    A short input is run with the model's own eager attention and with ours at 16 bits: every
-    layer must have called ours, and the logits must agree within rounding.
+    A short input is run with the model's eager attention and with our function at 16 bits. Every
+    layer must call our function, and the logits must agree within rounding.
 
     Raises:
         ConfigError: The model fails a check.
@@ -144,7 +144,7 @@ def _attend(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Eager attention as transformers defines it, its logits quantised."""
+    """Eager attention as in transformers, with quantised logits."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

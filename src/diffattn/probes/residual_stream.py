@@ -1,4 +1,4 @@
-"""Sizes of the residual stream and of the writes of every block."""
+"""Root mean squares of the residual stream and of each block's additions to it."""
 
 from functools import partial
 from typing import Any
@@ -14,16 +14,16 @@ from diffattn.probes.passes import evaluating, root_mean_square, run_windows
 def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[dict[str, float]]:
     r"""Root mean squares over tokens and channels, one row per layer.
 
-    A block that writes more than the stream holds drowns what the token was: before anything is
-    learned, attention is nearly uniform and writes about the same to every token.
+    At the start of training attention is nearly uniform and adds about the same vector to every
+    token. If this vector is larger than the stream, it hides which token was read.
 
     Args:
         model: A causal language model of ours; its mode is kept.
         input_ids: int64 ``[B, T]``.
 
     Returns:
-        Per layer ``stream``, what it reads; ``attention``, what its attention adds; ``between``,
-        their sum; and ``feed_forward``, what its FFN adds to that.
+        Per layer ``stream``, the input of the block; ``attention``, the attention output;
+        ``between``, the sum of both; and ``feed_forward``, the output of the FFN.
     """
     rows: list[dict[str, float]] = []
 
@@ -34,7 +34,7 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
             rows.append({})
         rows[-1][name] = root_mean_square(inputs[0] if of_input else output)
 
-    # The norms read the stream before each write, in this order.
+    # The inputs of the two norms are the stream before attention and before the FFN.
     blocks: list[Any] = list(model.model.layers)
     hooks = [
         module.register_forward_hook(partial(read, name, of_input))

@@ -1,4 +1,4 @@
-"""The loss of every token of whole windows."""
+"""The loss of every token of text windows."""
 
 import numpy as np
 import torch
@@ -16,9 +16,9 @@ def window_losses(
 ) -> np.ndarray:
     r"""Losses ``[B, T - 1]`` of tokens given their window: :math:`-\log p(x_t \mid x_{<t})`.
 
-    They are float64, in nats, of tokens 1 to T - 1, from one forward pass under the autocast in
-    force; softmaxes in float32. The model's mode and chunks are kept. ``position_ids`` begin again
-    at 0 with each document, to keep documents apart; the loss at position 0 has no meaning.
+    They are float64, in nats, for tokens 1 to T - 1, from one forward pass under the present
+    autocast; softmaxes are float32. ``position_ids`` begin again at 0 with each document, to keep
+    documents apart. The loss of a document's first token, at position 0, has no meaning.
     """
     inputs = window_inputs(input_ids, position_ids)
     if model.loss_chunk_tokens is not None:
@@ -29,7 +29,7 @@ def window_losses(
     if "labels" in inputs:
         return output.token_losses.view_as(input_ids)[:, :-1].cpu().double().numpy()
     logits = output.logits
-    # Shifting the ids, padded, spares a copy of the logits without their last position.
+    # Shift and pad the ids: cutting off the logits' last position would copy the logits.
     following = F.pad(input_ids.to(logits.device)[:, 1:], (0, 1))
     losses = F.cross_entropy(
         logits.float().flatten(0, 1), following.flatten(), reduction="none"

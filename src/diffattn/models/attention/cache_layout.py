@@ -1,4 +1,4 @@
-"""How keys and values lie in a dynamic or static cache."""
+"""Layout of keys and values in a dynamic or static cache."""
 
 import torch
 from torch import Tensor
@@ -6,14 +6,14 @@ from transformers.cache_utils import Cache
 
 
 def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
-    """Append keys ``[B, T, Hkv, (maps,) D]`` and values ``[B, T, Hkv, Dv]``; read all, likewise.
+    """Append keys ``[B, T, Hkv, (maps,) D]`` and values ``[B, T, Hkv, Dv]``; return all of them.
 
-    The keys of both maps lie in one head, ``[B, Hkv, S, 2D]``, as wide as a value: both are read
-    as views, once. A cache that an exporter or a learned prefix made by ``num_key_value_heads``
-    holds the layout of Hugging Face's kernels, ``[k1, k2, k1, k2]`` and
-    ``[left, left, right, right]``. A static cache is kept so, at twice the memory; a dynamic one
-    is made compact. A layer of one map beside layers of two then holds each number as often as the
-    cache has room.
+    The keys of both maps are stored as one head, ``[B, Hkv, S, 2D]``, as wide as a value, and
+    returned as views. An exporter or a learned prefix makes a cache by ``num_key_value_heads``,
+    with the layout of Hugging Face's kernels: ``[k1, k2, k1, k2]`` and
+    ``[left, left, right, right]``. A static cache keeps this layout, at twice the memory; a dynamic
+    one is made compact. In such a cache a layer with one key per head repeats its heads to fill the
+    room.
     """
     if k.ndim == 4:
         times = _stored_heads(cache, layer_idx, k.shape[2]) // k.shape[2]
@@ -45,17 +45,17 @@ def in_kernel_layout(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _stored_heads(cache: Cache, layer_idx: int, num_heads: int) -> int:
-    """Heads that a layer of the cache has, or will have."""
+    """Heads in a layer of the cache; ``num_heads`` if the layer is still empty."""
     layers = getattr(cache, "layers", ())
     keys = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
     return keys.shape[1] if keys is not None and keys.ndim == 4 else num_heads
 
 
 def _compact(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """``[B, 4 Hkv, S, D]`` twice to ``[B, Hkv, S, 2D]`` twice.
+    """Keys and values ``[B, 4 Hkv, S, D]`` as ``[B, Hkv, S, 2D]``.
 
-    Each number is there twice. The mean is that number if both are equal, and lets a gradient
-    reach both where they are learned.
+    Each number is stored twice. The mean of the two copies equals them if they are the same. If
+    they are learned, it passes gradients to both.
     """
     first, second, again, once_more = keys.chunk(4, dim=1)
     left, left_again, right, right_again = values.chunk(4, dim=1)

@@ -1,6 +1,6 @@
-"""Between a layer and its cache: one attention call per layer, by our operator or Hugging Face's.
+"""Attention of one layer with its cache: one call of our operator or of a Hugging Face kernel.
 
-What is stored per token, for K and for V alike (H heads, Hkv key/value heads, D ``head_dim``):
+Stored per token, for each of K and V (H heads, Hkv key/value heads, D ``head_dim``):
 
 =================== ======================= =================== ================ ===============
 attention type      dynamic, static cache   paged cache, by us  by HF kernels    query heads, HF
@@ -10,14 +10,14 @@ diff, shared_diff   Hkv heads of 2D         2 Hkv heads of D    4 Hkv heads of D
 diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D   2 H
 =================== ======================= =================== ================ ===============
 
-Caches keyed by layer keep one K and V per layer, so a second call would overwrite the first
-(transformers' DiffLlama does). Grouped heads keep what V1 keeps. Hugging Face's kernels pair query,
-key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2,
-k1, k2]``, ``V = [left, left, right, right]``; a paged cache, which stores what it is called with,
-then holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
-once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache, see
-:func:`diffattn.models.attention.kernels.heads_in_vllm`. Dynamic and static caches may be given in
-the kernels' layout, too: see :mod:`diffattn.models.attention.cache_layout`.
+A cache has one K and V per layer, so each layer makes one call: a second call would overwrite the
+first (as in transformers' DiffLlama). Grouped heads are stored like V1. Hugging Face's kernels pair
+query, key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``,
+``K = [k1, k2, k1, k2]``, ``V = [left, left, right, right]``. A paged cache stores these arguments,
+and so holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
+once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache: see
+:func:`diffattn.models.attention.kernels.heads_in_vllm`. Dynamic and static caches may also have the
+kernels' layout: see :mod:`diffattn.models.attention.cache_layout`.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_
 IMPLEMENTATION = "diffattn"
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""q, k, v and λ."""
+"""q, k, v and λ; λ is ``None`` for softmax attention."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,23 +57,23 @@ class Attend:
     """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass."""
 
     layer: Any
-    """An attention layer of ours."""
+    """The attention layer, a module of ``diffattn.layers``."""
     kernel: KernelCall
-    """Its call of Hugging Face's interface."""
+    """The layer's call of Hugging Face's interface."""
     config: DiffTransformerConfig
-    """Of the model."""
+    """The configuration of the model."""
     mask: Any
     """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
     the mask of Hugging Face's kernel."""
     past_key_values: Cache | None
-    """Cache to read and extend."""
+    """Cache to read and extend; ``None`` without a cache."""
     recorder: AttentionMapRecorder | None
-    """Given when maps are wanted."""
+    """``None`` if no maps are asked for."""
     kwargs: dict[str, Any]
     """Arguments of Hugging Face's kernel, for example a paged cache."""
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
-        """Attend to what the cache holds, and to the new tokens, by our operator or a kernel."""
+        """Attend to cached and new tokens, by our operator or a kernel: ``[B, T, H, Dv]``."""
         config, layer, mask = self.config, self.layer, self.mask
         if self.past_key_values is not None:
             k, v = update(self.past_key_values, k, v, layer.layer_idx)
@@ -87,7 +87,7 @@ class Attend:
         if key_mask.scores is not None:
             return self._by_scores(key_mask.scores, (q, k, v, lam))
         batch, num_tokens = q.shape[:2]
-        rows = batch if key_mask.cu_seqlens is not None else 1  # laid end to end
+        rows = batch if key_mask.cu_seqlens is not None else 1  # rows to concatenate into one
         if rows > 1:
             q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
             if lam is not None:
@@ -106,7 +106,7 @@ class Attend:
 
     @property
     def _acting_map(self) -> ActingMap | None:
-        """Of a layer that needs its maps."""
+        """The layer's own function of A1, A2 and λ; ``None`` if the layer only subtracts."""
         return getattr(self.layer, "acting_map", None)
 
     def _maps(
@@ -121,9 +121,9 @@ class Attend:
         return signed, torch.stack([map_1, map_2], dim=2)
 
     def _by_scores(self, scores: Tensor, inputs: Inputs) -> Tensor:
-        """Attend with a mask of every score, which no backend of this package takes.
+        """Attend with a mask of all scores, which no backend of this package takes.
 
-        ``"auto"`` means here: PyTorch's kernel in one call, or the definition if maps are wanted.
+        ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
         """
         if self.config.attention_backend != "auto":
             raise ConfigError(
@@ -144,7 +144,7 @@ class Attend:
                 f"DiffTransformer: attention_type {self.config.attention_type!r} needs "
                 f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
             )
-        if implementation == "eager":  # adds its mask, one of bools, too
+        if implementation == "eager":  # Hugging Face's function would add a bool mask as numbers
             is_bool = mask is not None and mask.dtype == torch.bool
             if self.recorder is not None or is_bool:
                 return through_maps(*inputs, mask, acting_map=None, recorder=self.recorder)
@@ -154,7 +154,7 @@ class Attend:
                 f"got {implementation!r}."
             )
         q = inputs[0]
-        # Instead of float32 transformers takes the dtype of a linear layer, which our module lacks.
+        # transformers casts float32 to the dtype of a linear layer in the module; ours has none.
         narrows = torch.is_autocast_enabled(q.device.type) or hasattr(self.config, "_is_quantized")
         if q.dtype == torch.float32 and is_flash_attention_requested(self.config) and not narrows:
             raise ConfigError(
@@ -174,16 +174,16 @@ def chosen_backend(
     elsewhere: bool = False,
     tested: bool = True,
 ) -> str:
-    """The backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries of ``dtype``.
+    """Name of the backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries.
 
     Args:
         config: Configuration of a model with one attention type.
         device: Device type.
-        dtype: Of the queries.
-        batch: Rows.
-        num_tokens: Tokens of a row.
-        elsewhere: Whether another machine is meant, whose device runs every backend.
-        tested: Whether that machine has passed the kernels' tests; else ``"auto"`` avoids them.
+        dtype: Dtype of the queries.
+        batch: Rows of a batch.
+        num_tokens: Tokens per row.
+        elsewhere: Whether to choose for another machine, on which every backend can be imported.
+        tested: Whether kernels passed their tests on that machine; else ``"auto"`` avoids them.
 
     Raises:
         BackendError: The configured backend cannot run these inputs.
@@ -200,7 +200,7 @@ def chosen_backend(
         num_keys=num_tokens,
         head_dim=config.head_dim,
         value_dim=config.cached_kv_shape[1],
-        # Without it no kernel is chosen, whatever GPU is here.
+        # ``None``: the choice must not depend on the GPU of this machine.
         capability=None if elsewhere else kernel_support.compute_capability(torch.device(device)),
         needs_gradient=True,
         elsewhere=elsewhere and tested,
@@ -209,7 +209,7 @@ def chosen_backend(
 
 
 def _of_each_row(maps: Tensor, rows: int) -> Tensor:
-    """``[1, ..., rows * T, rows * T]`` to ``[rows, ..., T, T]``: none sees another's tokens."""
+    """Maps ``[1, ..., rows * T, rows * T]`` of concatenated rows as ``[rows, ..., T, T]``."""
     if rows == 1:
         return maps
     size = maps.shape[-1] // rows
@@ -218,5 +218,5 @@ def _of_each_row(maps: Tensor, rows: int) -> Tensor:
 
 
 def only_through_our_models(*args: Any, **kwargs: Any) -> Any:
-    """Registered under our name so that Hugging Face knows it; our models never call it."""
+    """Registered so that Hugging Face accepts the name ``"diffattn"``; our models never call it."""
     raise NotImplementedError("'diffattn' is the attention of DiffTransformer models only.")

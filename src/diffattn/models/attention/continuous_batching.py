@@ -1,4 +1,4 @@
-"""Hugging Face's continuous batching with a cache of our layout, and which models take part."""
+"""Hugging Face's continuous batching, with a paged cache in the layout of our operator."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,25 +12,25 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from diffattn.models.attention.cached_attention import IMPLEMENTATION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig, heads_of_one_copy
 
-_SINCE = (5, 23)
-"""The transformers whose caches hand out their pages."""
+_FIRST_VERSION = (5, 23)
+"""First version of transformers, major and minor, whose caches give access to their pages."""
 
 
 def reads_pages(config: DiffTransformerConfig) -> bool:
-    """Whether continuous batching goes through our operator under ``"diffattn"``.
+    """Whether continuous batching under ``"diffattn"`` uses our operator.
 
-    Softmax attention alone does not: Hugging Face's kernels store it once and read it in one call.
+    Models with only softmax attention use Hugging Face's kernels, which store K and V once, too.
     """
     ops = {facts.op for facts in config.attention_by_layer}
     by_operator = "diff_attention" in ops and not config.uses("needs_maps")
     installed = tuple(int(part) for part in transformers_version.split(".")[:2])
-    return by_operator and installed >= _SINCE
+    return by_operator and installed >= _FIRST_VERSION
 
 
 class OneCopyManager(ContinuousBatchingManager):
-    """Hugging Face's manager for a model under ``"diffattn"``; our operator reads its cache.
+    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`).
 
-    Arguments have the defaults of ``init_continuous_batching``; see :func:`reads_pages`.
+    Arguments and defaults are those of ``init_continuous_batching``.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class OneCopyManager(ContinuousBatchingManager):
     ) -> None:
         generation_config = generation_config or model.generation_config
         if generation_config.eos_token_id is None:
-            generation_config = deepcopy(generation_config)  # the caller's, or the model's
-            generation_config.eos_token_id = -1  # none, as Hugging Face's door says it
+            generation_config = deepcopy(generation_config)  # do not change the caller's object
+            generation_config.eos_token_id = -1  # Hugging Face's value for "no end token"
         super().__init__(
             model=model,
             generation_config=generation_config,
@@ -52,7 +52,7 @@ class OneCopyManager(ContinuousBatchingManager):
         )
 
     def switch_to_cb_friendly_attn(self, model: Any, auto_switch_to_flash: bool = True) -> None:
-        """Our operator reads the pages: nothing is switched."""
+        """Do nothing: our operator reads the pages itself."""
 
     def _create_batch_processor(self) -> Any:
         with heads_of_one_copy():
@@ -60,12 +60,12 @@ class OneCopyManager(ContinuousBatchingManager):
 
 
 class BatchesContinuously(GenerationMixin):
-    """The doors to continuous batching."""
+    """Mixin of models: Hugging Face's entry points to continuous batching."""
 
     config: DiffTransformerConfig
 
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
-        """Hugging Face's manager; under our operator with a cache that holds K and V once."""
+        """Hugging Face's manager, or a :class:`OneCopyManager` if our operator reads the pages."""
         by_our_operator = self.config._attn_implementation == IMPLEMENTATION
         if not (by_our_operator and reads_pages(self.config)):
             return super().init_continuous_batching(*args, **kwargs)
@@ -74,7 +74,7 @@ class BatchesContinuously(GenerationMixin):
 
     @contextmanager
     def continuous_batching_context_manager(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
-        """Where our operator does not read the pages, Hugging Face's kernels do: sdpa."""
+        """As in Hugging Face. If our operator cannot read the pages, sdpa is used meanwhile."""
         implementation = self.config._attn_implementation
         if implementation == IMPLEMENTATION and not reads_pages(self.config):
             self.set_attn_implementation("sdpa")

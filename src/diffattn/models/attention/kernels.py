@@ -1,4 +1,4 @@
-"""One call of Hugging Face's attention interface per layer, and the eager definition by maps."""
+"""Attention by one call of Hugging Face's interface per layer, and by the maps themselves."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +20,11 @@ from diffattn.ops.inputs.masking import (
 )
 
 ActingMap = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""A layer's ``acting_map(A1, A2, λ)``: the map that acts on V."""
+"""A layer's ``acting_map(A1, A2, λ)``: returns the map that is multiplied with V."""
 
 
 class AttentionMapRecorder(nn.Module):
-    """The point where ``output_attentions`` and ``output_attention_maps`` read the maps."""
+    """A module that maps pass through, so that hooks for ``output_attentions`` can read them."""
 
     def forward(self, signed: Tensor, raw: Tensor) -> tuple[Tensor, Tensor]:
         """Return the map that acts on V, ``[B, H, T, S]``, and all maps, ``[B, H, maps, T, S]``."""
@@ -34,8 +34,8 @@ class AttentionMapRecorder(nn.Module):
 class KernelCall(nn.Module):
     """The call of Hugging Face's attention interface, with the attributes that kernels read.
 
-    A module of its own, one per layer, with the call in its ``forward``: vLLM reads the sources of
-    all modules for it and gives each that has one a part of the cache.
+    It is a separate module, one per layer: vLLM searches the source of all modules for this call,
+    and gives each module that has it a part of the cache.
     """
 
     is_causal = True
@@ -60,7 +60,7 @@ class KernelCall(nn.Module):
         mask: Tensor | None,
         **kwargs: Any,
     ) -> Tensor:
-        """``[B, heads, tokens, D]`` each to ``[B, T, heads, D]``, some axes of it flattened."""
+        """``[B, T, heads, D]``, perhaps with flattened axes, from q, k, v ``[B, heads, ., D]``."""
         if implementation == "vllm" and self.is_alone:
             raise ConfigError(
                 "DiffTransformer: attention_type must give all layers as many heads for vLLM, got "
@@ -78,11 +78,11 @@ class KernelCall(nn.Module):
 
 
 def heads_in_vllm(config: DiffTransformerConfig) -> tuple[int, int, int]:
-    """Query heads, key/value heads and their width in vLLM, whose cache holds K1, K2 and V once.
+    """Query heads, key/value heads and their width in vLLM.
 
-    V1's keys lie side by side in one head, ``[k1, k2]``, as wide as a value. Its queries are
-    ``[q1, 0]`` and ``[0, q2]``, and meet that head as V2's meet theirs. Layers of another type
-    beside V1 need the layout of Hugging Face's kernels, which holds both twice.
+    If all layers are V1, both keys are one head ``[k1, k2]`` as wide as a value, so the cache holds
+    K and V once. The two queries are ``[q1, 0]`` and ``[0, q2]``. If V1 layers are mixed with other
+    types, the layout is that of Hugging Face's kernels, which holds V1's K and V twice.
     """
     if all(facts.key_maps == 2 for facts in config.attention_by_layer):
         return config.num_attention_heads // 2, config.num_kv_heads, 2 * config.head_dim
@@ -102,17 +102,17 @@ def by_kernel(
     """Attention by one call of a kernel that pairs query, key and value heads of one width.
 
     V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``, ``V = [left, left, right,
-    right]``; V2 has its two query heads side by side already. Subtracted queries of groups are
-    repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`.
+    right]``, each along the axis of heads. The two query heads of V2 need no change. Subtracted
+    queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`.
 
     Args:
-        implementation: A name of Hugging Face's interface.
-        kernel: Module of the layer.
+        implementation: Name of a kernel in Hugging Face's interface.
+        kernel: The layer's :class:`KernelCall`.
         q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]``, or ``[B, T, H, D]`` of softmax attention.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``; ``None`` for softmax attention.
-        mask: As the kernel takes it.
+        mask: In the kernel's form.
         kwargs: Further arguments of the kernel.
 
     Returns:
@@ -133,7 +133,7 @@ def by_kernel(
         q = q if lam is None else q.flatten(2, 3)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
     heads = q.shape[2]
-    if kernel.times_stored > 1 and kwargs.get("cache") is not None:  # pages for wider layers
+    if kernel.times_stored > 1 and kwargs.get("cache") is not None:  # pages fit the widest layer
         q = q.repeat(1, 1, kernel.times_stored, 1)
         k, v = (x.repeat(1, kernel.times_stored, 1, 1) for x in (k, v))
     out = kernel(implementation, q.transpose(1, 2), k, v, mask, **kwargs)
@@ -150,7 +150,7 @@ def by_kernel(
 
 
 def lam_of_rows(lam: Tensor, q: Tensor) -> Tensor:
-    """λ of every row of the maps, ``[B, H, T, 1]``, from one that broadcasts to ``[B, T, H]``."""
+    """λ for every row of the maps, ``[B, H, T, 1]``; ``lam`` broadcasts to ``[B, T, H]``."""
     return lam.expand(*q.shape[:2], num_heads_of(q)).transpose(1, 2)[..., None]
 
 
@@ -164,16 +164,16 @@ def through_maps(
     acting_map: ActingMap | None,
     recorder: AttentionMapRecorder | None,
 ) -> Tensor:
-    """Attention as it is defined: the maps, their difference, its product with V.
+    """Attention by its definition: the maps, their difference, the product with V.
 
-    The recorder lies on the way to the output, so gradients can be read there. Tensors are as for
-    :func:`by_kernel`. The softmax is in float32 (float64 for float64); a query that sees no key
-    gets 0.
+    The output is computed from the recorder's result, so gradients of maps can be read there too.
+    Tensors are as for :func:`by_kernel`. The softmax is in float32 (float64 for float64). A query
+    that sees no key gets 0.
 
     Args:
-        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or a number to add to the score.
-        acting_map: Makes the map that acts on V, if the layer does more than subtract.
-        recorder: Given when maps are wanted.
+        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or numbers to add to the scores.
+        acting_map: The layer's own function, if it does more than subtract the maps.
+        recorder: ``None`` if no maps are asked for.
     """
     q = paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype

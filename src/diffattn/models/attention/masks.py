@@ -1,4 +1,4 @@
-"""Hugging Face's masks and positions as options of our operator."""
+"""Translate Hugging Face's masks and positions into options of our operator."""
 
 from typing import Any, NamedTuple
 
@@ -19,10 +19,10 @@ class KeyMask(NamedTuple):
     key_padding_mask: Tensor | None = None
     kv_lengths: Tensor | None = None
     cu_seqlens: Tensor | None = None
-    """Borders of the documents of all rows, laid end to end if there are several."""
+    """Borders of the documents, int32 ``[num_docs + 1]``; the rows of a batch are concatenated."""
     scores: Tensor | None = None
-    """``[B or 1, 1, T, S]``: True where a key is seen, or numbers to add to the scores. It includes
-    causality; the operator has no such option."""
+    """``[B or 1, 1, T, S]``: True where a key is seen, or numbers to add to the scores. It hides
+    future keys itself. The operator has no such option."""
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the operator."""
@@ -41,22 +41,23 @@ def key_mask(
     """Translate Hugging Face's mask, cache and positions into options of the operator.
 
     Args:
-        attention_mask: ``[B, keys]``, 0 at padding, else 1 or without a cache the number of the
-            document; ``[B or 1, 1, T, keys]``, bool or to be added to the scores; or ``None``.
-        position_ids: ``[B or 1, T]`` of the caller; where they start again at 0, a document begins.
+        attention_mask: ``[B, keys]``, 0 at padding, else 1 or (without a cache) the number of the
+            document; ``[B or 1, 1, T, keys]``, bool or added to the scores; or ``None``.
+        position_ids: ``[B or 1, T]`` given by the caller. A document begins where they restart at
+            0; used only without a mask, cache and ``cu_seqlens``.
         past_key_values: Cache before this pass, or ``None``.
         inputs_embeds: ``[B, T, hidden_size]``.
         cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
 
     Raises:
-        ConfigError: A mask of another shape, dtype or values, or ``cu_seqlens`` for several rows.
+        ConfigError: A wrong mask (shape, dtype or values), or ``cu_seqlens`` for several rows.
     """
     batch, num_queries = inputs_embeds.shape[:2]
     num_keys, kv_lengths = num_queries, None
     if past_key_values is not None:
         num_keys, _ = past_key_values.get_mask_sizes(num_queries, 0)
         seen = past_key_values.get_seq_length()
-        if past_key_values.is_compileable:  # preallocated: the tail is not written yet
+        if past_key_values.is_compileable:  # preallocated: its end is not written yet
             seen = torch.as_tensor(seen, device=inputs_embeds.device, dtype=torch.int32)
             kv_lengths = (seen + num_queries).expand(batch)
     if cu_seqlens is not None and batch != 1:
@@ -85,22 +86,22 @@ def key_mask(
     padding, starts = _read(attention_mask, past_key_values)
     if starts is not None and cu_seqlens is None:
         cu_seqlens = _borders(starts.to(inputs_embeds.device), batch)
-    if padding is not None:  # kv_lengths hides the tail
+    if padding is not None:  # kv_lengths hides the unwritten end of a preallocated cache
         padding = nn.functional.pad(padding.to(inputs_embeds.device), (0, missing), value=True)
     return KeyMask(padding, kv_lengths, cu_seqlens)
 
 
 def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, Tensor | None]:
-    """Which keys of a mask ``[B, keys]`` are real, bool, unless it is seen that all are; and where
-    documents begin, if it numbers them."""
-    if not _may_look(mask):
+    """Read a mask ``[B, keys]``: which keys are real (bool; ``None`` if all are known to be), and
+    where documents begin (bool ``[B, T]``; ``None`` if the mask numbers no documents)."""
+    if not _can_read(mask):
         if past_key_values is None and not torch.compiler.is_exporting():
             torch._assert_async((mask <= 1).all(), _NOT_COMPILED)
         return mask.bool(), None
-    # Worth a look once a pass, where the mask lies: without padding flash kernels run, which take
-    # no mask, and no layer copies keys and values. On a GPU the look waits for the device, as that
-    # of transformers' own masks does; a mask on the host, or none, costs nothing.
-    least, most = _ends(mask)
+    # Reading the mask once per pass pays: without padding flash kernels can run, and no layer
+    # copies keys and values. On a GPU reading waits for the device, as in transformers' own masks.
+    # A mask on the host, or no mask, costs nothing.
+    least, most = _extremes(mask)
     if not {least, most} <= {0, 1}:
         return None, _numbered(mask, past_key_values)
     return (None if least == 1 else mask.bool()), None
@@ -115,19 +116,19 @@ def kernel_mask(
 ) -> tuple[Any, Tensor]:
     """The mask that Hugging Face makes for its kernel, and positions int64 ``[B or 1, T]``.
 
-    The mask may be ``None`` or no tensor. Flash kernels get none that tells documents apart. Unless
-    they are given all borders, they read them off positions instead, but transformers does so for
-    one row alone and would mix the documents of several. It takes every jump and repetition for a
-    border, so these positions are counted, from the cache's length or from the start of each
-    document; rotation has its own. Arguments are as for :func:`key_mask`.
+    The mask may be ``None`` or not a tensor. Masks for flash kernels do not separate documents:
+    without given borders, transformers reads borders off the positions, for one row only. It takes
+    every jump and repetition as a border. So the returned positions are counted from the cache's
+    length or each document's start. They are not used for rotation. Arguments are as for
+    :func:`key_mask`.
 
     Raises:
-        ConfigError: A mask whose numbers mean nothing, which are looked at on the CPU; several
-            packed rows for a kernel without a mask. Compiled code cannot look.
+        ConfigError: A mask with impossible numbers (checked on CPU), or several packed rows for a
+            kernel without a mask. Compiled code checks neither.
     """
     given, starts = attention_mask, _starts(position_ids)
     on_cpu = given is not None and given.ndim == 2 and given.device.type == "cpu"
-    if given is not None and on_cpu and _may_look(given) and not set(_ends(given)) <= {0, 1}:
+    if given is not None and on_cpu and _can_read(given) and not set(_extremes(given)) <= {0, 1}:
         starts, attention_mask = _numbered(given, past_key_values).to(position_ids.device), None
     index = torch.arange(starts.shape[1], device=starts.device)[None]
     if past_key_values is None:
@@ -143,7 +144,7 @@ def kernel_mask(
     )
     rows = inputs_embeds.shape[0]
     alone = mask is None and attention_mask is None and past_key_values is None and rows > 1
-    if alone and _may_look(index) and bool((index.diff() != 1).any()):
+    if alone and _can_read(index) and bool((index.diff() != 1).any()):
         raise ConfigError(
             f"DiffTransformer: attn_implementation {config._attn_implementation!r} keeps packed "
             f"documents apart in one row alone, so it needs B = 1, got B = {rows}. Lay the rows "
@@ -153,9 +154,9 @@ def kernel_mask(
 
 
 def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
-    """A mask ``[B, keys]`` that does not grow in a preallocated cache: ``[B, its length]``.
+    """A mask ``[B, keys]``, padded with 1 to the length of a preallocated cache.
 
-    A compiled step would be compiled anew for every length.
+    With a mask that grows, a compiled decoding step would be compiled again for every length.
     """
     if attention_mask is None or cache is None or not cache.is_compileable:
         return attention_mask
@@ -167,9 +168,8 @@ def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tenso
 def positions(
     inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
 ) -> Tensor:
-    """Positions of new tokens, int64 ``[1, T]``, from the cache's length or each document's start.
-
-    ``cu_seqlens`` is int32 ``[num_docs + 1]`` of a packed row, or ``None``.
+    """Positions of new tokens, int64 ``[1, T]``, counted from the cache's length, and from 0 in
+    each document of a packed row. ``cu_seqlens`` is int32 ``[num_docs + 1]``, or ``None``.
     """
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
@@ -179,8 +179,8 @@ def positions(
     return (index + seen).unsqueeze(0)
 
 
-def _may_look(x: Tensor) -> bool:
-    """Whether the values of a tensor can be seen: not in a graph that is being made."""
+def _can_read(x: Tensor) -> bool:
+    """Whether values can be read: not while code is compiled or a CUDA graph is captured."""
     if torch.compiler.is_compiling():
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
@@ -195,8 +195,8 @@ def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int)
         )
 
 
-def _ends(attention_mask: Tensor) -> tuple[float, float]:
-    """The least and the largest number of a mask, of an empty one those of no padding."""
+def _extremes(attention_mask: Tensor) -> tuple[float, float]:
+    """Smallest and largest number of a mask; 1 and 1 if it is empty."""
     if attention_mask.numel() == 0:
         return 1, 1
     least, most = torch.stack(attention_mask.aminmax()).tolist()
@@ -204,10 +204,10 @@ def _ends(attention_mask: Tensor) -> tuple[float, float]:
 
 
 def _numbered(attention_mask: Tensor, past_key_values: Cache | None) -> Tensor:
-    """bool ``[B, T]``: where a document begins that a mask numbers. Padding, 0, counts as one."""
+    """bool ``[B, T]``: where a document begins in a mask of numbers; padding, 0, counts as one."""
     whole = (attention_mask >= 0).all() and (attention_mask % 1 == 0).all()
     if past_key_values is not None or not whole:
-        least, most = _ends(attention_mask)
+        least, most = _extremes(attention_mask)
         raise ConfigError(
             "DiffTransformer: an attention_mask of two axes must be 0 and 1, or number documents "
             f"from 1 without a cache, got {least:g} to {most:g}."
@@ -224,10 +224,10 @@ def _numbered(attention_mask: Tensor, past_key_values: Cache | None) -> Tensor:
 
 
 def _starts(position_ids: Tensor) -> Tensor:
-    """bool ``[B or 1, T]``: where a document begins, at the first token or at a position of 0.
+    """bool ``[B or 1, T]``, True where a document begins: at the first token or at position 0.
 
-    A 0 after a 0 begins the next one where all positions of a row count up or start again. Among
-    others, which jump or repeat, it is a repetition.
+    A 0 right after a 0 begins another document only if all positions of the row count up by 1 or
+    restart at 0. In rows whose positions jump or repeat, it counts as a repetition.
     """
     before, after = position_ids[:, :-1], position_ids[:, 1:]
     again, follows = after == 0, after - before == 1
@@ -236,14 +236,14 @@ def _starts(position_ids: Tensor) -> Tensor:
 
 
 def _borders(starts: Tensor, batch: int) -> Tensor | None:
-    """Borders of the documents of all rows, or ``None`` if each row is seen to be one."""
-    may_look = _may_look(starts)  # waits for the device once a pass
-    if may_look and not starts[:, 1:].any():
+    """Borders of the documents of all rows, or ``None`` if each row is known to be one document."""
+    can_read = _can_read(starts)  # reading waits for the device, once per pass
+    if can_read and not starts[:, 1:].any():
         return None
     starts = starts.expand(batch, -1).flatten()
-    if may_look:
+    if can_read:
         borders = starts.nonzero().flatten()
-    else:  # a border per token: those that start nothing are empty documents at the end
+    else:  # one border per token; those that begin no document become empty documents at the end
         index = torch.arange(starts.numel(), device=starts.device)
         borders = index.masked_fill(~starts, starts.numel()).sort().values
     return nn.functional.pad(borders, (0, 1), value=starts.numel()).to(torch.int32)

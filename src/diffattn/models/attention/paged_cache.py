@@ -1,10 +1,10 @@
 """One pass of continuous batching: a paged cache that holds K1, K2 and V once.
 
-Hugging Face's cache has one tensor of K and one of V per layer, both of ``num_key_value_heads``
-heads as wide as ``head_dim``. Its kernels pair such heads one to one, so for them V1 stores each
+Hugging Face's cache has one tensor of K and one of V per layer, both with ``num_key_value_heads``
+heads of width ``head_dim``. Its kernels pair these heads one to one, so for them V1 stores K and V
 twice (:func:`diffattn.models.attention.cache_layout.in_kernel_layout`). Our operator reads the
-pages itself: with half the heads, those of K are ``[k1, k2]`` and those of V ``[left, right]`` per
-key/value head, which in memory is the operator's own layout.
+pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left, right]`` per key/value head. In
+memory this is the operator's own layout.
 """
 
 from dataclasses import dataclass, replace
@@ -27,15 +27,15 @@ class _Few(NamedTuple):
     """Sequences with at most 16 queries each."""
 
     tokens: Tensor
-    """int64 ``[B, T]``, each sequence's at the end of its row; N where there is none."""
+    """int64 ``[B, T]``, indices of each sequence's tokens, right-aligned; N in unused places."""
     table: Tensor
     """int32 ``[B, table pages]``."""
     lengths: Tensor
-    """int32 ``[B]``, keys with those of this pass."""
+    """int32 ``[B]``, number of keys, this pass included."""
 
 
 class _Many(NamedTuple):
-    """One sequence with more queries."""
+    """One sequence with more than 16 queries."""
 
     tokens: slice
     table: Tensor
@@ -48,31 +48,31 @@ class PagedBatch:
     """One pass of continuous batching: where its N tokens are stored, and which keys they read."""
 
     allocator: Any
-    """Hugging Face's: it writes, and hands out the pages of a layer."""
+    """Hugging Face's allocator: writes keys and values, and returns the pages of a layer."""
     write_index: Tensor
-    """int64 ``[N]``."""
+    """int64 ``[N]``, place in the cache for each token."""
     cu_seqlens: Tensor
-    """int32, borders of the sequences among the N tokens, padding last."""
+    """int32, borders of the sequences among the N tokens; padding is the last sequence."""
     few: _Few | None = None
     many: tuple[_Many, ...] = ()
-    """With ``few``: every sequence that reads keys of earlier passes. Neither: none does."""
+    """``few`` and ``many`` hold all sequences; both are empty if none has keys of other passes."""
 
-    @torch.compiler.disable  # a write to aliased views, which a graph would copy
+    @torch.compiler.disable  # it writes to views of the cache, which a compiled graph would copy
     def attend(
         self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, backend: str
     ) -> Tensor:
-        """Store new keys and values of one layer; attend to all that its queries see.
+        """Store new keys and values of one layer, then attend from the N tokens.
 
-        Tensors are the operator's, with one row of N tokens; without ``lam`` of softmax attention,
-        in some layers of a model. ``backend`` runs on gathered pages; ``"auto"`` is the backend of
-        ``paged_decode``, of softmax attention that of the operator. Returns ``[1, N, H, Dv]``.
+        Tensors are as for the operator, in one row of N tokens; without ``lam`` it is softmax
+        attention. Returns ``[1, N, H, Dv]``. ``backend`` runs on gathered pages. With ``"auto"``,
+        sequences of few queries use ``paged_decode`` without gathering, if there is a λ.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
             return _attend(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
         num_tokens, num_heads = q.shape[1], q.shape[2] if lam is None else num_heads_of(q)
         lam = None if lam is None else lam.expand(1, num_tokens, num_heads)
-        out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # the last for no token
+        out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # row N collects unused places
         for sequence in self.many:
             keys, values = (
                 gathered_pages(x, sequence.table)[:, : sequence.length] for x in (k_pages, v_pages)
@@ -95,7 +95,7 @@ class PagedBatch:
         return out[None, :num_tokens]
 
     def _store(self, layer_idx: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Write, and give the layer's pages in the operator's layout, uncopied."""
+        """Write keys and values; return the layer's pages in the operator's layout, as views."""
         heads = (self.allocator.num_key_value_heads, self.allocator.head_dim)
         self.allocator.update(
             k[0].reshape(-1, *heads), v[0].reshape(-1, *heads), layer_idx,
@@ -114,13 +114,13 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, **options: Any)
 
 @torch.compiler.disable
 def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
-    """Read a pass of N tokens off the arguments of Hugging Face's manager, once for all layers.
+    """The pass of N tokens that Hugging Face's manager describes, made once for all layers.
 
-    Where a sequence that has keys of earlier passes has more than 16 queries (a prompt read in
-    parts), the lengths are read on the host, which waits for the device once per pass.
+    If sequences have keys of earlier passes and one has more than 16 queries (a prompt read in
+    parts), the lengths are read on the host. That waits for the device once per pass.
 
     Raises:
-        ConfigError: The pass would have to wait for the device while it is captured.
+        ConfigError: The lengths would have to be read while a CUDA graph is captured.
     """
     (allocator,) = kwargs["cache"].cache_allocators.values()  # one attention type in all layers
     (read_index,), (write_index,) = kwargs["read_index"], kwargs["write_index"]
@@ -155,13 +155,13 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
 
 
 def _block_table(read_index: Tensor, key_borders: Tensor, most_keys: int, page_size: int) -> Tensor:
-    """int32 ``[B, table pages]`` from the row of every key; after a sequence's end any page."""
+    """int32 ``[B, table pages]``, from the cache row of every key; any page after a sequence."""
     steps = torch.arange(0, most_keys, page_size, device=read_index.device)
     first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
     return (read_index[first_of_page] // page_size).to(torch.int32)
 
 
 def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:
-    """int64 ``[B, most]``, the last ``most`` tokens of each sequence; N where it has fewer."""
+    """int64 ``[B, most]``, indices of each sequence's last ``most`` tokens; N if it has fewer."""
     tokens = borders[1:, None] - most + torch.arange(most, device=borders.device)
     return tokens.masked_fill(tokens < borders[:-1, None], num_tokens)

@@ -1,7 +1,7 @@
-"""Every fact about an attention type, one row each. Loads without torch and transformers.
+"""The table of attention types. Loads without torch and transformers.
 
-Layers hold the arithmetic; a row names its layer and gives what models, counts, matched twins,
-caches and tables have to know of it.
+Layers hold the arithmetic. A row names its layer and holds the facts that models, parameter counts,
+matched twins, caches and tables need.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from diffattn.models.config.known_names import check_known
 class AttentionType:
     """One attention type. Widths are in units of ``head_dim``, counts per head of the operator.
 
-    Without slots, which cloudpickle cannot send by value.
+    No ``slots``: cloudpickle cannot pickle such classes by value.
     """
 
     name: str
@@ -26,47 +26,45 @@ class AttentionType:
     query_maps: int
     """Queries per head, one for each attention map."""
     key_maps: int
-    """Keys per key/value head: V2's maps share theirs."""
+    """Keys per key/value head: 1 in V2, whose maps share keys."""
     value_width: int
-    """Width of one value, and the softmax heads that one head stands for."""
+    """Width of one value. Also the number of softmax heads that match one head's parameters."""
     attention_units: int
     """Multiply-adds per query-key pair in units of ``num_heads * head_dim``: scores plus weighted
-    values. V1 and Shared combine the maps before V, as any implementation may. V2 is counted as
-    its authors run it, as one flash call with twice the heads; combining first would take 3."""
+    values. V1 and Shared are counted with the maps combined before V, as any implementation may.
+    V2 is counted as its authors run it, one flash call with twice the heads (3 if combined)."""
     head_norm: bool
-    """Whether heads are normalised unless the configuration says otherwise."""
+    """Default of the configuration's ``head_norm``: whether heads are normalised."""
     lambda_vectors: bool = False
-    """λ comes from four vectors per layer and λ_init."""
+    """Whether λ comes from four vectors per layer and λ_init."""
     lambda_projection: bool = False
-    """λ comes from a projection of every token."""
+    """Whether λ comes from a projection of every token."""
     lambda_per_channel: bool = False
-    """The projection has a row for every channel of a head, not one for the head."""
+    """Whether the λ projection has one row per channel of a head, else one per head."""
     grouped: bool = False
-    """``group_ratio`` heads share one subtracted map; all other facts are those of a ratio of 1."""
+    """Whether ``group_ratio`` heads share one subtracted map. Other facts hold for ratio 1."""
     head_matrix: bool = False
-    """One matrix, as wide as a head, acts on the output of every head."""
+    """Whether one learned ``[D, D]`` matrix acts on the output of every head."""
     low_rank_maps: bool = False
-    """The maps share one base projection and differ by updates of rank ``shared_rank``."""
+    """Whether maps share one base projection and differ by updates of rank ``shared_rank``."""
     projected_maps: int | None = None
-    """Maps whose queries and keys are projected, where not all are; with 0 the layer has no
-    projections."""
+    """Maps whose queries and keys are projected; ``None``: all; 0: no projections of any kind."""
     subtracts_outputs: bool = False
-    """The maps of a pair have keys and values of their own: softmax attention with as many heads
-    as there are queries, whose outputs are subtracted."""
+    """Whether the layer subtracts outputs of softmax attention that has one head per query."""
     needs_maps: bool = False
-    """A1 and A2 are changed by more than a subtraction: the eager definition alone."""
+    """Whether the layer changes A1 and A2 beyond a subtraction, so no fused kernel can run it."""
     control: str = ""
-    """The change that makes a control; empty for the types of the papers."""
+    """The change that makes a type a control, in words; empty for the types of the papers."""
 
     @property
     def op(self) -> str:
-        """The operator its layer calls: ``"softmax_attention"`` or ``"diff_attention"``."""
+        """The operator that its layer calls: ``"softmax_attention"`` or ``"diff_attention"``."""
         one_map = self.query_maps == 1 or self.subtracts_outputs
         return "softmax_attention" if one_map else "diff_attention"
 
     @property
     def matches_softmax(self) -> bool:
-        """Whether its projections are as large as softmax's; λ's vectors and norms aside."""
+        """Whether its weight matrices together are as large as those of its softmax twin."""
         changed = self.low_rank_maps or self.grouped or self.lambda_projection or self.head_matrix
         if changed or self.projected_maps == 0:
             return False
@@ -79,24 +77,24 @@ class AttentionType:
 
     @property
     def query_projections(self) -> int:
-        """Projections of queries per head."""
+        """Projected queries per head."""
         return self.query_maps if self.projected_maps is None else self.projected_maps
 
     @property
     def key_projections(self) -> int:
-        """Projections of keys per key/value head."""
+        """Projected keys per key/value head."""
         if self.projected_maps is None:
             return self.key_maps
         return min(self.key_maps, self.projected_maps)
 
     def softmax_heads(self, match: str) -> int:
-        """Softmax heads that one head stands for, if ``match`` (see ``twin``) is to be equal."""
+        """Number of softmax heads that match one head; ``match``: see ``models.twins.twin``."""
         if match == "attention_flops" and self.attention_units:
             return self.attention_units // ATTENTION["softmax"].attention_units
         return self.value_width
 
     def layer_class(self) -> Any:
-        """The layer; torch loads with it."""
+        """The class of the layer. Importing it loads torch."""
         module, name = self.layer
         return getattr(import_module(module), name)
 
@@ -129,7 +127,7 @@ _GATED = replace(
 def _control(
     base: AttentionType, name: str, layer: str, change: str, *, source: str = "ours", **facts: Any
 ) -> AttentionType:
-    """The row of a type with one change; ``facts`` are those in which it differs."""
+    """A row like ``base`` with one change; ``facts`` are the fields that differ."""
     layer_class = ("diffattn.layers.controls", layer)
     return replace(base, name=name, layer=layer_class, source=source, control=change, **facts)
 
@@ -180,25 +178,27 @@ _ROWS = (
              source=_SHARED.source, head_norm=False, needs_maps=True),
 )  # fmt: skip
 ATTENTION = {row.name: row for row in _ROWS}
-"""Name to facts, in the order of tables and studies; the controls come last."""
+"""Name -> attention type, in the order of tables and studies; the controls come last."""
 OLD_NAMES = {"diff_v2_gate": "gated_head"}
-"""Of older configurations and records, to the names of today."""
+"""Name in older configurations and records -> present name."""
 ATTENTION_TYPES = tuple(row.name for row in _ROWS if not row.control)
-"""Types of the papers."""
+"""Names of the papers' types."""
 CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
-"""Types with one change, to find its effect; see :mod:`diffattn.layers.controls`."""
+"""Names of the controls; see :mod:`diffattn.layers.controls`."""
 
 
 def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
-    """Attention types of a model in today's names: one, or one per layer with commas between them.
+    """The attention types of a model by their present names, as one string.
 
     Args:
-        where: Begins messages.
-        given: A name; several with commas; or a list of names.
-        num_layers: Of the model, if it is known.
+        where: Text that begins error messages.
+        given: One name, several names with commas, or a list of names.
+        num_layers: Number of the model's layers. ``None``: the number of names is not checked.
+
+    Returns one name if all layers have the same type, else one per layer with commas.
 
     Raises:
-        ConfigError: An unknown name, or not one for each layer.
+        ConfigError: An unknown name, or neither one name nor one per layer.
     """
     parts = given.split(",") if isinstance(given, str) else given
     if not isinstance(parts, list | tuple):
@@ -215,6 +215,6 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
 
 
 def types_with(fact: str) -> str:
-    """The types for which a yes-or-no fact holds, for messages: ``"'diff' and 'shared_diff'"``."""
+    """The papers' types for which a fact is true, for messages: ``"'diff' and 'shared_diff'"``."""
     *others, last = [repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact)]
     return f"{', '.join(others)} and {last}" if others else last

@@ -1,4 +1,4 @@
-"""Checks of the inputs of a forward pass: always shapes, values only where reading them is free."""
+"""Checks of a model's inputs: always of shapes, of values only in eager code on a CPU."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from diffattn.models.chunked_loss import IGNORED
 
 
 def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> Any:
-    """Ids in int64, in which torch takes them everywhere; ``None`` stays.
+    """Token ids ``[B, T]`` as int64, which every function of torch accepts; ``None`` stays.
 
-    They are rows of the embedding or, with ``ignored``,
+    They must lie in [0, ``below``). With ``ignored`` they may also be
     :data:`~diffattn.models.chunked_loss.IGNORED`.
 
     Raises:
-        ShapeError: Another shape or dtype; on the CPU also an id out of range.
+        ShapeError: Wrong shape or dtype; on the CPU also an id out of range.
     """
     if ids is None:
         return None
@@ -30,7 +30,7 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
 def checked_labels(
     labels: Tensor, others: dict[str, Any], *, below: int
 ) -> tuple[Tensor, dict[str, Any]]:
-    """Labels in int64, and other arguments of the loss, with ``shift_labels`` in int64, too."""
+    """Labels as int64, and the other arguments of the loss with ``shift_labels`` as int64."""
     labels, shifted = (
         checked_ids(name, ids, below=below, ignored=True)
         for name, ids in (("labels", labels), ("shift_labels", others.get("shift_labels")))
@@ -45,9 +45,9 @@ def check_embeds(embeds: Tensor, hidden_size: int) -> None:
 
 
 def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> Tensor | None:
-    """Positions in int64, ``[batch or 1, num_tokens]`` and not negative (CPU alone).
+    """Positions ``[batch or 1, num_tokens]`` as int64; on the CPU negative ones are refused.
 
-    Positions beyond the trained context extrapolate.
+    Positions beyond the trained context are allowed.
     """
     if positions is None:
         return None
@@ -64,15 +64,15 @@ def _is_integer(x: Tensor) -> bool:
 
 
 def _check_range(name: str, x: Tensor, below: int | None, besides: int | None = None) -> None:
-    """Look at the values where that waits for no device and breaks no graph."""
-    if type(x) is not Tensor or x.device.type != "cpu":  # fake tensors and other stand-ins
+    """Check the values where reading them waits for no device and breaks no compiled graph."""
+    if type(x) is not Tensor or x.device.type != "cpu":  # fake tensors have no values
         return
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return
     try:
         values = x if besides is None else x[x != besides]
         least, most = (int(y) for y in values.aminmax()) if values.numel() else (0, 0)
-    except RuntimeError:  # under vmap, which a plain-looking tensor does not show
+    except RuntimeError:  # under vmap, where an ordinary-looking tensor has no values
         return
     if least < 0 or (below is not None and most >= below):
         span = "0 or more" if below is None else f"from 0 to {below - 1}"

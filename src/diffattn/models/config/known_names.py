@@ -1,4 +1,4 @@
-"""One check for every name a caller can misspell."""
+"""The check for every name that a caller can misspell."""
 
 from collections.abc import Iterable
 
@@ -6,9 +6,9 @@ from diffattn.errors import ConfigError, did_you_mean, short
 
 
 def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ConfigError with the known names, and the nearest, unless ``name`` is known.
+    """Raise a ConfigError unless ``name`` is in ``known``. It lists all names and the nearest one.
 
-    ``where``, the caller, begins the message.
+    ``where`` begins the message; ``kind`` says what the name is of, like ``"attention_type"``.
     """
     known = tuple(known)
     if name not in known:

@@ -7,7 +7,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.config.known_names import check_known
 from diffattn.ops.inputs.numbers import is_number, is_whole
 
-# Type to the fields it must have and those it may have besides ``rope_type`` and ``rope_theta``.
+# rope_type -> required and optional fields, besides ``rope_type`` and ``rope_theta``.
 _TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "linear": (("factor",), ()),
@@ -31,19 +31,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "rope_theta": (1.0, 1e12),
     "factor": (1.0, 1e6),
     "original_max_position_embeddings": (1, 2**31 - 1),
-    "partial_rotary_factor": (1.0, 1.0),  # every layer turns whole heads
+    "partial_rotary_factor": (1.0, 1.0),  # our layers rotate all channels of a head
     **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"), (1e-3, 1e3)),
     **dict.fromkeys(("beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"), (1e-3, 1e6)),
     **dict.fromkeys(("short_factor", "long_factor"), (1e-3, 1e6)),
 }
-"""Smallest and largest number of every field, those of the lists too."""
+"""Field -> smallest and largest number; for lists, of each entry."""
 
 
 def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
-    """Refuse rotary parameters that are incomplete, unknown or impossible, with a ConfigError.
+    """Raise a ConfigError for rotary parameters that are incomplete, unknown or impossible.
 
-    Transformers only logs most of the faults, or fails later. ``parameters`` are Hugging Face's,
-    ``None`` for the default; ``where``, the caller, begins the message.
+    Transformers only logs most of these faults, or fails later. ``parameters`` are in Hugging
+    Face's format, ``None`` for the default; ``where`` begins the message.
     """
     if parameters is None or parameters == {}:
         return
@@ -73,11 +73,11 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
 
 
 def steady_positions(config: Any) -> tuple[str, int] | None:
-    """Type and length up to which rotary frequencies are the same for every text; ``None``: any.
+    """``rope_type``, and the tokens up to which all texts have the same rotary frequencies.
 
-    ``"longrope"`` and ``"dynamic"`` choose frequencies by the longest text of a forward pass.
-    Beyond the original length, cached keys no longer fit and a row depends on its neighbours.
-    ``config`` belongs to any model of transformers; the least length of all layers counts.
+    ``None``: frequencies never depend on the text. ``"longrope"`` and ``"dynamic"`` choose them by
+    the longest text of a forward pass, so cached keys of shorter texts no longer fit. ``config`` is
+    of any model of transformers. If layers differ, the smallest length counts.
     """
     config = config.get_text_config()
     parameters = getattr(config, "rope_parameters", None)
@@ -90,7 +90,7 @@ def steady_positions(config: Any) -> tuple[str, int] | None:
         if kind == "longrope":
             original = layer.get("original_max_position_embeddings")
             longest = original or getattr(config, "original_max_position_embeddings", longest)
-        elif "dynamic" not in kind:  # as transformers tells it
+        elif "dynamic" not in kind:  # the test that transformers uses
             continue
         if longest is not None:
             limits.append((int(longest), kind))

@@ -1,4 +1,4 @@
-"""The settings of a model, without Hugging Face: names, counts and twins need no torch."""
+"""The settings of a model without Hugging Face, so that counts and twins need no torch."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is
 if TYPE_CHECKING:
     from typing import Self
 
-    Derived = int  # ``None`` only until ``__post_init__`` has filled it in
+    Derived = int  # never ``None`` after ``__post_init__``, except shared_rank and group_ratio
 else:
     Derived = int | None
 
@@ -29,22 +29,22 @@ _COUNTS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "intermediate_size",
     "num_kv_heads", "head_dim", "shared_rank", "group_ratio", "max_position_embeddings",
 )  # fmt: skip
-_RANGES = {  # without an epsilon, a vector of zeros has no norm
+_RANGES = {  # epsilons are above 0: else the norm of a zero vector divides by 0
     "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
     "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 _LARGEST_LAMBDA_INIT = 100.0
 OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
-"""Options that are off unless a configuration sets them. Settings, and the hashes of records, name
-them where they are on."""
+"""Options that are off by default. :meth:`ModelSettings.settings`, and so the hashes in records,
+leave them out where they are off."""
 NAMED_WHERE_SET = (*OPTIONS, "group_ratio")
-"""Settings that came later: what was written without them stays as it is."""
+"""Settings that came later. They are left out where unset, so that older records stay equal."""
 _RATIOS = (4, 3, 2)
-"""Defaults of ``group_ratio``: the first that leaves two groups or more."""
+"""Candidates for the default of ``group_ratio``, in order of preference."""
 
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
-    """``attention_backend`` of a model that gets other types: the same where all have it."""
+    """``attention_backend`` for a model with these types: ``name`` if all have it, else "auto"."""
     of_types = [("reference",) if facts.needs_maps else backends.names(facts.op) for facts in types]
     return name if all(name in names for names in of_types) else "auto"
 
@@ -53,10 +53,10 @@ def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
 class ModelSettings:
     """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
 
-    Recipes, presets and counts use it as it is; types of values are checked by the configuration.
+    Recipes, presets and counts use this class directly. It does not check the types of values.
 
     Raises:
-        ConfigError: Unknown ``attention_type``, or settings that contradict each other.
+        ConfigError: Unknown ``attention_type``, a number out of range, or contradicting settings.
     """
 
     attention_type: str = "diff"
@@ -87,7 +87,7 @@ class ModelSettings:
     pad_token_id: int | None = None
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
-    # OPTIONS: without types they are no fields here.
+    # OPTIONS: without a type annotation they are no dataclass fields.
     qkv_bias = False
     qk_norm = False
 
@@ -190,17 +190,17 @@ class ModelSettings:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The fields above as plain values, and options that are on; nothing of Hugging Face's."""
+        """The fields above as plain values, and the options that are on, without Hugging Face's."""
         names = [field.name for field in fields(ModelSettings) if field.name not in NAMED_WHERE_SET]
         names += [name for name in NAMED_WHERE_SET if getattr(self, name)]
         return {name: getattr(self, name) for name in names}
 
     @property
     def attention(self) -> AttentionType:
-        """The facts of the attention type of all layers. Read-only.
+        """The attention type of all layers. Read-only.
 
         Raises:
-            ConfigError: Layers have several types: see :meth:`of_layer`.
+            ConfigError: Layers have different types; use :meth:`of_layer` first.
         """
         if self.attention_type not in ATTENTION:
             raise self._error("attention_type must be the same in all layers", self.attention_type)
@@ -208,7 +208,7 @@ class ModelSettings:
 
     @property
     def attention_by_layer(self) -> list[AttentionType]:
-        """The facts of the attention type of each layer."""
+        """The attention type of each layer."""
         names = self.attention_type.split(",")
         return [ATTENTION[name] for name in names] * (
             self.num_hidden_layers if len(names) == 1 else 1
@@ -216,20 +216,20 @@ class ModelSettings:
 
     @property
     def value_width(self) -> int:
-        """Width of one value in units of ``head_dim``, of the widest type, which counts heads."""
+        """Width of a value in units of ``head_dim`` in the widest type, which sets num_heads."""
         return max(facts.value_width for facts in self.attention_by_layer)
 
     def uses(self, fact: str) -> bool:
-        """Whether a yes-or-no fact of :class:`AttentionType` holds for any layer."""
+        """Whether a field of :class:`AttentionType`, by name, is true for any layer."""
         return any(getattr(facts, fact) for facts in self.attention_by_layer)
 
     def of_layer(self, layer_idx: int) -> "Self":
-        """The settings of a model whose layers all have the type and the heads of this one."""
+        """The settings of a model whose layers all have the type and the heads of this layer."""
         names = self.attention_type.split(",")
         return self if len(names) == 1 else self._of_type(names[layer_idx])
 
     def by_type(self) -> "list[tuple[Self, int]]":
-        """Of every attention type the settings as in :meth:`of_layer`, and how many layers."""
+        """For every attention type: the settings as in :meth:`of_layer`, and its layer count."""
         names = self.attention_type.split(",")
         if len(names) == 1:
             return [(self, self.num_hidden_layers)]
@@ -252,23 +252,23 @@ class ModelSettings:
 
     @property
     def num_groups(self) -> int:
-        """Subtracted maps of one layer: one for ``group_ratio`` heads, else one per head."""
+        """Groups of heads in one layer: ``num_heads / group_ratio``, or ``num_heads`` without."""
         return self.num_heads // (self.group_ratio or 1)
 
     @property
     def num_projected_queries(self) -> int:
-        """Queries of a token in one layer, ``head_dim`` wide each."""
+        """Projected queries of a token in one layer, each ``head_dim`` wide."""
         maps = self.attention.query_projections
         return self.num_heads + self.num_groups * (maps - 1) if maps else 0
 
     @property
     def uses_head_norm(self) -> bool:
-        """Whether heads, of any layer, are normalised: the setting, or the type's own default."""
+        """Whether heads are normalised in any layer: the setting, or the default of the types."""
         return self.uses("head_norm") if self.head_norm is None else self.head_norm
 
     @property
     def lambda_rows(self) -> int:
-        """Rows of the projection that makes λ of every token, 0 without one."""
+        """Output rows of the λ projection; 0 for a type without it."""
         facts = self.attention
         per_head = self.head_dim if facts.lambda_per_channel else 1
         return self.num_heads * per_head if facts.lambda_projection else 0

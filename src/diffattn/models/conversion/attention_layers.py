@@ -1,4 +1,4 @@
-"""Attention layers of Motif, whose feed-forward activation ours lacks."""
+"""Load attention layers of Motif. Whole models do not load: our feed-forward layers differ."""
 
 import torch
 
@@ -13,21 +13,21 @@ from diffattn.models.decoder_block import build_attention
 
 
 def load_attention_layer(path: str, layer: int) -> DiffAttention:
-    """One attention layer of a Motif folder, to study what a model in production attends to.
+    """One attention layer of a Motif folder, to study the attention of a published model.
 
-    Call it with the layer's normalised input and :func:`diffattn.rotary_embedding` of the folder's
-    ``rope_theta``.
+    Call the layer with its normalised input, and with :func:`diffattn.rotary_embedding` tables made
+    with the folder's ``rope_theta``.
 
     Args:
         path: Folder with ``config.json`` and safetensors.
         layer: Index of the layer, counted from 0.
 
     Returns:
-        The layer in the dtype of its weights: V1 of Motif-2.6B, and of Motif-2-12.7B a
-        :class:`~diffattn.GroupedDiffAttention`.
+        The layer in the dtype of its weights: V1 for Motif-2.6B, and a
+        :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B.
 
     Raises:
-        CheckpointError: Another model, no such layer, or tensors of other shapes.
+        CheckpointError: The folder holds no Motif model, no such layer, or wrong shapes.
     """
     with open_source(path, "motif") as source:
         config = DiffTransformerConfig(**motif_settings(source))
@@ -35,7 +35,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
             raise CheckpointError(
                 f"{path}: layer must be below {config.num_hidden_layers}, got {layer}."
             )
-        with torch.device("meta"):  # sizes are the folder's, and may be wrong
+        with torch.device("meta"):  # wrong sizes in config.json must not allocate memory
             made = build_attention(config, layer)
         names = {OUR_ENDINGS[role]: name.format(layer) for role, name in source.names.items()}
         state = {}

@@ -1,4 +1,4 @@
-"""From one layout to another, and from softmax to differential attention: read, write, verify."""
+"""Convert a model to another layout, or from softmax to differential attention, and verify it."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -25,16 +25,16 @@ from diffattn.models.conversion.writer import (
 )
 
 RECORD = "conversion.json"
-"""Record of the source of a folder, and of the comparison of logits."""
-_OF_THE_START = frozenset({"head_norm", "lambda_init", "shared_rank"})
-"""Settings that a softmax model does not have and its start has."""
-_CAN = {
+"""Name of the file in ``out`` that records the source and the comparison of logits."""
+_START_SETTINGS = frozenset({"head_norm", "lambda_init", "shared_rank"})
+"""Settings that apply only to a differential model made from a softmax model."""
+_TARGETS = {
     "softmax": STARTS,
     "diff": ("diffllama", "original"),
     "diff_v2": ("original",),
     "shared_diff": ("diffllama", "original", "diff"),
 }
-"""Attention type to the targets that it can be converted to."""
+"""Attention type of the source -> possible targets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class Conversion:
     """Result of a conversion."""
 
     layout: str
-    """Of the source, in words."""
+    """Layout of the source, in words."""
     attention_type: str
-    """Of the result."""
+    """Attention type of the result."""
     tensors: int
     size: int
-    """Bytes of weights."""
+    """Size of the weights, in bytes."""
     preserved: bool
-    """Whether the result computes the same as the source."""
+    """Whether the result computes the same function as the source, up to rounding."""
     verification: Verification | None
     """``None`` where transformers has no code for one of the two layouts."""
 
@@ -66,31 +66,31 @@ def convert(
     on_message: Callable[[str], None] = lambda _: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Conversion:
-    """Write a model in another layout, or as the start of a differential one.
+    """Write a model in another layout, or make a differential model from a softmax model.
 
-    The folder ``out`` appears at the end, after its logits were compared with the source's where
-    transformers has code for both layouts.
+    The folder ``out`` appears only at the end. Before that, the logits of source and result are
+    compared if transformers can run both layouts.
 
     Args:
         source: A model folder, a run directory or one ``.safetensors`` file.
-        target: ``"diffattn"``, ``"diffllama"``, ``"original"``; or an attention type: of a softmax
-            model a name of ``STARTS``, of Shared DIFF ``"diff"``.
-        layout: Layout of the source, if neither ``config.json`` nor its names say it.
+        target: A layout, ``"diffattn"``, ``"diffllama"`` or ``"original"``; or an attention type:
+            a name of ``STARTS`` for a softmax model, ``"diff"`` for Shared DIFF.
+        layout: Layout of the source, if neither ``config.json`` nor tensor names determine it.
         changes: Fields of the configuration to set, and ``rope_theta``.
-        verify: Compare the source with its manifest first, if it has one.
+        verify: Compare the source's files with its manifest first, if it has one.
         shard_bytes: Largest size of one file of weights.
-        on_message, on_progress: Called with the next step; with bytes written, and in all.
+        on_message, on_progress: Called with the next step in words; with bytes written and total.
 
     Raises:
-        CheckpointError: The source is damaged or not as it should be, or the logits differ.
-        ConfigError: The target cannot be this model.
+        CheckpointError: The source is damaged or of an unknown form, or the logits differ.
+        ConfigError: The source cannot be converted to this target.
     """
     out, changes = Path(out), dict(changes or {})
     require_free(out)
     with open_source(source, layout) as given:
         if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
             verify_manifest(given.folder)
-        start = {name: changes.pop(name) for name in _OF_THE_START & changes.keys()}
+        start = {name: changes.pop(name) for name in _START_SETTINGS & changes.keys()}
         model = read_model(given, changes)
         written, preserved = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
@@ -119,11 +119,11 @@ def convert(
 def _express(
     source: Source, model: OurModel, target: str, start: dict[str, Any]
 ) -> tuple[Written, bool]:
-    """Express the model as the target; also whether it computes the same as the source."""
+    """The model as the target, and whether it computes the same function as the source."""
     kind = model.config.attention_type
     if kind == "softmax" and target in STARTS:
         begun = start_from_softmax(model, target, start)
-        rounded = target in ("diff", "shared_diff")  # the others' factor of 2 rounds nothing
+        rounded = target in ("diff", "shared_diff")  # for others the factor is 2 or 1: exact
         return replace(as_ours(begun), rounded=rounded), not begun.config.uses_head_norm
     if start:
         raise ConfigError(
@@ -133,8 +133,8 @@ def _express(
     if kind == "shared_diff" and target == "diff":
         return replace(as_ours(fold(model)), rounded=True), True
     if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
-        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_CAN.get(kind, ())]
-        sources = [f"{name!r}" for name, targets in _CAN.items() if target in targets]
+        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_TARGETS.get(kind, ())]
+        sources = [f"{name!r}" for name, targets in _TARGETS.items() if target in targets]
         only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "

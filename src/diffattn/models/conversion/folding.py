@@ -1,4 +1,4 @@
-"""A Shared DIFF model as the V1 model that computes the same."""
+"""Convert a Shared DIFF model to the V1 model that computes the same function."""
 
 from copy import deepcopy
 
@@ -12,14 +12,14 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 @torch.no_grad()
 def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM:
-    """The V1 model whose projections are ``W + U Zᵀ``: more weights, fewer products per token.
+    """The V1 model with projections ``W + U Zᵀ``: more weights, fewer products per token.
 
-    It has the device, the dtypes and the generation settings of ``model``, and shares no memory.
+    It has the device, dtype and generation settings of ``model``, and shares no memory with it.
 
     Source: arXiv:2501.17900 (projections); arXiv:2410.05258v2 (V1).
 
     Raises:
-        ConfigError: ``model`` is not of Shared DIFF.
+        ConfigError: The attention type of ``model`` is not ``"shared_diff"``.
     """
     if model.config.attention_type != "shared_diff":
         raise ConfigError(
@@ -36,6 +36,6 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
         state |= {f"model.layers.{index}.self_attn.{name}": of_layer[name] for name in of_layer}
     folded = DiffTransformerForCausalLM(config).to(model.device, model.dtype)
     folded.load_state_dict(state)
-    folded.generation_config = deepcopy(model.generation_config)  # where it stops, how it samples
+    folded.generation_config = deepcopy(model.generation_config)
     folded.loss_chunk_tokens = model.loss_chunk_tokens
     return folded.train(model.training)

@@ -1,7 +1,7 @@
-"""The layouts as tables: names of tensors by role, order of heads and channels.
+"""Tables of the layouts of weights: names of tensors by role, order of heads and channels.
 
-A role says what a tensor is for: ``q`` is the query projection of a layer wherever it lies. Names
-hold ``{}`` where the number of the layer stands. Loads without torch.
+A role is the purpose of a tensor: in every layout ``q`` is the query projection. In names, ``{}``
+stands for the number of the layer. Loads without torch.
 """
 
 from collections.abc import Collection, Mapping
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 Pairs = Literal["adjacent", "split"]
-"""Maps of head i: rows 2i and 2i + 1, or i and i + h (of the heads' blocks of rows)."""
+"""Blocks of D rows that hold the maps of head i: 2i and 2i + 1, or i and i + h."""
 Rope = Literal["halves", "interleaved", "none"]
-"""Channels that a rotary position turns together: c and c + D/2, or 2c and 2c + 1."""
+"""Pairs of channels that are rotated together: c and c + D/2, or 2c and 2c + 1."""
 STARTS = ("diff_v2", "diff", "shared_diff", "gated_head", "gated_element", "dex")
-"""Attention types that a softmax model can become."""
+"""Attention types to which a softmax model can be converted."""
 TARGETS = ("diffattn", "diffllama", "original", *STARTS)
-"""Layouts and attention types that can be written."""
+"""Targets of a conversion: layouts, and attention types in our layout."""
 LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 OUR_ENDINGS = {
     "q": "q_proj.weight", "k": "k_proj.weight", "v": "v_proj.weight", "o": "o_proj.weight",
@@ -28,7 +28,7 @@ OUR_ENDINGS = {
     "input_norm": "input_layernorm.weight", "post_norm": "post_attention_layernorm.weight",
     "embed": "embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
 } | {name: name for name in LAMBDAS}  # fmt: skip
-"""Roles of our tensors by how their names end in files."""
+"""Role -> ending of the tensor's name in our files."""
 
 _HUGGING_FACE = {
     "embed": "model.embed_tokens.weight", "norm": "model.norm.weight", "head": "lm_head.weight",
@@ -37,7 +37,7 @@ _HUGGING_FACE = {
     "gate": "model.layers.{}.mlp.gate_proj.weight", "up": "model.layers.{}.mlp.up_proj.weight",
     "down": "model.layers.{}.mlp.down_proj.weight",
 }  # fmt: skip
-_UNILM = {  # its decoder-only models; w1 is the gate
+_UNILM = {  # unilm's decoder-only models; w1 is the gate
     "embed": "tok_embeddings.weight", "norm": "norm.weight", "head": "output.weight",
     "input_norm": "layers.{}.attention_norm.weight", "post_norm": "layers.{}.ffn_norm.weight",
     "gate": "layers.{}.feed_forward.w1.weight", "up": "layers.{}.feed_forward.w3.weight",
@@ -47,7 +47,7 @@ _V1 = ("q", "k", "v", "o", *LAMBDAS, "subln")
 _V2 = ("q", "k", "v", "o", "lambda_proj")
 _SOFTMAX = ("q", "k", "v", "o")
 _QWEN = ("q_bias", "k_bias", "v_bias", "q_norm", "k_norm")
-"""Of queries, keys and values: biases in Qwen2, norms in Qwen3."""
+"""Roles of the biases in Qwen2 and of the query and key norms in Qwen3."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,23 +57,23 @@ class Layout:
     name: str
     title: str
     attention_type: str
-    """Attention type of this package that computes the same."""
+    """The attention type of this package with the same function."""
     names: tuple[Mapping[str, str], ...]
-    """Role to name; several where the layout fixes only the names inside attention."""
+    """Role -> name; several tables if only the names inside attention are fixed."""
     model_types: tuple[str, ...] = ()
-    """``model_type`` of its ``config.json``."""
+    """Values of ``model_type`` in ``config.json``."""
     pairs: Pairs = "adjacent"
     split_values: bool = False
-    """The two halves of a value lie like the two maps of a key, in ``pairs``."""
+    """Whether the two halves of a value are ordered like the two maps of a key, by ``pairs``."""
     rope: Rope = "halves"
     optional: tuple[str, ...] = ("head",)
-    """Roles that a model may lack: a tied output matrix, a head norm without scale."""
+    """Roles that a model may lack, like a tied output matrix or a scale of the head norm."""
     has_code: bool = False
-    """Whether transformers computes it."""
+    """Whether transformers can run models of this layout."""
 
 
 def _attention(before: str, roles: Collection[str], out: str = "o_proj") -> dict[str, str]:
-    """Names inside attention: those of this package, but for ``out``."""
+    """Role -> name inside attention: as in this package, but the output projection is ``out``."""
     return {role: before + OUR_ENDINGS[role] for role in roles} | {"o": f"{before}{out}.weight"}
 
 
@@ -122,11 +122,11 @@ LAYOUTS = {
         ),
     )
 }  # fmt: skip
-"""Name to layout. Our own names follow from the model, see ``our_parameters``."""
+"""Name -> layout. Tensor names of ``diffattn`` come from the model: see ``our_parameters``."""
 
 
 def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]:
-    """The layouts, with their names, that tensors of these names can have: often several."""
+    """Layouts that fit these tensor names, each with its table of names; often several fit."""
     first = {name for name in names if ".0." in f".{name}"}
     outside = {name for name in names if not any(part.isdecimal() for part in name.split("."))}
     present = first | outside
@@ -143,7 +143,7 @@ def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]
 
 
 def number_of_layers(names: Collection[str], table: Mapping[str, str]) -> int:
-    """Layers of a model of these tensors: as many as have a norm before attention, from 0 on."""
+    """Number of layers of a model: counts the norms before attention, from layer 0 on."""
     count = 0
     while table["input_norm"].format(count) in names:
         count += 1

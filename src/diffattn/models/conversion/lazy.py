@@ -1,4 +1,4 @@
-"""Tensors that are known by shape and dtype, and read when they are written."""
+"""Tensors with a known shape and dtype whose values are read only when they are written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 Key = tuple[str, int | None]
-"""Role of a tensor (see :mod:`~diffattn.models.conversion.layouts`) and its layer, ``None`` outside
-the layers."""
+"""Role of a tensor (see :mod:`~diffattn.models.conversion.layouts`), and its layer or, outside of
+the layers, ``None``."""
 
 
 @dataclass(frozen=True, slots=True)
 class LazyTensor:
-    """One tensor: ``load`` reads it, or makes it of others, each time anew."""
+    """One tensor. Every call of ``load`` reads it again, or computes it from other tensors."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -21,7 +21,7 @@ class LazyTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes on the disk."""
+        """Size in a file, in bytes."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
@@ -29,9 +29,9 @@ Weights = dict[Key, LazyTensor]
 
 
 def derive(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
-    """``change`` of some tensors; shape and dtype follow from the same change of empty ones.
+    """``change(*sources)``, computed at ``load``. Shape and dtype are found on ``meta`` now.
 
-    Without sources it makes a small tensor that comes from no file.
+    Without sources, ``change`` is run once now, so it should make a small tensor.
     """
     empty = change(*(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in sources))
     return LazyTensor(

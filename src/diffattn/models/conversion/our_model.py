@@ -1,4 +1,4 @@
-"""Our model as every conversion's middle: settings, and tensors by role in our order."""
+"""The form between source and target of a conversion: our settings, and tensors by role."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,29 +19,29 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
-_OUTSIDE = ("embed", "norm", "head")
+_OUTSIDE_LAYERS = ("embed", "norm", "head")
 
 
 @dataclass(frozen=True, slots=True)
 class OurModel:
-    """A DIFF Transformer that may lie elsewhere in another layout."""
+    """A DIFF Transformer in our layout; its files may have another layout."""
 
     config: DiffTransformerConfig
     weights: Weights
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the projections; λ is float32."""
+        """Dtype of the projections; λ's vectors are float32."""
         return self.weights["q", 0].dtype
 
     @property
     def layers(self) -> range:
-        """Indices of its layers."""
+        """Indices of the layers."""
         return range(self.config.num_hidden_layers)
 
 
 def our_parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Role to name, ``{}`` in place of the layer, and shape, from a first layer without memory."""
+    """Role -> name with ``{}`` for the layer, and shape. Read off a one-layer model on ``meta``."""
     one_layer = DiffTransformerConfig(
         **config.settings()
         | {"num_hidden_layers": 1, "lambda_init": 0.5 if config.attention.lambda_vectors else None}
@@ -59,12 +59,12 @@ def our_parameters(config: DiffTransformerConfig) -> dict[str, tuple[str, tuple[
 
 
 def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
-    """The whole model of a source, in our order; no tensor is read before it is written.
+    """The whole model of a source, in our order. Tensors are read only when they are written.
 
-    ``changes`` are fields of the configuration to set.
+    ``changes`` set fields of the configuration.
 
     Raises:
-        CheckpointError: A tensor is missing, of another shape than the settings say, or unknown.
+        CheckpointError: A tensor is missing or unknown, or its shape contradicts the settings.
     """
     config = DiffTransformerConfig(**settings_of(source, changes))
     config.architectures = [_CLASS]
@@ -77,7 +77,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
             raise CheckpointError(
                 f"{source.name}: must hold what {source.layout.title} has, got no {role}."
             )
-        for layer in [None] if role in _OUTSIDE else range(config.num_hidden_layers):
+        for layer in [None] if role in _OUTSIDE_LAYERS else range(config.num_hidden_layers):
             name = names[role].format(layer)
             tensor = source.tensor(name, shape)
             used.add(name)
@@ -99,13 +99,13 @@ def _convert_to_ours(
 def from_ours(
     tensor: LazyTensor, role: str, config: DiffTransformerConfig, layout: Layout
 ) -> LazyTensor:
-    """Reorder a tensor of this package for a layout."""
+    """Reorder the rows of a tensor from our layout to another one."""
     order = row_order(role, config, layout)
     return tensor if order is None else derive(partial(rows_from_ours, **order), tensor)
 
 
 def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[str, Any] | None:
-    """Arguments of :func:`rows_to_ours` for a projection; ``None`` where no row moves."""
+    """Arguments of :func:`rows_to_ours` for a projection; ``None`` if the rows stay in order."""
     facts = config.attention
     pairs: Pairs = layout.pairs
     if role == "v" and layout.split_values and facts.value_width == 2:
@@ -120,12 +120,12 @@ def row_order(role: str, config: DiffTransformerConfig, layout: Layout) -> dict[
 
 
 def rows_to_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> Tensor:
-    """Rows of a weight ``[heads * maps * D, ...]`` or a bias of another layout, in our order.
+    """Rows of a weight or bias ``[heads * maps * D, ...]`` of another layout, in our order.
 
     Args:
-        maps: Maps of one head, 1 or 2.
-        pairs: Order of the maps there.
-        rope: Order of the channels there; ``"none"`` where nothing is rotated.
+        maps: Maps per head, 1 or 2.
+        pairs: Order of the maps in the other layout.
+        rope: Order of the channels in the other layout; ``"none"`` if they are not rotated.
     """
     width = x.shape[0] // (heads * maps)
     if pairs == "split":
@@ -149,7 +149,7 @@ def rows_from_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -
 
 
 def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) -> None:
-    """Refuse tensors without a place; a copy of the embedding may stand as the output matrix."""
+    """Raise for unknown tensors. With tied embeddings, an equal output matrix is ignored."""
     other = sorted(source.tensors.keys() - used)
     head = names.get("head", OUR_ENDINGS["head"])
     if other == [head]:
@@ -168,7 +168,7 @@ def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) 
 
 
 def fold(model: OurModel) -> OurModel:
-    """Shared DIFF as the V1 model of the same function: W + U Zᵀ formed for each map."""
+    """Convert Shared DIFF to the V1 model of the same function, with W + U Zᵀ for each map."""
     weights = {key: tensor for key, tensor in model.weights.items() if key[0] not in _LOW_RANK}
     for layer in model.layers:
         for role in ("q", "k"):
@@ -191,7 +191,7 @@ _LOW_RANK = ("q_down", "k_down", "q_up", "k_up")
 def configure_like(
     config: DiffTransformerConfig, settings: dict[str, Any]
 ) -> DiffTransformerConfig:
-    """A configuration of other settings, for weights of the same dtype."""
+    """A configuration with other settings and the dtype of ``config``."""
     other = DiffTransformerConfig(**settings)
     other.dtype, other.architectures = config.dtype, [_CLASS]
     return other

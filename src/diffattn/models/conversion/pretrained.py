@@ -1,27 +1,27 @@
-r"""A pretrained softmax model as the start of a differential one.
+r"""Convert a pretrained softmax model to a differential model with the same output at the start.
 
-With equal queries both maps are the softmax map A, and A - λA = (1 - λ) A: scaling the output
-projection by 1 / (1 - λ) gives the softmax model's output. For V2 λ is σ(0) = ½ and the factor is
-exactly 2, so that nothing is rounded in any dtype. The start is no trap: the two queries get the
-gradients g and -λ g, opposite in sign, so the first step of training parts them, and λ's own
-gradient is that of the output's size, which is not 0.
+With equal queries both maps are the softmax map A, and A - λA = (1 - λ) A. So the output
+projection is divided by 1 - λ to keep the softmax model's output. For V2 λ is σ(0) = ½ and the
+factor is exactly 2, so nothing is rounded. Training can leave this start: the two queries have
+gradients g and -λ g of opposite sign, so the first step makes them different. λ's gradient is not
+0 either, as λ changes the size of the output.
 
-V1 and Shared DIFF have values twice as wide: the second half of a value is that of the next
-key/value head, and the output projection does not read it yet. Their head norm cannot be
-preserved, for it divides every head by its size, which depends on the token. With it the start is
-the closest that weights alone give: the output projection is scaled by the size that a head's
-values have for inputs of unit size. Without it (``head_norm=False``) the output is preserved.
+V1 and Shared DIFF have values twice as wide. The second half of a value is a copy of the next
+key/value head, and the output projection has weights of 0 for it. Their head norm cannot keep the
+output, as it divides every head by its size, which depends on the token. With a head norm the
+output is only approximated: the output projection is multiplied by the size of a head's values for
+inputs of unit size. Without it (``head_norm=False``) the output is kept.
 
-Biases on queries and keys (Qwen2) are copied like the rows they belong to. Norms on them (Qwen3)
-stay as they are: a scale of one head's width, shared by all heads and so by both maps. Equal
-queries give equal normalised ones, whose gradients are again opposite in sign.
+Biases of queries and keys (Qwen2) are copied with their rows. Norms of queries and keys (Qwen3) do
+not change: all heads and both maps share one scale of a head's width. Equal queries stay equal
+after the norm, and their gradients again have opposite signs.
 
-DEX keeps the softmax model's weights and subtracts λ O W_D from a head's output O. W_D is 0 at
-first and λ is λ_init: nothing is subtracted yet, and W_D's gradient is not 0.
+DEX keeps the softmax model's weights and subtracts λ O W_D from a head's output O. At the start
+λ = λ_init and W_D = 0, so nothing is subtracted, and the gradient of W_D is not 0.
 
-After training parts of it: with ``peft``, ``target_modules=["q_proj", "o_proj"]`` adapts what
-tells the maps apart, and ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank
-update of a narrow projection saves nothing).
+To train only parts with ``peft``: ``target_modules=["q_proj", "o_proj"]`` adapts the weights that
+make the maps differ. ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank update
+of a narrow projection saves nothing).
 """
 
 from dataclasses import replace
@@ -47,15 +47,15 @@ _LARGEST_FACTOR = 1e3
 def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
     """A differential model that starts from a softmax model.
 
-    It has the softmax model's output unless it normalises its heads.
+    It has the softmax model's output, except with a head norm.
 
     Args:
         model: Softmax model.
         attention_type: A name of ``layouts.STARTS``.
-        changes: ``head_norm``, ``lambda_init`` and ``shared_rank``, if set.
+        changes: Values for ``head_norm``, ``lambda_init`` or ``shared_rank``.
 
     Raises:
-        CheckpointError: The softmax model normalises its heads.
+        CheckpointError: The softmax model has a head norm.
         ConfigError: λ_init too near 1, or settings that contradict each other.
     """
     if model.config.uses_head_norm:
@@ -78,7 +78,7 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
 
 
 def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """λ from a projection that is 0 at first."""
+    """V2 and gated types: the λ projection is 0, so λ = ½ and the output projection is doubled."""
     dtype = weights["q", layer].dtype
     if config.attention.query_projections == 2:
         _repeat_for_both_maps(weights, "q", layer, config.num_heads)
@@ -91,7 +91,7 @@ def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
 
 
 def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """λ from vectors that leave it at λ_init, and wide values."""
+    """V1 and Shared DIFF: λ = λ_init, values are widened, the output projection is rescaled."""
     o = weights["o", layer]
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     factor = 1.0 - config.layer_lambda_init(layer)
@@ -120,7 +120,7 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
 
 
 def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """A matrix of zeros, whose gradient is λ_init times that of the output."""
+    """DEX: W_D = 0 and λ = λ_init."""
     shape, dtype = (config.head_dim, config.head_dim), weights["o", layer].dtype
     weights["dex", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
     _start_lambda(weights, config, layer)
@@ -129,7 +129,7 @@ def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> N
 
 
 def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    for role in LAMBDAS:  # q1 = q2 and k1 = k2: the exponentials cancel, their gradients do not
+    for role in LAMBDAS:  # q1 = q2 and k1 = k2, so λ = λ_init, but gradients are not 0
         weights[role, layer] = derive(
             partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim)
         )
@@ -142,7 +142,7 @@ def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -
 
 
 def _add_low_rank(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """Updates that are 0 at first, for U is; its gradient is not, for Z is random."""
+    """Low-rank updates U Zᵀ with U = 0 and random Z, so that U has a gradient."""
     rank, width = config.shared_rank, config.head_dim
     for role, heads in (("q", config.num_heads), ("k", config.num_kv_heads)):
         dtype = weights[role, layer].dtype
@@ -161,13 +161,13 @@ def _draw_normal(
 
 
 def _widen_values(v: Tensor, heads: int) -> Tensor:
-    """Every value head followed by the next one, as one of twice the width."""
+    """Every value head concatenated with the next one: one head of twice the width."""
     rows = v.unflatten(0, (heads, -1))
     return torch.stack((rows, rows.roll(-1, 0)), 1).flatten(0, 2)
 
 
 def _pad_columns(o: Tensor, heads: int, factor: float) -> Tensor:
-    """Columns for the first half of every value, scaled; none for the second."""
+    """Output projection for wide values: columns over ``factor``, then columns of 0."""
     first = o.unflatten(1, (heads, -1)) / factor
     return torch.cat((first, torch.zeros_like(first)), 2).flatten(1)
 
@@ -175,7 +175,7 @@ def _pad_columns(o: Tensor, heads: int, factor: float) -> Tensor:
 def _scale_by_value_size(
     o: Tensor, v: Tensor, norm: Tensor, bias: Tensor | None = None, *, heads: int, factor: float
 ) -> Tensor:
-    """As :func:`_pad_columns`, times the size of each head's values for inputs of unit size."""
+    """:func:`_pad_columns` times each head's RMS value for random inputs of unit variance."""
     width = 2 * (o.shape[1] // heads)
     squares = (v.float() * norm.float()).square().sum(1)
     if bias is not None:

@@ -1,4 +1,4 @@
-"""The settings of a source as fields of our configuration; refused where it lacks a part."""
+"""Translate the settings of a source into fields of our configuration."""
 
 import math
 import warnings
@@ -20,22 +20,22 @@ SHARED_FIELDS = (
     *("initializer_range", "max_position_embeddings", "tie_word_embeddings"),
     *("pad_token_id", "bos_token_id", "eos_token_id"),
 )
-"""Fields that Hugging Face's models and this package both have."""
-_UNTOLD = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
-"""Settings that cannot be read off weights without ``config.json``."""
+"""Fields with the same name in Hugging Face's models and in this package."""
+_NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
+"""Settings that the user must give if there is no ``config.json``: weights do not show them."""
 _WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
-"""Values of ``rope_type`` whose turning depends on the length of the text."""
+"""Values of ``rope_type`` whose frequencies depend on the length of the text."""
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a ``DiffTransformerConfig`` of the same function as a whole model.
+    """Fields of the ``DiffTransformerConfig`` with the same function as the source.
 
-    ``changes`` are fields to set, and ``rope_theta``.
+    ``changes`` set fields, and ``rope_theta``.
 
     Raises:
-        CheckpointError: The model has a part that ours cannot have.
-        ConfigError: A field that must be given is not.
+        CheckpointError: The source has a part that our models lack.
+        ConfigError: A necessary field is missing, or a change would make another model.
     """
     layout = source.layout
     if source.settings is not None:
@@ -48,7 +48,7 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             "has, got none."
         )
     for name in ("pad_token_id", "bos_token_id"):
-        if isinstance(settings.get(name), int) and settings[name] < 0:  # none, in older files
+        if isinstance(settings.get(name), int) and settings[name] < 0:  # older files' "no token"
             settings[name] = None
     given = dict(changes)
     if "rope_theta" in given:
@@ -73,10 +73,10 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
 def _check_stretching(
     source: Source, settings: Mapping[str, Any], given: Mapping[str, Any]
 ) -> None:
-    """Some rotary positions stretch from a length on: with other settings another model, though
-    not on texts as short as those that are compared."""
+    """Refuse changes of rotary settings that act on long texts only: the comparison of logits uses
+    short texts and would not notice them."""
     rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
-    if not rope and source.settings is not None:  # the original code's may name none
+    if not rope and source.settings is not None:  # files of the original code may name no type
         rope = {"rope_type": "default"}
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
@@ -98,12 +98,12 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
     return rope.get("rope_type", rope.get("type"))
 
 
-def _config(source: Source) -> Any:
+def _read_config(source: Source) -> Any:
     check_folder(source.name, str(source.folder), files_in(source.folder), in_memory=False)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
-def _shared(source: Source, config: Any) -> dict[str, Any]:
+def _shared_fields(source: Source, config: Any) -> dict[str, Any]:
     heads, groups = config.num_attention_heads, config.num_key_value_heads
     if heads % groups:
         raise CheckpointError(
@@ -116,9 +116,9 @@ def _shared(source: Source, config: Any) -> dict[str, Any]:
 
 def _diffllama(source: Source) -> dict[str, Any]:
     _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
-    config = _config(source)
+    config = _read_config(source)
     _require(source, "attention_bias", config.attention_bias, False)
-    return _shared(source, config) | {
+    return _shared_fields(source, config) | {
         "attention_type": "diff",
         "num_heads": _halve_heads(source, "num_attention_heads", config.num_attention_heads),
         "num_kv_heads": _halve_heads(source, "num_key_value_heads", config.num_key_value_heads),
@@ -130,7 +130,7 @@ def _diffllama(source: Source) -> dict[str, Any]:
 
 def _llama(source: Source) -> dict[str, Any]:
     _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
-    config = _config(source)
+    config = _read_config(source)
     kind = config.model_type
     for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
         if getattr(config, name, False):
@@ -153,7 +153,7 @@ def _llama(source: Source) -> dict[str, Any]:
             "DIFF Transformer has none",
             stacklevel=2,
         )
-    settings = _shared(source, config) | {
+    settings = _shared_fields(source, config) | {
         "attention_type": "softmax",
         "num_heads": config.num_attention_heads,
         "num_kv_heads": config.num_key_value_heads,
@@ -179,7 +179,7 @@ def _motif(source: Source) -> dict[str, Any]:
 
 
 def motif_settings(source: Source) -> dict[str, Any]:
-    """Fields of the configuration, whatever the feed-forward layers are."""
+    """Fields of the configuration of a Motif model. The feed-forward activation is not checked."""
     config = dict(source.settings or {})
     _require(source, "use_bias", config.get("use_bias", False), False)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]
@@ -194,7 +194,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
         ),
         "head_dim": config.get("head_dim") or config["hidden_size"] // heads,
         "head_norm_eps": config.get("attn_rms_norm_eps", 1e-5),
-        # The index of a layer is one less than the paper's: the first has -0.01.
+        # Motif's code uses layer - 1 where the paper has l - 1 = layer: layer 0 has -0.01.
         "lambda_init": [0.8 - 0.6 * math.exp(-0.3 * (layer - 1)) for layer in range(layers)],
         "rope_parameters": rope | (config.get("rope_scaling") or {}),
         "tie_word_embeddings": config.get("tie_word_embeddings", False),
@@ -202,7 +202,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
 
 
 def _motif_heads(source: Source) -> tuple[int, int | None]:
-    """Added maps of a Motif's layer, and how many share a subtracted one; ``None`` for pairs.
+    """Heads of a Motif layer and its ``group_ratio``; ``None`` instead of the ratio for V1.
 
     ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
 
@@ -233,8 +233,8 @@ def _original(source: Source) -> dict[str, Any]:
 
 
 def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Read settings off the shapes; ``changes`` must give the others."""
-    missing = [name for name in _UNTOLD if name not in changes]
+    """Settings read off the shapes of weights; ``changes`` must hold ``_NOT_IN_WEIGHTS``."""
+    missing = [name for name in _NOT_IN_WEIGHTS if name not in changes]
     if "rope_parameters" in changes and "rope_theta" in missing:
         missing.remove("rope_theta")
     if missing:
@@ -284,7 +284,7 @@ def _require(source: Source, name: str, value: Any, must: Any) -> None:
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {
-    "diffattn": lambda source: dict(_config(source).settings()),
+    "diffattn": lambda source: dict(_read_config(source).settings()),
     "diffllama": _diffllama, "original": _original, "original_v2": _original, "motif": _motif,
     "llama": _llama,
 }  # fmt: skip

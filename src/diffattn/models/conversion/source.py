@@ -1,4 +1,4 @@
-"""The reader: a folder of safetensors, opened and checked, its tensors read one by one."""
+"""Open and check a folder of safetensors. Its tensors are read one by one, when needed."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -29,11 +29,11 @@ _NUMBERS = (
     "rms_norm_eps", "attn_rms_norm_eps", "initializer_range", "rope_theta", "attention_dropout",
     "sliding_window",
 )  # fmt: skip
-_NEEDED = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
+_NEEDED_SETTINGS = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 _INDEX = "model.safetensors.index.json"
 _BUFFERS = ("rotary_emb.inv_freq",)
-"""Ends of names that older files hold though they follow from the settings."""
+"""Endings of tensors in older files that are ignored, because the settings determine them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ class Source:
     """Weights on the disk, and their layout."""
 
     name: str
-    """Name that the user gave, for messages."""
+    """Path that the user gave, for messages."""
     folder: Path
     tensors: Mapping[str, LazyTensor]
     settings: dict[str, Any] | None
     """Content of ``config.json``; ``None`` if there is none."""
     layout: Layout
     names: Mapping[str, str]
-    """Role to name; empty for our own, whose names follow from the model."""
+    """Role -> name; empty for our own layout, whose names come from the model."""
 
     def tensor(self, name: str, shape: Sequence[int]) -> LazyTensor:
-        """The tensor of a name, in this shape; a CheckpointError if it is not there."""
+        """The tensor called ``name``; CheckpointError if it is missing or has another shape."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.shape != tuple(shape):
             got = "none" if tensor is None else list(tensor.shape)
@@ -64,12 +64,12 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
     Args:
-        path: Place of the weights.
-        layout: Name of their layout. Default: follows from ``config.json`` or the names.
+        path: Folder or file.
+        layout: Name of the layout. Default: found from ``config.json`` or the tensor names.
 
     Raises:
         CheckpointError: No safetensors (pickled files are never read), damaged files, or tensors
-            of no layout or of several.
+            that fit no layout or several layouts.
     """
     folder, files = _find_files(path)
     settings = None
@@ -86,10 +86,10 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             where = path if Path(path).is_file() else f"{path}/{name}"
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
-        if settings is not None and kind.name == "motif":  # of no library
-            for field in sorted(_NEEDED - settings.keys()):
+        if settings is not None and kind.name == "motif":  # transformers does not check Motif's
+            for field in sorted(_NEEDED_SETTINGS - settings.keys()):
                 raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
-        if kind.name == "diffattn":  # its names in memory become those in files
+        if kind.name == "diffattn":  # rename tensors that have their names in memory
             tensors = {
                 name if saved_name(name) in tensors else saved_name(name): tensor
                 for name, tensor in tensors.items()
@@ -98,9 +98,9 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
 
 
 def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    """Refuse numbers that no model can have, before one is built that stumbles over them.
+    """Raise for numbers that no model can have, before transformers fails on them.
 
-    Another family's model is read by its own names; what they lack or say too much is found later.
+    Missing and unknown settings are found later.
     """
     counts = dict.fromkeys(_COUNTS, "a whole number of 1 or more")
     numbers = dict.fromkeys(_NUMBERS, "a finite number")
@@ -141,7 +141,7 @@ def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
             "For a model of the hub: 'hf download NAME --local-dir FOLDER', then name FOLDER."
         )
     shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
-    if len(shards) == 1 and not (place / _INDEX).exists():  # whatever it is called
+    if len(shards) == 1 and not (place / _INDEX).exists():  # a single file may have any name
         return place, shards
     files = weight_files(path, files_in(place)) or {}
     if not files:
@@ -172,7 +172,7 @@ def _read_tensors(
     try:
         handle = stack.enter_context(safe_open(file, "pt"))
         names = list(handle.keys())
-    # RuntimeError: PyTorch maps the whole file and needs room for it.
+    # RuntimeError: PyTorch maps the whole file into memory, which may fail.
     except (SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(
             f"{where}: must be whole safetensors, got: {first_line(error)}."
@@ -199,7 +199,7 @@ def _choose_layout(
     tensors: Mapping[str, LazyTensor],
     wanted: str | None,
 ) -> tuple[Layout, Mapping[str, str]]:
-    """Choose the layout: the wanted one, else by ``config.json``, else by the names of tensors."""
+    """Layout and table of names: ``wanted``, else by ``config.json``, else by tensor names."""
     by_names = layouts_of(tensors)
     named = dict.fromkeys(layout.name for layout, _ in by_names)
     kind = None if settings is None else settings.get("model_type")

@@ -1,4 +1,4 @@
-"""Our model in another layout: names, order and ``config.json``; refused where it has no room."""
+"""Express our model in another layout: names, order of rows and ``config.json``."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -29,14 +29,14 @@ class Written:
     layout: Layout
     tensors: dict[str, LazyTensor]
     write_config: Callable[[Path], None]
-    """Into a folder."""
+    """Function that writes ``config.json`` into a folder."""
     attention_type: str
     rounded: bool
-    """Whether numbers change, by the rounding of their dtype, and not their places alone."""
+    """Whether weights were computed and rounded; False if they were only reordered."""
 
 
 def as_ours(model: OurModel) -> Written:
-    """In the layout of this package."""
+    """The model in the layout of this package."""
     names = {role: name for role, (name, _) in our_parameters(model.config).items()}
     tensors = _name_tensors(model, names, LAYOUTS["diffattn"])
     kind = model.config.attention_type
@@ -45,10 +45,10 @@ def as_ours(model: OurModel) -> Written:
 
 
 def as_diffllama(model: OurModel) -> Written:
-    """As Hugging Face DiffLlama, whose head norm has no scale: ours moves into the output matrix.
+    """The model as Hugging Face DiffLlama, with the head norm's scale in the output projection.
 
     Raises:
-        ConfigError: The model is no V1, or has settings that DiffLlama lacks.
+        ConfigError: The model is neither V1 nor Shared DIFF, or has settings DiffLlama lacks.
     """
     model, rounded = _require_v1(model, "diffllama")
     config = model.config
@@ -79,10 +79,10 @@ def as_diffllama(model: OurModel) -> Written:
 
 
 def as_original(model: OurModel) -> Written:
-    """In the names and the order of the published code, V1 or V2, in our own folder layout.
+    """The model with the names and order of the published code, V1 or V2, as safetensors.
 
     Raises:
-        ConfigError: Settings that the published code has not.
+        ConfigError: The model has settings that the published code lacks.
     """
     config, rounded = model.config, False
     _require_no_options("original", config)
@@ -113,11 +113,11 @@ WRITERS: dict[str, Callable[[OurModel], Written]] = {
     "diffllama": as_diffllama,
     "original": as_original,
 }
-"""Targets that are layouts."""
+"""Target -> function that expresses a model in that layout."""
 
 
 def _require_v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
-    """A V1 model with its head norm and λ_init of the schedule; whether it was folded."""
+    """The model as V1 with head norm and the paper's λ_init; whether Shared DIFF was folded."""
     shared = model.config.attention_type == "shared_diff"
     if shared:
         model = fold(model)
@@ -150,7 +150,7 @@ def _name_tensors(
     for layer in (None, *model.layers):
         for role, name in names.items():
             tensor = model.weights.get((role, layer))
-            if tensor is None:  # of the layers and outside them in turn; or optional
+            if tensor is None:  # optional, or a role inside the layers while layer is None
                 continue
             tensor = from_ours(tensor, role, model.config, layout)
             if role in LAMBDAS and layout.name == "diffllama":
@@ -160,12 +160,12 @@ def _name_tensors(
 
 
 def _narrow_if_exact(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
-    """In the dtype of the weights, as DiffLlama keeps its λ, if it is the same number there."""
+    """λ's vector in the dtype of the weights, as in DiffLlama, if that changes no number."""
     exact = torch.equal(tensor.load(), tensor.load().to(dtype).to(tensor.dtype))
     return derive(partial(Tensor.to, dtype=dtype), tensor) if exact else tensor
 
 
 def _fold_scale(o: Tensor, scale: Tensor) -> Tensor:
-    """The scale of every head's norm, on the columns of the output projection that read it."""
+    """The output projection, its columns multiplied by the scale of the head norm."""
     width = scale.shape[0]
     return (o.unflatten(1, (-1, width)).float() * scale.float()).to(o.dtype).flatten(1)

@@ -1,8 +1,7 @@
-"""Check that the files that were written compute the same as the source.
+"""Check that converted files compute the same logits as their source.
 
-Both are evaluated on random tokens by their code in transformers, one block in memory at a time. In
-float64 the two may differ by as much as the source differs from itself when it is computed in a
-narrower dtype, and no more.
+Both are run on random tokens by their code in transformers, with one block in memory at a time. In
+float64 their difference may be at most twice the rounding error of the source in a narrower dtype.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,16 +25,16 @@ _OUTSIDE_BLOCKS = ("model.embed_tokens", "model.norm", "lm_head")
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """Largest differences of logits on random tokens, in float64."""
+    """Comparison of logits on random tokens, in float64."""
 
     tokens: int
     largest_logit: float
     difference: float
-    """Between source and result."""
+    """Largest difference between source and result."""
     rounding: float
-    """Between the source in float64 and in a narrower dtype; twice that was allowed."""
+    """Largest difference between the source in float64 and in ``dtype``. ``difference`` may be
+    twice the sum of it and one unit of rounding."""
     dtype: str
-    """The narrower one."""
 
 
 def verify_logits(
@@ -53,9 +52,10 @@ def verify_logits(
         source: Files before the conversion.
         result: Files after it.
         config: Our configuration of the source's function.
-        rounded: Whether the conversion rounded numbers to their dtype; else float32 is allowed.
+        rounded: Whether the conversion rounded weights. Then rounding errors of the weights' dtype
+            are allowed, else those of float32.
         preserved: Whether equal logits are expected; else they only have to be finite.
-        on_progress: Called with the next step, in words.
+        on_progress: Called with a description of the next step.
 
     Raises:
         CheckpointError: The logits differ, or are not finite.
@@ -99,7 +99,7 @@ def compute_logits(source: Source, ids: Tensor, dtype: torch.dtype) -> Tensor:
     other: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     with quiet(), torch.device("meta"):
         model = AutoModelForCausalLM.from_config(other, trust_remote_code=False)
-    # Buffers follow from the configuration, and the parameters come from the files.
+    # Rotary tables are built from the configuration; parameters come from the files.
     model.model.rotary_emb = type(model.model.rotary_emb)(other)
     model = model.to(dtype).eval()
     for name, module in model.named_modules():

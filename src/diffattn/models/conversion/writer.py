@@ -1,4 +1,4 @@
-"""The writer: a folder that appears whole or not at all, one of its files in memory at a time."""
+"""Write the weights of a converted model, with one file in memory at a time."""
 
 import json
 import shutil
@@ -14,17 +14,17 @@ from diffattn.models.conversion.lazy import LazyTensor
 
 SHARD_BYTES = 2**30
 """Largest file, unless a single tensor is larger. One file is in memory at a time."""
-_CARRIED = (
+_COPIED_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
     "chat_template.jinja", "chat_template.json", "generation_config.json",
 )  # fmt: skip
-_ROOM = 2**20
-"""Bytes for settings and headers."""
+_SPARE = 2**20
+"""Bytes to keep free on the disk for settings and headers."""
 
 
 def require_free(out: Path) -> None:
-    """Refuse a destination that is no folder (ConfigError) or holds files (CheckpointError)."""
+    """Raise if a destination is not a folder (ConfigError) or not empty (CheckpointError)."""
     require_folder_destination(out)
     if out.exists() and any(out.iterdir()):
         raise CheckpointError(
@@ -33,14 +33,14 @@ def require_free(out: Path) -> None:
 
 
 def require_room(out: Path, needed: int) -> None:
-    """Refuse a disk with less than ``needed`` bytes of room, with a ConfigError."""
+    """Raise a ConfigError if the disk of ``out`` has less than ``needed`` bytes free."""
     place = out.absolute()
     while not place.exists():
         place = place.parent
     free = shutil.disk_usage(place).free
-    if needed + _ROOM > free:
+    if needed + _SPARE > free:
         raise ConfigError(
-            f"convert: the disk of {out} must have {needed + _ROOM:,} bytes free, got {free:,}."
+            f"convert: the disk of {out} must have {needed + _SPARE:,} bytes free, got {free:,}."
         )
 
 
@@ -50,9 +50,9 @@ def write_weights(
     shard_bytes: int = SHARD_BYTES,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write safetensors files of ``shard_bytes``, and an index if there are several.
+    """Write safetensors files of at most ``shard_bytes``, and an index if there are several.
 
-    A tensor larger than ``shard_bytes`` has its file alone. ``on_progress`` gets the bytes written.
+    A larger tensor gets a file of its own. ``on_progress`` is called with the bytes written.
     """
     split = split_state_dict_into_shards_factory(
         dict(tensors),
@@ -61,7 +61,7 @@ def write_weights(
         max_shard_size=shard_bytes,
     )
     done = 0
-    on_progress(done)  # the first file takes its time
+    on_progress(done)  # shown while the first file is written
     for file, names in split.filename_to_tensors.items():
         loaded = {name: tensors[name].load().contiguous() for name in names}
         save_file(loaded, folder / file, metadata={"format": "pt"})
@@ -75,5 +75,5 @@ def write_weights(
 
 
 def files_to_copy(folder: Path) -> list[Path]:
-    """Files of the tokenizer and of generation, which go with the weights, as far as they exist."""
-    return [folder / name for name in _CARRIED if (folder / name).is_file()]
+    """Existing files of the tokenizer and of generation settings, to copy with the weights."""
+    return [folder / name for name in _COPIED_FILES if (folder / name).is_file()]

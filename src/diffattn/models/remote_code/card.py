@@ -1,4 +1,4 @@
-"""The model card of a saved folder: its facts, and how to load it with and without diffattn."""
+"""The model card of a saved folder: facts of the model, and how to load it."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ CLASSES = {
     "AutoModelForCausalLM": "DiffTransformerForCausalLM",
     "AutoModelForSequenceClassification": "DiffTransformerForSequenceClassification",
 }
-"""Class of Hugging Face to the class of this package."""
+"""Auto class of Hugging Face -> class of this package."""
 
 _NAMES = {
     "softmax": "softmax attention (a Transformer)",
@@ -83,7 +83,7 @@ Papers: [DIFF Transformer](https://arxiv.org/abs/2410.05258),
 
 
 def model_card(config: Any) -> str:
-    """The card of a :class:`DiffTransformerConfig` as Markdown."""
+    """The model card for a :class:`DiffTransformerConfig`, as Markdown."""
     types = list(dict.fromkeys(config.attention_by_layer))
     kind = " and ".join(_NAMES.get(facts.name) or _CONTROL + facts.control for facts in types)
     saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]

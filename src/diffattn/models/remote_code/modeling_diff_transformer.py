@@ -30,8 +30,8 @@ from transformers.utils.output_capturing import OutputRecorder
 
 LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 SOFTMAX = {"maps": 1, "queries": 1, "keys": 1, "width": 1, "head_norm": False, "lam": None}
-"""Maps, projected queries per head and keys per key/value head, width of a value in units of
-head_dim, default of head_norm, and λ: a number, from "vectors", or projected from each "token"."""
+"""``maps``: maps per head. ``queries``, ``keys``: projected per head. ``width``: of a value, in
+units of head_dim. ``head_norm``: its default. ``lam``: a constant λ, "vectors", "token" or None."""
 V1 = {"maps": 2, "queries": 2, "keys": 2, "width": 2, "head_norm": True, "lam": "vectors"}
 V2 = {"maps": 2, "queries": 2, "keys": 1, "width": 1, "head_norm": False, "lam": "token"}
 GATED = V2 | {"maps": 1, "queries": 1}
@@ -61,7 +61,7 @@ ATTENTION_TYPES: dict[str, dict[str, Any]] = {
 }
 NEEDS_MAPS = ("diff_v2_shuffled", "shared_diff_map_norm")
 AFTER_ATTENTION = ("gated_head", "gated_element", "dex", "diff_v2_across")
-"""λ acts on the outputs of softmax attention, not on maps."""
+"""Types whose λ acts on the outputs of softmax attention, not on maps."""
 
 
 class DiffTransformerConfig(PreTrainedConfig):
@@ -105,7 +105,7 @@ class DiffTransformerConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def of_layer(self, layer_idx: int) -> "DiffTransformerConfig":
-        """The settings of a model whose layers all have the type and the heads of this one."""
+        """The settings of a model whose layers all have the type and the heads of this layer."""
         names = self.attention_type.split(",")
         if len(names) == 1:
             return self
@@ -122,25 +122,25 @@ class DiffTransformerConfig(PreTrainedConfig):
 
     @property
     def value_width(self) -> int:
-        """Width of a value in units of head_dim, of the widest type, which counts heads."""
+        """Width of a value in units of head_dim in the widest type, which sets num_heads."""
         return max(ATTENTION_TYPES[name]["width"] for name in self.attention_type.split(","))
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of the one call of a kernel; of several types the most."""
+        """Query heads of a layer's kernel call; if layers differ, the largest number."""
         layers = [self.of_layer(i) for i in range(self.num_hidden_layers)]
         return max(x.num_heads * x.attention["maps"] * x.attention["width"] for x in layers)
 
     @property
     def num_key_value_heads(self) -> int:
-        """Key/value heads of the one call of a kernel: those of two keys are there twice."""
+        """Key/value heads of a layer's kernel call; types with two keys need K and V twice."""
         return self.num_kv_heads * self.value_width**2
 
     n_head_kv = num_key_value_heads  # the name that vLLM reads first
 
 
 class HeadRMSNorm(nn.Module):
-    """RMSNorm over the channels of one head, times a fixed factor; computed in float32."""
+    """RMSNorm over the channels of one head, times a fixed factor; in float32 or wider."""
 
     def __init__(self, width: int, eps: float, affine: bool = True, factor: float = 1.0) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ class DiffTransformerAttention(nn.Module):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attended tokens ``[B, T, hidden_size]``, and A1 − λA2 under ``"eager"``."""
+        """Output ``[B, T, hidden_size]``, and under ``"eager"`` A1 − λA2, else ``None``."""
         x = hidden_states
         if self.kind == "none":
             if past_key_values is not None:  # by which decoding counts tokens
@@ -338,7 +338,7 @@ class DiffTransformerAttention(nn.Module):
 
 
 def shuffled(weights: Tensor) -> Tensor:
-    """Each row's weights at other visible keys, in an order fixed by the number of them."""
+    """Each row's weights permuted among the visible keys; one permutation per number of keys."""
     visible = (weights > 0).any(1, keepdim=True)  # one head's weight may underflow to 0
     rank = visible.cumsum(-1).expand(weights.shape)
     orders = torch.zeros(weights.shape[-1] + 1, weights.shape[-1] + 1, dtype=torch.int64)
@@ -371,7 +371,7 @@ class DiffTransformerPreTrainedModel(llama.LlamaPreTrainedModel):
     }
 
     def get_correct_attn_implementation(self, requested: str | None, *args: Any) -> str:
-        """Kernels never see the maps."""
+        """``"eager"`` for types that change the maps, which kernels do not give access to."""
         if any(kind in self.config.attention_type for kind in NEEDS_MAPS):
             requested = "eager"
         return super().get_correct_attn_implementation(requested, *args)
@@ -419,7 +419,7 @@ class DiffTransformerForCausalLM(DiffTransformerPreTrainedModel, llama.LlamaForC
         self.post_init()
 
     def _get_static_cache_init_shape(self) -> None:
-        """Keys of both maps lie in one head: the first token shows their shape."""
+        """None: the cache takes its shape from the first token, as both keys are one head."""
 
 
 class DiffTransformerForSequenceClassification(

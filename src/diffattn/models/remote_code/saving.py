@@ -1,4 +1,4 @@
-"""Write the model's own code and a card beside a configuration that names them."""
+"""Save a model or configuration together with the model's code and a model card."""
 
 import shutil
 from collections.abc import Iterator
@@ -11,17 +11,17 @@ from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.remote_code.card import CARD_NAME, CLASSES, FILE_NAME, model_card
 
 AUTO_MAP = {auto: f"{FILE_NAME.removesuffix('.py')}.{name}" for auto, name in CLASSES.items()}
-"""Field of ``config.json``: class of Hugging Face to the file and class that implement it."""
+"""``auto_map`` of ``config.json``: Auto class of Hugging Face -> ``file.class`` of our code."""
 MODEL_FILE = Path(__file__).with_name(FILE_NAME)
-"""The model in one file, which is copied beside the weights."""
+"""The file with the whole model's code, which is copied into saved folders."""
 
 
 class FromRunFolders:
-    """Mix-in: ``from_pretrained`` also takes a run directory of ours."""
+    """Mixin: ``from_pretrained`` also takes a run directory of ``diffattn``."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in Hugging Face; of a run directory its model.
+        """As in Hugging Face; from a run directory it loads the run's model.
 
         Raises:
             CheckpointError: A folder holds no model.
@@ -29,18 +29,18 @@ class FromRunFolders:
         name = pretrained_model_name_or_path
         if name is not None and not kwargs.keys() & {"config", "subfolder"}:
             folder = Path(name)
-            is_adapter = (folder / "adapter_config.json").exists()  # of peft: names another model
+            is_adapter = (folder / "adapter_config.json").exists()  # peft: the model is elsewhere
             if folder.is_dir() and not is_adapter:
                 name = checkpoint_folder(str(name))
         return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
 
 
 class NamesItsCode(FromRunFolders):
-    """Mix-in of the configuration: it can write the model's code beside ``config.json``."""
+    """Mixin of the configuration: ``save_pretrained`` can also write the model's code."""
 
     auto_map = AUTO_MAP
-    """For readers that expect it of any configuration. ``config.json`` names it only where the file
-    with the code lies beside it."""
+    """Read by libraries that expect it in every configuration. It is written to ``config.json``
+    only together with the file that holds the code."""
 
     def save_pretrained(
         self,
@@ -51,9 +51,9 @@ class NamesItsCode(FromRunFolders):
     ) -> None:
         """As in Hugging Face.
 
-        With ``remote_code``, the model's code and a card are written as well, and ``config.json``
-        names the code. A card that lies there is kept. Default: if the settings were read from a
-        folder with its code.
+        With ``remote_code``, the model's code and a card are written too, and ``config.json`` names
+        the code. An existing card is kept. Default: True if the configuration was read from a
+        folder with code, else False.
         """
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
@@ -68,7 +68,7 @@ class NamesItsCode(FromRunFolders):
 
 
 class SavesItsCode(FromRunFolders):
-    """Mix-in of the models: a saved folder loads where ``diffattn`` is not installed."""
+    """Mixin of the models: saved folders can be loaded where ``diffattn`` is not installed."""
 
     config: Any
 
@@ -79,10 +79,10 @@ class SavesItsCode(FromRunFolders):
         remote_code: bool = True,
         **kwargs: Any,
     ) -> None:
-        """As in Hugging Face, with the model's code and a card beside its weights.
+        """As in Hugging Face, and write the model's code and a card unless ``remote_code=False``.
 
-        ``modeling_diff_transformer.py`` loads the folder with ``trust_remote_code=True`` where
-        ``diffattn`` is missing; without ``remote_code`` it is not written.
+        With the code, ``trust_remote_code=True`` loads the folder where ``diffattn`` is not
+        installed.
         """
         with _naming_code(self.config, remote_code):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]

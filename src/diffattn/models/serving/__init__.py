@@ -1,1 +1,1 @@
-"""Our models in engines that serve them."""
+"""Adapters for servers of language models."""

@@ -1,7 +1,7 @@
 """``transformers serve`` with our models: ``python -m diffattn.models.serving.transformers_serve``.
 
-Its arguments are those of ``transformers serve``, which looks for the class that a checkpoint names
-among those of transformers alone: a registered class or a folder's own code is not found.
+The arguments are those of ``transformers serve``. By itself it finds only the model classes of
+transformers, neither registered classes nor code in a checkpoint's folder.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> None:
     from transformers.cli.transformers import main as transformers_main
 
     for model_class in (DiffTransformerForCausalLM, DiffTransformerForSequenceClassification):
-        # Its own: loading a processor puts another one into ``sys.modules``.
+        # Not on ``sys.modules["transformers"]``: loading a processor replaces that entry.
         setattr(model_manager.transformers, model_class.__name__, model_class)
     sys.argv = ["transformers", "serve", *sys.argv[1:]]
     transformers_main()

@@ -1,8 +1,8 @@
-"""vLLM serves our models from the installed package, without code from a model's folder.
+"""Plugin by which vLLM serves our models from the installed package.
 
 vLLM calls :func:`register` in each of its processes, by the entry point ``vllm.general_plugins``.
-Our layers run inside its Transformers backend: one attention call per layer, with the heads of
-:mod:`diffattn.models.attention.cached_attention`, by vLLM's own kernels from its own cache.
+Our layers run inside vLLM's Transformers backend: one call of vLLM's attention kernel per layer,
+with its cache and the heads of :func:`diffattn.models.attention.kernels.heads_in_vllm`.
 """
 
 BACKEND = "vllm.model_executor.models.transformers"
@@ -10,7 +10,7 @@ CLASSES = {
     "DiffTransformerForCausalLM": "TransformersForCausalLM",
     "DiffTransformerForSequenceClassification": "TransformersForSequenceClassification",
 }
-"""Architecture of a ``config.json``: class of vLLM's backend that runs it."""
+"""Architecture in ``config.json`` -> class of vLLM's Transformers backend that runs it."""
 
 
 def register() -> None:
@@ -25,7 +25,7 @@ def register() -> None:
     from diffattn.models.attention.kernels import heads_in_vllm
 
     class DiffTransformerSizes(sizes.ModelArchConfigConvertorBase):
-        """Heads of vLLM's cache and of its one call per layer."""
+        """Sizes of vLLM's cache and of its attention call."""
 
         def get_total_num_attention_heads(self) -> int:
             return heads_in_vllm(self.hf_text_config)[0]

@@ -1,1 +1,1 @@
-"""Implementations of differential attention; none imports another."""
+"""Implementations of differential attention. No backend imports another backend."""

@@ -1,6 +1,6 @@
-"""How the chunked path cuts a call into pieces: groups of heads, chunks of rows, memory.
+"""How the chunked backend splits a call: groups of heads, chunks of query rows, reused memory.
 
-The cache decides. Rows per chunk and heads per group follow one rule, measured in docs/log.md.
+Sizes are chosen so that a chunk fits the processor's cache; measurements are in docs/log.md.
 """
 
 import math
@@ -14,26 +14,26 @@ from torch import Tensor
 from diffattn.ops.inputs.masking import AttentionMask
 
 MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
-"""``(a, b, alpha, beta, out)``: ``out = alpha * a @ b + beta * out``, batched, in place."""
+"""``product(a, b, alpha, beta, out)`` sets ``out = alpha * a @ b + beta * out``, batched."""
 
 GROUP_BYTES = 8 * 1024 * 1024
-"""Scores, keys and values of the heads computed together: small enough to stay in a cache."""
+"""Largest size of scores, keys and values of the heads computed together, to fit a cache."""
 _FEW_GROUP_BYTES = 1024 * 1024
-"""Where a head or two keep the matrix products busy: others beside them would cost memory alone."""
+"""The same for long keys, where one or two heads keep the matrix products busy."""
 _PIECE = 32 * 1024
-"""Elements copied or summed at a time where the whole is not needed."""
+"""Number of elements copied or summed at a time, so that temporary memory stays small."""
 _KEPT_BYTES = 8 * 1024 * 1024
-"""The largest single piece of memory that a thread keeps for its next call."""
+"""Largest single buffer that a thread keeps for its next call."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Problem:
-    """One call in kernel form. The number of maps is 2, or 1 for softmax attention."""
+    """The inputs of one call. ``maps`` is 2, or 1 for softmax attention."""
 
     q: Tensor
     """``[B, T, H, maps, D]``."""
     k: Tensor
-    """``[B, S, Hkv, maps or 1, D]``; 1: the maps share keys."""
+    """``[B, S, Hkv, maps, D]``, or ``[B, S, Hkv, 1, D]`` if the maps share keys."""
     v: Tensor
     """``[B, S, Hkv, Dv]``."""
     lam: Tensor | None
@@ -44,7 +44,7 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """C query rows and the keys that some of them see.
+    """C query positions and the range of keys that any of them sees.
 
     A score is hidden by taking the minimum with a limit of −inf; a limit of +inf leaves it.
     """
@@ -54,26 +54,26 @@ class Chunk:
     limits: list[tuple[slice, Tensor]]
     """Columns of the chunk's scores, and their limits ``[batch rows or 1, 1, C or 1, columns]``."""
     blind: Tensor | None
-    """True ``[batch rows or 1, 1, C, 1]`` at rows that see no key, if there are any."""
+    """``[batch rows or 1, 1, C, 1]``, True at queries that see no key; ``None``: no such query."""
 
 
 class _Kept(threading.local):
-    """Memory that a thread keeps from call to call."""
+    """Buffers that a thread keeps from call to call, by name and dtype."""
 
     def __init__(self) -> None:
         self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
 
 
 def release_memory() -> None:
-    """Give back what this thread keeps for its next call."""
+    """Free the buffers that this thread keeps for its next call."""
     Memory.kept.pieces.clear()
 
 
 class Memory:
-    """Named memory, written over by every chunk. Small pieces are kept for the thread's next call.
+    """Named buffers, overwritten by every chunk. Small buffers are kept for the thread's next call.
 
-    The system hands out fresh memory page by page on first touch, which can take as long as the
-    arithmetic done in it.
+    The first write to fresh memory is slow, as the system maps it page by page. It can take as
+    long as the arithmetic.
     """
 
     kept = _Kept()
@@ -86,7 +86,7 @@ class Memory:
     def __call__(
         self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None
     ) -> Tensor:
-        """Unwritten memory; of the input dtype, unless said."""
+        """A buffer with unspecified contents; ``dtype``: by default that of the inputs."""
         view = self._views.get((name, shape))
         if view is None:
             flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
@@ -106,11 +106,11 @@ class Memory:
 
 
 class Group:
-    """Some key/value heads of some batch rows, computed together.
+    """A slice of key/value heads of a slice of batch rows, computed together.
 
-    G is their number, R the rows of a chunk: query positions times the query heads that share a
-    key/value head. Everything is packed first: strided products are up to three times slower in
-    bfloat16. Memory is taken once per call, under a name.
+    G is the number of (batch row, key/value head) pairs. R is the number of rows of a chunk: query
+    positions times the query heads that share a key/value head. Inputs are copied into packed
+    buffers of :class:`Memory` first.
     """
 
     def __init__(
@@ -129,8 +129,8 @@ class Group:
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
         values = problem.v[batch, :, heads, None]
         self._num_rows, self.size = len(values), values.shape[0] * values.shape[2]
-        # One head in float32 is read where it lies. Otherwise packing pays: oneDNN is up to three
-        # times slower on strided bfloat16, and several heads have no common stride.
+        # One head in float32 or float64 is read in place. All others are packed: oneDNN is up to
+        # three times slower on strided bfloat16, and several heads have no common stride.
         self._in_place = self.size == 1 and keys.dtype != torch.bfloat16
         if self._in_place:
             self.keys, self.values = keys[0, :, 0].transpose(0, 1), values[0, :, 0].transpose(0, 1)
@@ -138,7 +138,7 @@ class Group:
             return
         self.keys = self._packed("keys", keys)  # [maps * G, S, D]
         self.keys_t = self.transposed("keysT", self.keys)  # [maps * G, D, S]
-        self.values = self._packed("product", values)  # [G, S, Dv], until the first product
+        self.values = self._packed("product", values)  # [G, S, Dv], until the first add_product
 
     def _packed(self, name: str, x: Tensor) -> Tensor:
         """``[b, n, heads, maps, width]`` as ``[maps * b * heads, n, width]``, a copy."""
@@ -148,11 +148,11 @@ class Group:
         return memory
 
     def values_t(self) -> Tensor:
-        """``[G, Dv, S]``; takes the memory of ``values``."""
+        """Values transposed, ``[G, Dv, S]``. Not after ``add_product``, which overwrites them."""
         return self.values.mT if self._in_place else self.transposed("valuesT", self.values)
 
     def transposed(self, name: str, x: Tensor) -> Tensor:
-        """``[n, a, b]`` as ``[n, b, a]``, a copy. Of packed tensors only: others take 5 times."""
+        """``[n, a, b]`` as ``[n, b, a]``, a copy. On unpacked tensors it is 5 times slower."""
         return self.memory(name, (len(x), x.shape[2], x.shape[1]), x.dtype).copy_(x.mT)
 
     def rows(self, name: str, x: Tensor, chunk: Chunk) -> Tensor:
@@ -166,7 +166,7 @@ class Group:
         rows.copy_(packed.view(rows.shape))
 
     def write_keys(self, x: Tensor, packed: Tensor) -> None:
-        """Write ``[maps * G, width, S]`` into ``x``; keys that maps share get the maps' sum."""
+        """Write ``[maps * G, width, S]`` into ``x``, summed over the maps if they share keys."""
         keys = x[self._batch, :, self._heads].permute(3, 0, 2, 1, 4)  # [maps or 1, b, heads, S, D]
         by_map = packed.view(-1, self.size, *packed.shape[1:])
         if len(keys) < len(by_map):
@@ -174,7 +174,7 @@ class Group:
         num_keys = max(1, _PIECE // (self.size * packed.shape[1]))
         for target, source in zip(keys, by_map, strict=True):
             pieces = zip(target.split(num_keys, 2), source.split(num_keys, 2), strict=True)
-            for some, new in pieces:  # rounded, then turned: together they take four times as long
+            for some, new in pieces:  # round, then transpose: one step for both is 4 times slower
                 rounded = self.memory("rounded", new.shape).copy_(new)
                 some.copy_(self.transposed("untransposed", rounded).view(some.shape))
 
@@ -195,7 +195,7 @@ class Group:
         return scores.view(maps, self.size, *scores.shape[1:])
 
     def lam(self, chunk: Chunk) -> Tensor | float | None:
-        """λ of the chunk's rows, ``[G, R, 1]``; a number if it is the same for all."""
+        """λ of the chunk's rows, ``[G, R, 1]``; a number if all share it; ``None`` for one map."""
         lam = self._problem.lam
         if lam is None:
             return None
@@ -204,7 +204,7 @@ class Group:
         return self.rows("lam", lam[..., None, None], chunk)
 
     def row_sums(self, weights: Tensor, per_key: Tensor) -> Tensor:
-        """rowsum(A dP) ``[G, R, 1]``, summed in float32 at least and rounded once."""
+        """rowsum(weights * per_key) ``[G, R, 1]``: for A2 and dP it is D2."""
         num_rows = max(1, _PIECE // max(1, len(weights) * weights.shape[-1]))
         sums = []
         for a, b in zip(weights.split(num_rows, 1), per_key.split(num_rows, 1), strict=True):
@@ -213,7 +213,7 @@ class Group:
         return torch.cat(sums, dim=1)
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
-        """``total += alpha a b``, where ``total`` may be wider than ``a`` and ``b``."""
+        """``total += alpha a b``, where ``total`` may have a wider dtype than ``a`` and ``b``."""
         if total.dtype == a.dtype:
             self._product(a, b, alpha, 1.0, total)
         else:
@@ -253,9 +253,9 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
 
 
 def _chunk_rows(problem: Problem) -> int:
-    """Rows of a chunk, all query heads that share a key/value head counted.
+    """R, the rows of a chunk: query positions times query heads per key/value head.
 
-    Few waste less on the triangle of a causal mask, many make better matrix products.
+    Few rows compute less of a causal mask's hidden triangle; many make faster matrix products.
     """
     num_keys = problem.k.shape[1]
     if num_keys <= (256 if problem.q.dtype == torch.bfloat16 else 512):
@@ -268,7 +268,7 @@ def _chunk_rows(problem: Problem) -> int:
 def _chunks(
     problem: Problem, first: Tensor, last: Tensor, chunk_rows: int, batch: slice
 ) -> Iterator[Chunk]:
-    """The chunks of one call, the one with the most keys first: its memory serves them all."""
+    """The chunks of one call, last rows first: they have most keys, so their buffers fit all."""
     if len(first) > 1:
         first, last = first[batch], last[batch]
     blind = first >= last  # [batch rows or 1, T]
@@ -278,7 +278,7 @@ def _chunks(
         counts = torch.nn.functional.pad(real.cumsum(-1), (1, 0))  # [batch rows, S + 1]
         until = [counts.gather(-1, x.long().expand(len(real), -1)) for x in (first, last)]
         blind = blind | (until[0] >= until[1])
-    # Neither end of a query's keys ever falls from one query to the next.
+    # ``first`` and ``last`` never fall from one query to the next.
     begins, lefts = first.amin(0).tolist(), first.amax(0).tolist()
     rights, ends = last.amin(0).tolist(), last.amax(0).tolist()
     some_blind = blind.any(0).tolist()
@@ -287,7 +287,7 @@ def _chunks(
         begin = begins[start]
         end = max(begin, ends[rows.stop - 1])
         left, right = min(end, lefts[rows.stop - 1]), max(begin, rights[start])
-        hidden = []  # only the edges hold hidden keys, padding aside
+        hidden = []  # without padding, only columns at the left and right edge hold hidden keys
         if left > begin:
             columns = torch.arange(begin, left)
             hidden.append((slice(0, left - begin), columns < first[:, rows, None]))
@@ -305,6 +305,6 @@ def _chunks(
 
 
 def _limit(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """−inf where hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
+    """−inf where a key is hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
     limit = torch.full(hidden.shape, torch.inf, dtype=dtype)
     return limit.masked_fill_(hidden, -torch.inf)[:, None]

@@ -1,8 +1,8 @@
 """Exact attention by chunks of query rows: the CPU path, for differential and softmax attention.
 
-A chunk holds whole rows of scores, so both softmaxes are done before V is touched and the maps are
-combined first: differential attention then costs the matrix products of softmax attention.
-Nothing but the inputs is saved; the backward pass computes each chunk again.
+A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both.
+Differential attention then costs the same matrix products as softmax attention.
+Only the inputs are saved for the backward pass, which computes each chunk again.
 See docs/reference/numerics.md.
 """
 
@@ -38,12 +38,12 @@ def softmax_attention(
 
 
 def forward(problem: Problem, product: MatrixProduct) -> Tensor:
-    r"""Differential attention by chunks: softmax, softmax, subtract, one product with V.
+    r"""Differential attention by chunks: two softmaxes, their difference, one product with V.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        problem: The call.
+        problem: The inputs of the call.
         product: Batched matrix product.
 
     Returns:
@@ -63,7 +63,7 @@ def forward(problem: Problem, product: MatrixProduct) -> Tensor:
 def backward(
     problem: Problem, grad_out: Tensor, needs_lambda: bool, product: MatrixProduct
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""Gradients with one dP and one dV for both maps, every chunk of both maps computed again.
+    r"""Gradients, with one dP and one dV for both maps; each chunk's maps are computed again.
 
     .. math:: dP = dO V^\top,\quad dS_1 = A_1 \circ (dP - D_1),\quad
               dS_2 = -\lambda A_2 \circ (dP - D_2),\quad dV = (A_1 - \lambda A_2)^\top dO
@@ -71,14 +71,14 @@ def backward(
     Source: arXiv:2410.05258v2, Appendix G.
 
     Args:
-        problem: The call.
+        problem: The inputs of the call.
         grad_out: dO, ``[B, T, H, Dv]``.
-        needs_lambda: Whether dλ is wanted.
+        needs_lambda: Whether to compute dλ.
         product: Batched matrix product.
 
     Returns:
         Gradients of q, k and v in their shapes, and of λ for every query and head, ``[B, T, H]``
-        in at least float32 (empty if not wanted).
+        in at least float32 (empty without ``needs_lambda``).
     """
     q, scale = problem.q, problem.scale
     wide = torch.promote_types(q.dtype, torch.float32)  # of sums over chunks
@@ -86,7 +86,7 @@ def backward(
     grad_lam = torch.empty(q.shape[:3] if needs_lambda else 0, dtype=wide)
     for group in groups(problem, product):
         values_t = group.values_t()  # [G, Dv, S]
-        # Sums of one group only, which keeps memory flat; transposed, which is faster.
+        # Sums are held for one group at a time, to keep memory flat, and transposed, for speed.
         sum_k = group.memory("sum_k", group.keys_t.shape, wide).zero_()  # [maps * G, D, S]
         sum_v = group.memory("sum_v", values_t.shape, wide).zero_()
         for chunk in group.chunks:
@@ -119,7 +119,7 @@ def backward(
 
 
 def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Tensor:
-    """A1 − λ A2 ``[G, R, keys]``, A1 itself for one map; λ keeps its float32 digits."""
+    """A1 − λ A2 ``[G, R, keys]``, or A1 itself for one map; λ is not rounded to bfloat16."""
     if lam is None:
         return weights[0]
     if isinstance(lam, float):
@@ -133,14 +133,14 @@ def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Ten
 
 
 def batched_product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Tensor:
-    """PyTorch's batched product: ``[G, n, m]`` times ``[G, m, p]``."""
+    """``out = alpha a b + beta out`` by PyTorch: a ``[G, n, m]``, b ``[G, m, p]``."""
     if alpha == 0.0:  # in bfloat16 PyTorch then leaves ``out`` as it is
         return out.mul_(beta) if beta else out.zero_()
     return torch.baddbmm(out, a, b, beta=beta, alpha=alpha, out=out)
 
 
 # Registered operators: compilers and exporters see one call with known shapes, not its loops.
-# Both schemas take the fields of Problem and of its mask, λ in its own shape.
+# Both schemas hold the fields of Problem and of its mask. λ is not yet expanded to [B, T, H].
 
 
 _SCHEMA = (
@@ -160,7 +160,7 @@ def _chunked(*call: Any) -> Tensor:
     schema=f"(Tensor grad_out, {_SCHEMA}, bool needs_lambda) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """:func:`backward` of the arguments of the operator, dλ in the shape of λ."""
+    """:func:`backward` as an operator; dλ has the shape of λ."""
     *of_problem, needs_lambda = call
     lam = call[3]
     grads = backward(_problem(*of_problem), grad_out, needs_lambda, batched_product)

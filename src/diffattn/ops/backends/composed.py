@@ -1,4 +1,4 @@
-"""Differential attention composed of softmax-attention calls: what the papers' users have.
+"""Differential attention composed of calls of PyTorch's softmax attention.
 
 Arguments and results are those of :func:`diffattn.ops.backends.reference.forward`.
 """
@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from diffattn.ops.backends.sdpa import attend
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 
-# Each form reads O1 = A1 V and O2 = A2 V from scaled_dot_product_attention and subtracts them,
-# so A V is done twice; a fused kernel does it once. See docs/reference/numerics.md.
+# Each form computes O1 = A1 V and O2 = A2 V by scaled_dot_product_attention and subtracts them.
+# That is two products with V; a fused kernel needs one. See docs/reference/numerics.md.
 
 
 def flash_diff_attn_1(
@@ -38,12 +38,12 @@ def two_calls(
     scale: float,
     mask: AttentionMask = CAUSAL,
 ) -> Tensor:
-    r"""Any softmax attention, once for the added maps and once for the subtracted ones.
+    r"""Call ``attend``, a softmax attention, for the added maps and then for the subtracted maps.
 
     .. math:: O_{g,r} = \mathrm{softmax}(s Q_{g,r} K_1^\top) V -
               \lambda\,\mathrm{softmax}(s Q_{g,R+1} K_2^\top) V
 
-    In groups ``[B, T, G, R + 1, D]`` the subtracted output is computed once and read R times.
+    In groups ``[B, T, G, R + 1, D]`` the subtracted output is computed once for R added maps.
 
     Source: arXiv:2510.06949v1, Grouped Differential Attention.
     """
@@ -57,7 +57,7 @@ def flash_diff_attn_2(
 ) -> Tensor:
     r"""Four calls of equal widths: each map attends to the left and to the right half of V.
 
-    For kernels that need ``Dv == D``; here V is twice as wide and is split.
+    For kernels that need ``Dv == D``; V has width 2D and is split.
 
     Source: arXiv:2410.05258v2, Appendix A, FlashDiffAttn_2.
     """
@@ -72,11 +72,11 @@ def flash_diff_attn_2(
 def one_call(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    r"""One call for all maps: the keys of both maps lie side by side, each query reads its half.
+    r"""One call for all maps: the keys of both maps are concatenated, and each query is padded.
 
-    With ``K = [k1 | k2]`` of width 2D, the query ``[q1 | 0]`` scores map 1 and ``[0 | q2]`` map 2,
-    exactly. Keys and values are passed as they are, at equal widths when ``Dv = 2D``, so that
-    flash kernels run and only the queries are copied. Shared keys (V2) need no zeros.
+    With ``K = [k1 | k2]`` of width 2D, the query ``[q1 | 0]`` gives the exact scores of map 1 and
+    ``[0 | q2]`` those of map 2. Only queries are copied. Keys and values have equal widths when
+    ``Dv = 2D``, so flash kernels can run. Shared keys (V2) need no zeros.
 
     Source: arXiv:2410.05258v2, Eq. (1), with both maps in one call.
     """
@@ -85,7 +85,7 @@ def one_call(
         added, subtracted = q[:, :, :, :-1], q[:, :, :, -1:]
         q = torch.cat([F.pad(added, (0, head_dim)), F.pad(subtracted, (head_dim, 0))], dim=3)
         k = k.flatten(3)  # [B, S, Hkv, 2D]
-    # The maps of a head or group lie side by side, so grouped queries still meet their own keys.
+    # The maps of a head or group are neighbours, so each still reads its own key/value head.
     out = attend(q.flatten(2, 3), k, v, scale=scale, mask=mask)  # [B, T, G (R + 1), Dv]
     out = out.unflatten(2, q.shape[2:4])
     return _subtract(out[:, :, :, :-1].flatten(2, 3), out[:, :, :, -1], lam, q.dtype)

@@ -1,4 +1,4 @@
-"""The Triton kernels as PyTorch operators: schema, shapes without values, gradients, refusals."""
+"""The Triton kernels as PyTorch operators: schemas, output shapes for tracing, and gradients."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ def diff_attention(
     r"""Differential attention in one pass over the keys; V is read once for both maps.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
-    of the dtypes and widths in the backend's row. Gradients of first order; dQ is summed in any
-    order, except under ``torch.use_deterministic_algorithms``. Without a gradient only the output
-    is written.
+    of the dtypes and widths in the backend's row. dQ is summed in an order that may change from run
+    to run, except under ``torch.use_deterministic_algorithms``. Second derivatives are those of the
+    definition. Without a gradient only the output is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
@@ -28,7 +28,7 @@ def diff_attention(
 def softmax_attention(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    """Softmax attention by the same kernels with one map: the baseline of the same technique.
+    """Softmax attention by the same kernels with one map, as a baseline for timings.
 
     Source: arXiv:1706.03762, Eq. (1).
 
@@ -38,8 +38,8 @@ def softmax_attention(
     return run(_diff_attention, _diff_attention_inference, *call)
 
 
-# The schemas are written out: the options of a mask, flat, are the same in all of them. Without λ
-# there is one map: q is [B, T, H, 1, D], and O2 and the gradient of λ are [B, T, H, 0].
+# All schemas end with scale and the options of a mask. Without λ there is one map: q is
+# [B, T, H, 1, D], and O2 and the gradient of λ are [B, T, H, 0].
 _OPTIONS = (
     "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
     "Tensor? cu_seqlens"
@@ -54,7 +54,7 @@ _OPTIONS = (
 def _diff_attention(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """O, O2 and the logarithms of the sums."""
+    """O, O2 and the logarithms of the softmaxes' row sums."""
     return _launch_forward(q, k, v, lam, scale, *mask)
 
 
@@ -117,7 +117,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
 
 
 def diff_attention_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Tensors without values in the shapes of O, O2 and the logarithms of the sums."""
+    """Unwritten O, O2 ``[B, T, H, Dv]`` and row sums' logarithms ``[B, H, maps, T]``, float32."""
     batch, num_queries, num_heads, num_maps = q.shape[:4]
     o = q.new_empty(batch, num_queries, num_heads, v.shape[-1])
     o2 = q.new_empty(batch, num_queries, num_heads, v.shape[-1] if num_maps == 2 else 0)

@@ -1,9 +1,9 @@
-"""One or a few queries against a long cache: K1, K2 and V are read once, where they lie.
+"""One or a few queries against a long cache: K1, K2 and V are read once and in place.
 
-With so few queries the time is that of reading the cache, and softmax attention of twice the heads
-reads as much. So keys and values are neither copied nor repeated (but keys in float16 become
-float32): the query heads that share a key/value head, and the queries of one call, become the rows
-of one product.
+With few queries the time is that of reading the cache; softmax attention of twice the heads reads
+as much. So keys and values are neither copied nor repeated, except that float16 keys become
+float32. All queries and query heads that read one key/value head become the rows of one matrix
+product.
 """
 
 from typing import Any
@@ -24,7 +24,7 @@ def forward(
     scale: float,
     mask: AttentionMask = CAUSAL,
 ) -> Tensor:
-    """Differential attention of few queries, by one product with K per map and one with V.
+    """Differential attention of few queries: one product with K per map, one product with V.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`; keys and
     values may be views of a cache. Without λ there is one map.
@@ -62,7 +62,7 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
     if k.ndim == 4:  # shared keys: the maps are rows of one product
         return _product(q.flatten(2, 3), k.mT).unflatten(2, (-1, num_rows))
     if k.stride(2) == 2 * k.stride(3):
-        # Both maps against the keys of both, half of it unused: cheaper than reading half rows.
+        # Multiply both queries by both keys and drop half: cheaper than reading every second row.
         pairs = _product(q.flatten(2, 3), k.flatten(2, 3).mT)  # [B, Hkv, 2 R, 2 S]
         pairs = pairs.unflatten(3, (-1, 2)).unflatten(2, (2, num_rows))
         if torch.compiler.is_compiling():  # Inductor's own diagonal warns that it is deprecated
@@ -77,8 +77,8 @@ def _weighted_values(weights: Tensor, v: Tensor) -> Tensor:
     plain = not (torch.compiler.is_compiling() or differentiated)
     one_row = weights.shape[2] == 1 and v.is_contiguous()
     if plain and one_row and v.dtype == torch.float32 and v.device.type == "cpu":
-        # One row is a sum of V's rows with weights. PyTorch's table look-up reads them at the
-        # speed of memory, MKL's matrix-vector product at half of it or less on AMD.
+        # The result is a weighted sum of V's rows. ``embedding_bag`` computes it at the speed of
+        # memory; MKL's matrix-vector product reaches half of that or less on AMD.
         num_keys = v.shape[2]
         rows = torch.arange(v.shape[:3].numel(), dtype=torch.int32)
         out = torch.nn.functional.embedding_bag(
@@ -94,7 +94,7 @@ def _weighted_values(weights: Tensor, v: Tensor) -> Tensor:
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of ``[B, Hkv, n, m]`` and ``[B, Hkv, m, p]`` without a copy of ``b``."""
-    # matmul copies operands whose batch axes are not one stride apart, as in [B, S, Hkv, ...].
+    # matmul copies operands whose batch axes cannot be merged, as in a cache [B, S, Hkv, ...].
     if b.shape[0] == 1 or b.stride(0) == b.shape[1] * b.stride(1):
         return torch.matmul(a, b)
     return torch.stack([torch.matmul(row_a, row_b) for row_a, row_b in zip(a, b, strict=True)])

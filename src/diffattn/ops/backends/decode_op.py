@@ -1,4 +1,4 @@
-"""The Triton decode kernel as operators of PyTorch: schemas, fake kernels, refusals."""
+"""The Triton decode kernel as operators of PyTorch: schemas, output shapes, and refused inputs."""
 
 from typing import Any
 
@@ -18,12 +18,12 @@ def forward(
     r"""Differential attention of at most 16 queries against a long cache, without a gradient.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, of the dtypes
-    and widths in the backend's row; ``cu_seqlens`` is refused: a packed row is no cache.
+    and widths in the backend's row. ``cu_seqlens`` is refused.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Raises:
-        BackendError: A gradient or document borders are wanted.
+        BackendError: An input requires a gradient, or ``cu_seqlens`` is set.
     """
     _refuse_gradient("diff_attention", "triton_decode", q, k, v, lam)
     if mask.cu_seqlens is not None:
@@ -51,7 +51,7 @@ def paged_forward(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Raises:
-        BackendError: A gradient is wanted; ``op`` begins the message.
+        BackendError: An input requires a gradient; ``op`` begins the message.
     """
     _refuse_gradient(op, "triton", *(x for x in (q, k_pages, v_pages, lam) if x is not None))
     assert mask.kv_lengths is not None
@@ -63,14 +63,14 @@ def paged_forward(
 def paged_softmax(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, **options: Any
 ) -> Tensor:
-    r"""Softmax attention by the kernel of :func:`paged_forward`: its baseline, for the benchmark.
+    r"""Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
 
     .. math:: O = \mathrm{softmax}(s Q K^\top) V
 
     Source: arXiv:1706.03762, Eq. (1).
 
     Arguments and errors are those of :func:`paged_forward` without λ and without an axis of maps:
-    q ``[B, T, H, D]``, pages of keys ``[pages, page size, Hkv, D]``.
+    q ``[B, T, H, D]``, k_pages ``[pages, page size, Hkv, D]``.
     """
     return paged_forward(q, k_pages, v_pages, None, block_table, op="paged_softmax", **options)
 
@@ -92,9 +92,9 @@ def triton_decode(
     key_padding_mask: Tensor | None,
     kv_lengths: Tensor | None,
 ) -> Tensor:
-    """The operator behind :func:`forward`; opaque to the compiler, so the kernel is not traced.
+    """The operator behind :func:`forward`. The compiler does not trace into it.
 
-    Without λ softmax attention, ``q`` then ``[B, T, H, D]``.
+    Without λ it is softmax attention, with ``q`` ``[B, T, H, D]``.
     """
     from diffattn.ops.triton import decode
 
@@ -115,7 +115,7 @@ def triton_paged_decode(
     causal: bool,
     window: int | None,
 ) -> Tensor:
-    """The operator behind :func:`paged_forward` and :func:`paged_softmax`; opaque, too."""
+    """The operator behind :func:`paged_forward` and :func:`paged_softmax`."""
     from diffattn.ops.triton import decode
 
     mask = AttentionMask(causal, window, None, kv_lengths)
@@ -130,7 +130,7 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
 
 
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
-    # An operator called by itself, without the check of its forward.
+    # Reached only if the operator is called directly, without the check of ``forward``.
     raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
 
 

@@ -1,4 +1,4 @@
-"""Differential attention on FlexAttention: every option, and masks of the user's own."""
+"""Differential attention on FlexAttention: all masking options, and masks that the user writes."""
 
 import warnings
 from collections.abc import Callable
@@ -25,12 +25,12 @@ MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _BLOCK = 128  # FlexAttention's own block size
-_MIN_WIDTH = 16  # of a matrix product in Triton, which compiled code uses off the CPU
+_MIN_WIDTH = 16  # least width of a matrix product in Triton, used by compiled code on a GPU
 
 
-# PyTorch 2.13: code generation for CPU takes queries, keys and tensors read by a mask only as
-# memory of their own, and fails where it would fuse anything into FlexAttention's kernel. What
-# passes through an operator that the compiler cannot look into is neither a view nor fused.
+# PyTorch 2.13: code generation for CPU fails if queries, keys or tensors read by a mask are views,
+# or if anything is fused into FlexAttention's kernel. A registered operator prevents both: its
+# output is neither a view nor fused.
 @registered("diffattn::realized")
 def realized(x: Tensor) -> Tensor:
     """A contiguous copy of ``x``, also in compiled code."""
@@ -61,8 +61,8 @@ def flex_diff_attention(
     .. math:: O = (\mathrm{softmax}(f(s Q_1 K_1^\top)) - \lambda\,
               \mathrm{softmax}(f(s Q_2 K_2^\top))) V
 
-    Both maps get one mask and one f. Fused under ``torch.compile``, else the scores of one map are
-    held. On CPU it has no gradient with respect to q, k and v.
+    Both maps share one mask and one f. Under ``torch.compile`` the kernel is fused, else all scores
+    of one map are held in memory. On CPU there is no gradient with respect to q, k and v.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -70,12 +70,12 @@ def flex_diff_attention(
         q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64 (compiled code: not float64).
         k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
         v: ``[B, S, Hkv, Dv]``, dtype of ``q``; Dv may differ from D.
-        lam: λ, a number or float32, broadcastable to ``[B, T, H]`` (float64 too for such ``q``).
-        mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key; all
-            four are int32 scalars, ``head`` in [0, H). A :class:`BlockMask` of every batch row
-            and head is made of it. Default: every query sees every key.
-        block_mask: The same as a ready :class:`BlockMask` of T queries and S keys, which can be
-            kept from call to call, instead of ``mask_mod``.
+        lam: λ, a number or float32 tensor that broadcasts to ``[B, T, H]``; float64 if ``q`` is.
+        mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key. All
+            four are int32 scalars, ``head`` in [0, H). Every call builds a :class:`BlockMask` of
+            all batch rows and heads from it. Default: every query sees every key.
+        block_mask: A ready :class:`BlockMask` of T queries and S keys, which can be kept from call
+            to call, instead of ``mask_mod``.
         score_mod: f, ``(score, batch, head, query, key) -> score``.
         scale: s, dimensionless, finite. Default ``D ** -0.5``.
 
@@ -110,7 +110,7 @@ def flex_diff_attention(
 def forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    r"""Both maps by FlexAttention, the options as a block mask; V undivided.
+    r"""Differential attention by two calls of FlexAttention, with the mask as a ``BlockMask``.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -138,12 +138,12 @@ def _two_maps(
 ) -> Tensor:
     """Two calls of FlexAttention and their difference."""
     _refuse(where, q, k, v)
-    if transformed(q, k, v, lam):  # some of them it would not take, and some drop
+    if transformed(q, k, v, lam):  # FlexAttention refuses some transforms and ignores others
         raise BackendError(f"{where} must be called outside {TRANSFORMS}.")
     dtype = q.dtype
     if not torch.compiler.is_compiling():  # there FlexAttention keeps scores in the input dtype
         q, k, v = in_range(q), in_range(k), in_range(v)
-    if not torch.is_grad_enabled():  # FlexAttention looks at the tensors only
+    if not torch.is_grad_enabled():  # FlexAttention checks ``requires_grad`` alone
         q, k, v = q.detach(), k.detach(), v.detach()
     queries = [q_i.transpose(1, 2) for q_i in q.unbind(3)]  # [B, H, T, D]
     keys = [k_i.transpose(1, 2) for k_i in ((k, k) if k.ndim == 4 else k.unbind(3))]
@@ -170,13 +170,13 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     if torch.compiler.is_compiling():
         return realized(flex_attention(q, k, v, **options)).transpose(1, 2)
     with warnings.catch_warnings():
-        # Unfused is what one gets there without a compiler; elsewhere the advice is right.
+        # On CPU the unfused call is meant, so hide the advice to compile; on a GPU it is right.
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return flex_attention(q, k, v, **options).transpose(1, 2)
 
 
 def _refuse(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Say in one line what FlexAttention would refuse somewhere inside."""
+    """Raise BackendError for inputs that FlexAttention would refuse with a less clear error."""
     device = q.device.type
     needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad
     if device == "cpu" and needs_gradient and torch.is_grad_enabled():
@@ -227,7 +227,7 @@ def _validate_masks(
 def range_mask(
     first: Tensor, last: Tensor, num_keys: int, key_padding_mask: Tensor | None
 ) -> "BlockMask":
-    """Block mask of ``first <= j < last`` and the real keys, without a mask of T × S entries."""
+    """Block mask of ``first <= j < last`` and padding, made without a mask of T × S entries."""
     from torch.nn.attention.flex_attention import BlockMask
 
     num_queries = first.shape[1]
@@ -237,7 +237,7 @@ def range_mask(
         last = last.expand(key_padding_mask.shape[0], -1)
     if first.device.type == "cpu" and torch.compiler.is_compiling():
         first, last = realized(first), realized(last)
-    alike = first.shape[0] == 1  # every row of the batch
+    alike = first.shape[0] == 1  # all batch rows share one range per query
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         row = torch.zeros_like(b) if alike else b
@@ -257,9 +257,9 @@ def range_mask(
 def blocks(
     first: Tensor, last: Tensor, num_keys: int, key_padding_mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Which blocks hold a visible pair (or might), and which hold nothing else.
+    """Blocks that may hold a visible pair, and blocks in which every pair is visible.
 
-    Both ends of a query's keys never fall along T, so a block's first and last row bound the rest.
+    ``first`` and ``last`` never fall along T, so a block's first and last row bound all its rows.
     """
     num_queries = first.shape[1]
     rows = torch.arange(0, num_queries, _BLOCK, device=first.device)
@@ -278,6 +278,6 @@ def blocks(
 
 
 def _ordered(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """How many blocks of keys each block of queries has, and their indices, those first."""
+    """For each block of queries: the number of its key blocks, and all indices, its own first."""
     indices = blocks.int().argsort(dim=-1, descending=True, stable=True)
     return blocks.sum(-1, dtype=torch.int32), indices.to(torch.int32).contiguous()

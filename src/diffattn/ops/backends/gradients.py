@@ -1,6 +1,6 @@
 r"""Gradients of differential attention in closed form: of the operator, and of every weight.
 
-They restate Appendix G of the paper, and are a second oracle beside automatic differentiation.
+They follow Appendix G of the paper. Tests compare them with automatic differentiation.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, r
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionWeights:
-    """The matrices of one attention layer, or their gradients. C is the layer's width."""
+    """The weights of one attention layer, or their gradients. C is ``hidden_size``."""
 
     q: Tensor
     """``[C, H, 2, D]``; axis 2 is the map, so ``q[:, :, 0]`` is W_Q1."""
@@ -28,7 +28,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadNormTerms:
-    """RMSNorm over one head and its fixed factor: the constants of :func:`diffattn.HeadNorm`."""
+    """RMSNorm over one head and its fixed factor, as in ``layers.norm.HeadNorm``."""
 
     factor: float = 1.0
     """γ = 1 − λ_init for differential attention, 1 for softmax attention."""
@@ -39,7 +39,7 @@ class HeadNormTerms:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGradients:
-    """Gradients of everything one attention layer depends on, in the shapes of the inputs."""
+    """Gradients with respect to the weights, input, λ and norm scale, in the shapes of those."""
 
     weights: AttentionWeights
     x: Tensor
@@ -69,7 +69,7 @@ def diff_attention_gradients(
         dQ_i = s\,dS_i K_i,\quad dK_i = s\,dS_i^\top Q_i,\quad
         dV = (A_1 - \lambda A_2)^\top dO,\quad d\lambda = -\mathrm{rowsum}(dO \circ O_2)
 
-    Gradients of what heads, maps or tokens share add up.
+    The gradient of a tensor that several heads, maps or tokens read is the sum over them.
 
     Source: arXiv:2410.05258v2, Appendix G.
 
@@ -80,7 +80,7 @@ def diff_attention_gradients(
         lam: λ, broadcastable to ``[B, T, H]``.
         grad_out: Gradient of the output, ``[B, T, H, Dv]``.
         scale: s. Default ``D ** -0.5``.
-        mask: Which keys a query sees.
+        mask: Which keys a query sees. Default: causal.
 
     Returns:
         Gradients of ``q``, ``k``, ``v``, ``lam`` in their shapes, float32 (float64 for float64).
@@ -127,11 +127,11 @@ def diff_attention_weight_gradients(
         \tfrac{1}{\sqrt d} X^\top [A_1 \circ (G V^\top - (A_1 \circ G V^\top) J)] K_1,\quad
         G = \frac{\partial L}{\partial Y} W_O^\top
 
-    with :math:`-\lambda / \sqrt d` for the second map, the transposed bracket times :math:`Q_i`
-    for :math:`W_{K_i}`, :math:`X^\top (A_1 - \lambda A_2)^\top G` for :math:`W_V`, and J a matrix
-    of ones. Without ``norm`` this is what the paper prints, and exact for a layer that has neither
-    head norm nor factor. For a layer that has them the paper takes the norm's Jacobian for a
-    constant; with ``norm`` the Jacobian and γ stand in G, and the result is exact.
+    J is a matrix of ones. The second map has the factor :math:`-\lambda / \sqrt d`. The gradient of
+    :math:`W_{K_i}` has the transposed bracket times :math:`Q_i`, that of :math:`W_V` is
+    :math:`X^\top (A_1 - \lambda A_2)^\top G`. Without ``norm`` this is the paper's formula, exact
+    for a layer without head norm and factor. With a head norm the paper treats the norm's Jacobian
+    as constant. Here ``norm`` puts the Jacobian and γ into G, and the result is exact.
 
     Source: arXiv:2410.05258v2, Appendix G.
 
@@ -140,7 +140,7 @@ def diff_attention_weight_gradients(
         weights: W_Q, W_K, W_V, W_O.
         lam: λ of the layer, scalar ``[]``.
         grad_y: Gradient of the layer's output, shape of ``x``.
-        norm: Head norm and factor; default: none.
+        norm: Head norm and factor. Default: the layer has neither.
         causal: Hide the keys after a query.
 
     Returns:
@@ -170,14 +170,14 @@ def softmax_attention_weight_gradients(
     norm: HeadNormTerms | None = None,
     causal: bool = True,
 ) -> LayerGradients:
-    r"""The same of softmax attention with as many heads, each as wide as both maps together.
+    r"""Gradients of a softmax attention layer with H heads of width 2D, the paper's comparison.
 
     .. math:: A = \mathrm{softmax}\left((Q_1 K_1^\top + Q_2 K_2^\top) / \sqrt{2d}\right),\quad
               \frac{\partial L}{\partial W_{Q_1}} =
               \tfrac{1}{\sqrt{2d}} X^\top [A \circ (G V^\top - (A \circ G V^\top) J)] K_1
 
-    The layer that the paper compares with: its query is :math:`[Q_1; Q_2]`. Arguments and result
-    are those of :func:`diff_attention_weight_gradients` without λ; the norm's factor is 1.
+    The query of a head is :math:`[Q_1; Q_2]`, its key :math:`[K_1; K_2]`. Arguments and result are
+    those of :func:`diff_attention_weight_gradients` without λ; the norm's factor should be 1.
 
     Source: arXiv:2410.05258v2, Appendix G.
     """
@@ -204,7 +204,7 @@ def diff_lambda_gradients(
         \frac{\partial L}{\partial \lambda_{q2}} = -d\lambda\,
         e^{\lambda_{q2} \cdot \lambda_{k2}} \lambda_{k2}
 
-    and the same of the keys with the queries in their place. Vectors of zeros get none.
+    For the gradients of the key vectors, exchange q and k. If all vectors are 0, so are these.
 
     Source: arXiv:2410.05258v2, Eq. (2).
 
@@ -228,12 +228,12 @@ def head_norm_gradients(
     .. math:: dx = \tfrac{1}{r}\left(I - \tfrac{1}{D_v}\,n n^\top\right)(\gamma w \circ dy),\quad
               n = x / r,\quad dw = \gamma \sum dy \circ n
 
-    The Jacobian that Appendix G takes for Θ(1), written out: it removes the part along x.
+    Appendix G replaces this Jacobian by Θ(1). It removes the gradient's component along x.
 
     Source: arXiv:2410.05258v2, Appendix G.
 
     Args:
-        x: ``[..., Dv]``, a head before the norm.
+        x: ``[..., Dv]``, heads before the norm.
         grad_y: Shape of ``x``, gradient of the normalised head.
         norm: γ, w and eps.
 
@@ -251,7 +251,7 @@ def head_norm_gradients(
 
 
 def _project(x: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``: heads of a group hold the same keys."""
+    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``; key/value heads are repeated."""
     q, k = (torch.einsum("...nc,chmd->...hmnd", x, w) for w in (weights.q, weights.k))
     v = torch.einsum("...nc,chd->...hnd", x, weights.v)
     group = q.shape[-4] // k.shape[-4]
@@ -291,7 +291,7 @@ def _input_gradients(
     grad_v: Tensor,
     grad_o: Tensor,
 ) -> tuple[AttentionWeights, Tensor]:
-    """Back through the projections, to the weights and to X; what a group shares adds up."""
+    """Gradients of all weights and of X, summed over query heads that share a key/value head."""
     num_kv_heads = weights.k.shape[1]
     grad_k = grad_k.unflatten(-4, (num_kv_heads, -1)).sum(-4)
     grad_v = grad_v.unflatten(-3, (num_kv_heads, -1)).sum(-3)

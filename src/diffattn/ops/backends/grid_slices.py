@@ -1,4 +1,4 @@
-"""Calls of more batch rows or heads than one launch of a kernel takes, cut into several."""
+"""Split calls with more batch rows or heads than one kernel launch takes into several launches."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -10,26 +10,25 @@ from torch import Tensor
 from diffattn.errors import BackendError
 
 MAX_PROGRAMS = 65_535
-"""Along the second and the third axis of a CUDA grid, where heads and batch rows are."""
+"""Largest size of the second and third axis of a CUDA grid, which hold heads and batch rows."""
 _HEAD_AXES = {"q": 2, "k": 2, "l": 2, "s": 1}
 
 
 def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Let an operator that launches kernels take any number of batch rows and heads.
 
-    A call that fits one grid is passed on as it is. Each letter stands for a tensor: ``q`` of the
-    query heads ``[B, T, H, ...]``, ``k`` of the key/value heads ``[B, S, Hkv, ...]``, ``s`` of
-    the query heads ``[B, H, ...]``, ``l`` λ, which broadcasts to ``[B, T, H]``, or its gradient;
-    λ may be ``None``.
+    A call that fits one grid is passed on unchanged. A letter stands for the shape of a tensor:
+    ``q`` ``[B, T, H, ...]``, ``k`` ``[B, S, Hkv, ...]``, ``s`` ``[B, H, ...]``, and ``l`` for λ or
+    its gradient, which broadcasts to ``[B, T, H]``. λ may be ``None``.
 
     Args:
-        takes: The operator's tensors. After them come scale and causal, then all options of a mask
-            (window, key padding mask, key lengths, document borders) or what no row has a part of.
-        gives: Its results.
+        takes: Letters of the operator's tensor arguments. After them come scale and causal, then
+            the other four options of a mask, or options that are the same for every batch row.
+        gives: Letters of its results.
 
     Returns:
-        A decorator; what it makes raises BackendError if a key/value head serves more query heads
-        than one grid has programs.
+        A decorator. The decorated operator raises BackendError if more than ``MAX_PROGRAMS`` query
+        heads read one key/value head.
     """
 
     def decorate(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,11 +77,11 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
 def _rows(
     tensors: list[Tensor | None], options: tuple[Any, ...], batch: int
 ) -> Iterator[tuple[list[Tensor | None], tuple[Any, ...]]]:
-    """Tensors and options of some batch rows at a time."""
+    """Tensors and options for ``MAX_PROGRAMS`` batch rows at a time."""
     for rows in _slices(batch, MAX_PROGRAMS):
         scale, causal, *mask = options
         if len(mask) == 4:
-            window, padding, lengths, borders = mask  # a packed row is one row of a batch of one
+            window, padding, lengths, borders = mask  # borders need B = 1, so they are not split
             mask = [window, *(None if x is None else x[rows] for x in (padding, lengths)), borders]
         yield [None if x is None else x[rows] for x in tensors], (scale, causal, *mask)
 
@@ -90,7 +89,7 @@ def _rows(
 def _heads(
     takes: str, tensors: list[Tensor | None], num_kv_heads: int, heads: slice
 ) -> Iterator[Tensor | None]:
-    """Tensors of some key/value heads, with the query heads that read them."""
+    """Parts of the tensors: a slice of key/value heads and the query heads that read them."""
     for form, x in zip(takes, tensors, strict=True):
         if x is None:
             yield None
@@ -101,7 +100,7 @@ def _heads(
 
 
 def _slices(total: int, size: int) -> Iterator[slice]:
-    """All of ``range(total)``, at most ``size`` at a time."""
+    """Slices of at most ``size`` that cover ``range(total)``."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
 

@@ -1,4 +1,4 @@
-"""The Hopper kernels as operators of PyTorch. The backward of the Triton kernels may follow too."""
+"""The Hopper kernels as operators of PyTorch, with the Hopper or the Triton backward pass."""
 
 import os
 from dataclasses import fields
@@ -29,13 +29,13 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    Gradients of first order: with ``own_backward`` by the Hopper backward, else by the Triton
-    kernels. Without a gradient only the output is written.
+    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'. Second derivatives
+    are those of the definition. Without a gradient only the output is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Raises:
-        BackendError: The kernel is not built for these inputs.
+        BackendError: A mask besides ``causal``, or a scale that is not above 0.
     """
     if not (mask.at_most_causal and scale > 0):
         options = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
@@ -53,7 +53,7 @@ def diff_attention(
 def _forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, scale: float, causal: bool, own_backward: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """O, O2 and the logarithms of the sums."""
+    """O, O2 and the logarithms of the softmaxes' row sums."""
     return _launch(q, k, v, lam, scale, causal, inference=False)
 
 

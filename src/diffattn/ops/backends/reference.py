@@ -21,9 +21,9 @@ def forward(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Matrix products run in the input dtype (those of float16 queries and keys in float32), softmaxes
-    and λ in float32 (float64 for float64). Every backend takes these arguments, already checked,
-    and gives this result.
+    Matrix products run in the input dtype, but float16 queries times keys in float32. Softmaxes and
+    λ are float32 (float64 for float64). Every backend takes these arguments, already checked, and
+    returns this result.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -32,8 +32,8 @@ def forward(
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
         lam: λ, broadcastable to ``[B, T, H]``.
-        scale: s.
-        mask: Which keys a query sees.
+        scale: s, dimensionless.
+        mask: Which keys a query sees. Default: causal.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
@@ -56,8 +56,8 @@ def maps(
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
-    Arguments are those of :func:`forward`; ``rows``, int64 ``[R]``, are the queries wanted, by
-    default all T.
+    Arguments are those of :func:`forward`, and ``rows``, int64 ``[R]``, the positions of the
+    queries to compute. Default: all T.
 
     Returns:
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).

@@ -1,4 +1,4 @@
-"""PyTorch's own attention call with our masks: a baseline, and what composed forms are made of."""
+"""PyTorch's own attention call with our masks: a baseline, and the part of composed backends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -34,8 +34,8 @@ def attend(
     if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
         q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
     num_queries, num_keys = q.shape[1], k.shape[1]
-    # Only this form is known to the flash kernels; every other mask is passed as a tensor.
-    # A comparison of traced lengths is symbolic; the kernel takes a plain bool.
+    # Flash kernels know no mask but this one; all others are passed as a tensor.
+    # bool(): a comparison of traced lengths is symbolic, and the kernel needs a plain bool.
     is_causal = bool(
         mask.causal and num_queries == num_keys and num_queries > 1 and mask.at_most_causal
     )
@@ -44,7 +44,7 @@ def attend(
         visible = mask.visible_keys(num_queries, num_keys, device=q.device)
     if visible is not None:
         visible = visible[:, None]  # [B or 1, 1, T, S]
-        # Kernels differ in a row without keys (0 or NaN): let it see all, then clear it.
+        # Kernels return 0 or NaN for a query without visible keys: let it see all, then set it 0.
         sees_none = ~visible.any(-1, keepdim=True)
         visible = visible | sees_none
     with cudnn_first() if is_causal and takes_cudnn(q) else nullcontext():
@@ -63,8 +63,8 @@ def attend(
 
 
 def takes_cudnn(q: Tensor) -> bool:
-    """Whether cuDNN's kernel is worth asking for: on an H100 and an H200 it was 1.5 to 2 times as
-    fast as PyTorch's own choice. Compiled code cannot ask what the user allows."""
+    """Whether to prefer cuDNN's kernel: on an H100 and an H200 it was 1.5 to 2 times as fast as
+    PyTorch's choice. Not in compiled code, which cannot read which kernels the user allows."""
     if torch.compiler.is_compiling():
         return False
     half = q.dtype in (torch.float16, torch.bfloat16)
@@ -73,7 +73,7 @@ def takes_cudnn(q: Tensor) -> bool:
 
 @contextmanager
 def cudnn_first() -> Iterator[None]:
-    """The kernels that the user allows, cuDNN's first and flash next, where they take the call."""
+    """A context in which PyTorch tries the kernels that the user allows, cuDNN's first."""
     allowed = torch.backends.cuda
     order = {
         SDPBackend.CUDNN_ATTENTION: allowed.cudnn_sdp_enabled(),
@@ -81,7 +81,7 @@ def cudnn_first() -> Iterator[None]:
         SDPBackend.EFFICIENT_ATTENTION: allowed.mem_efficient_sdp_enabled(),
         SDPBackend.MATH: allowed.math_sdp_enabled(),
     }
-    # PyTorch's own context moves what it allows to the front of the order, and leaves it there.
+    # PyTorch's own context changes the global order of kernels and does not restore it.
     before = torch._C._get_sdp_priority_order()
     try:
         with sdpa_kernel([kernel for kernel, on in order.items() if on], set_priority=True):

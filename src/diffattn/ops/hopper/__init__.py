@@ -1,1 +1,1 @@
-"""Gluon kernels for GPUs of capability 9.0."""
+"""Gluon kernels for GPUs of compute capability 9.0 (Hopper)."""

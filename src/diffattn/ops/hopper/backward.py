@@ -1,29 +1,29 @@
 r"""Warp-specialised backward for Hopper (compute capability 9.0). Compiled, never run.
 
-One kernel makes all gradients. A program owns 128 rows, 64 for each of two warpgroups, or 64 whose
-sums both share, and goes over tiles of the other side, which one warp copies. Rows are keys for dK
-and dV.
+One kernel computes all gradients. Rows are keys for dK and dV, and queries for dQ. A program has
+128 rows, 64 for each of two warpgroups, or 64 rows whose sums both warpgroups share. It loops over
+tiles of the other side, which one warp copies.
 
-Where registers hold dK and dV of 128 keys, the same pass adds to dQ, in float32 and in any order.
-Elsewhere, and under ``torch.use_deterministic_algorithms``, dQ has a pass of its own with queries
-as rows. Then no two programs add to one number, and results are the same in every run.
+If registers hold dK and dV of 128 keys, the same pass adds to dQ, in float32 and in an order that
+varies. Otherwise, and under ``torch.use_deterministic_algorithms``, dQ has a separate pass with
+queries as rows. Then no two programs add to one number, and results are the same in every run.
 
-With X the rows' side and Y the tiles', one turn of a warpgroup is
+With X the rows' side and Y the tiles' side, one turn of a warpgroup is
 
 .. math:: S_m = X_m Y_m^\top,\quad dP = V\,dO^\top,\quad dX_m \mathrel{+}= dS_m Y_m,\quad
           dV \mathrel{+}= (A_1 - \lambda A_2)^\top dO
 
 ``tests/ops/triton/test_hopper_backward.py`` runs the source in Python, as for the forward, and
-judges the kernel where there is a Hopper GPU.
+tests the kernel if there is a Hopper GPU.
 
-Barriers, all of them single-use per phase; phase p of ring slot ``i % STAGES`` is ``i // STAGES``:
+Turn i uses slot ``i % STAGES`` of a ring of buffers, in phase ``i // STAGES`` of its barriers:
 
-- ``own_ready``: one per 64 rows, when they lie in shared memory.
-- ``ready``: one per slot, when its tile and the tile's numbers lie in shared memory.
+- ``own_ready``: one per 64 rows, complete when they are in shared memory.
+- ``ready``: one per slot, complete when its tile and the tile's numbers are in shared memory.
 - ``empty``: one per slot, with an arrival of each warpgroup after the products that read it.
-- ``given``: two per warpgroup that exchanges, complete in each turn when its A1 - λ A2, or the dS
-  of the other's map, lies in shared memory. In the pass that adds to dQ one per slot, when dS of
-  both warpgroups lies there.
+- ``given``: two per exchanging warpgroup, complete in each turn when its A1 - λ A2, or the dS of
+  the other's map, is in shared memory. In the pass that adds to dQ: one per slot, complete when dS
+  of both warpgroups is there.
 """
 
 import torch
@@ -65,7 +65,7 @@ def _produce(
     TILE_MAPS: gl.constexpr, ROWS: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr,
     NUM_GROUPS: gl.constexpr, NUM_NUMBERS: gl.constexpr,
 ):  # fmt: skip
-    """One warp: the rows of both warpgroups, then every tile of every head of the other side."""
+    """The copying warp: rows of both warpgroups, then all tiles of all heads of the other side."""
     own_x_desc, own_v_desc, x_desc, v_desc, numbers_desc = descriptors
     own_x_bufs, own_v_bufs = own_bufs
     x_bufs, v_bufs, numbers_bufs = ring_bufs
@@ -101,7 +101,7 @@ def _produce(
             slot = step % STAGES
             start = j * BLOCK
             barrier = ready.index(slot)
-            # A fresh barrier counts as having completed phase 1: the first round does not wait.
+            # A new barrier counts as having completed phase 1: the first round does not wait.
             mbarrier.wait(empty.index(slot), (step // STAGES & 1) ^ 1)
             mbarrier.expect(barrier, tile_bytes)
             for m in gl.static_range(TILE_MAPS):
@@ -119,7 +119,7 @@ def _produce(
 def _load_numbers(
     desc, bufs, barrier, i_b, i_head, start, slot, CHUNK: gl.constexpr, NUM_NUMBERS: gl.constexpr
 ):  # fmt: skip
-    """The numbers of a tile's queries from ``start`` on, which lie in one chunk."""
+    """Copy the numbers of a tile's queries from ``start`` on, which are all in one chunk."""
     first = start // CHUNK * (CHUNK * NUM_NUMBERS) + start % CHUNK
     for n in gl.static_range(NUM_NUMBERS):
         _load_tile(
@@ -131,10 +131,10 @@ def _load_numbers(
 def _limits(
     rows, ahead, num_keys, BY_KEYS: gl.constexpr, CAUSAL: gl.constexpr
 ):  # fmt: skip
-    """What :func:`_seen` compares: a key's first query, or the number of keys that a query sees.
+    """Argument of :func:`_seen`: a key's first query, or the number of keys that a query sees.
 
-    Causal means bottom-right aligned. Keys past the last are hidden: their logits are 0, and their
-    weights may be inf.
+    Causal masks are aligned bottom-right. Keys after the last key are hidden, as their logits are 0
+    and their weights may be inf.
     """
     if BY_KEYS:
         b_own = rows - ahead
@@ -155,7 +155,7 @@ def _consume(
     STAGES: gl.constexpr, HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr,
     NUM_NUMBERS: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup: its sums over all tiles, then its part of the output."""
+    """One multiplying warpgroup: its sums over all tiles, then its part of the output."""
     own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given = shared
     p_x, p_v, p_dq = pointers
     v_width: gl.constexpr = VALUE_DIM // 2 if EXCHANGE else VALUE_DIM
@@ -169,11 +169,11 @@ def _consume(
     rows = first_row + gl.arange(0, ROWS, layout=gl.SliceLayout(1, layout))
     b_own = _limits(rows, num_keys - num_queries, num_keys, BY_KEYS, CAUSAL)
     if not BY_KEYS:
-        begin = begin * 0  # as it is anyway: the compiler does not see it from here
+        begin = begin * 0  # begin is 0 here, which the compiler does not know
 
     mbarrier.wait(own_ready.index(0 if EXCHANGE else I_GROUP), 0)
     if WITH_Q:
-        # Their owner has waited for them; who reads a copy has to see its barrier all the same.
+        # The other warpgroup has waited for its keys, but every reader must wait for the barrier.
         mbarrier.wait(own_ready.index(1 - I_GROUP), 0)
         padding: gl.constexpr = 2 * ROWS
         head_sums = gl.cdiv(num_queries, padding) * (padding * 2 * HEAD_DIM)
@@ -238,7 +238,7 @@ def _store_sums(
 def _store(
     p_rows, b_sum, first_row, num_rows, stride, DTYPE: gl.constexpr, LAYOUT: gl.constexpr
 ):  # fmt: skip
-    """Write the rows that exist."""
+    """Write the existing rows of a sum."""
     rows = first_row + gl.arange(0, b_sum.shape[0], layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, b_sum.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     offsets = rows.to(gl.int64)[:, None] * stride + columns[None, :]
@@ -251,7 +251,7 @@ def _tiles(
     first_row, num_queries, num_keys, BY_KEYS: gl.constexpr, CAUSAL: gl.constexpr,
     NUM_ROWS: gl.constexpr, BLOCK: gl.constexpr,
 ):  # fmt: skip
-    """Tiles [begin, end) of queries that see some row, or of keys that some row sees."""
+    """Tiles [begin, end) of queries that see any of the rows, or of keys that any row sees."""
     ahead = num_keys - num_queries
     begin = first_row * 0
     if BY_KEYS:
@@ -272,7 +272,7 @@ def _allocate_tiles(
     NUM_GROUPS: gl.constexpr, OWN_MAPS: gl.constexpr, TILE_MAPS: gl.constexpr,
     STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr, BY_KEYS: gl.constexpr, WITH_X: gl.constexpr,
 ):  # fmt: skip
-    """Shared memory of the rows, and of the ring with the numbers."""
+    """Shared memory for the rows, and for the ring of tiles and their numbers."""
     own_x_bufs = _allocate(own_x_desc, NUM_GROUPS * OWN_MAPS)
     x_bufs = _allocate(x_desc, STAGES * TILE_MAPS)
     v_bufs = _allocate(v_desc, STAGES)
@@ -301,7 +301,7 @@ def _diff_attention_bwd_hopper_kernel(
     tile_maps: gl.constexpr = 1 if SHARED_KEYS and not BY_KEYS else 2
     row_groups: gl.constexpr = 1 if EXCHANGE else NUM_GROUPS
     turn: gl.constexpr = 2 if EXCHANGE else 1  # tiles
-    # The first keys and the last queries have the most to do under a causal mask.
+    # Under a causal mask the first keys and the last queries have most work: start with them.
     i_block = gl.program_id(0) if BY_KEYS else gl.num_programs(0) - 1 - gl.program_id(0)
     first_row = i_block * (ROWS * row_groups)
     i_own, i_b = gl.program_id(1), gl.program_id(2)
@@ -322,7 +322,7 @@ def _diff_attention_bwd_hopper_kernel(
         layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, BLOCK], x_desc.dtype)
         given_bufs = gl.allocate_shared_memory(x_desc.dtype, [num_tiles, ROWS, BLOCK], layout)
         given = _allocate_barriers(4 if EXCHANGE else STAGES, 1 if EXCHANGE else NUM_GROUPS)
-    # The copy engine, which arrives at the barriers, must see them initialised.
+    # Make the initialised barriers visible to the copy engine, which arrives at them.
     fence_async_shared()
     shared = (own_bufs, ring_bufs, given_bufs, own_ready, ready, empty, given)
     gl.warp_specialize([
@@ -351,7 +351,7 @@ def backward(
 
     Source: arXiv:2410.05258v2, Appendix G.
 
-    ``grad`` is that of the output; the others are arguments and results of
+    ``grad`` is the gradient of the output. All others are arguments and results of
     :func:`diffattn.ops.hopper.forward.forward`.
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
@@ -360,7 +360,7 @@ def backward(
     keys = k.unsqueeze(3) if shared_keys else k  # [B, S, Hkv, 1 or 2, D]
     numbers, dlam = numbers_of(dense_rows(grad), o, o2, lam, lse)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    sums = numbers  # read by no launch without dQ
+    sums = numbers  # a placeholder: launches that do not add to dQ read no sums
     deterministic = torch.are_deterministic_algorithms_enabled()
     for launch in launches(head_dim, value_dim, shared_keys, deterministic):
         constants = kernel_constants(

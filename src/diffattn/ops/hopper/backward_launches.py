@@ -1,41 +1,41 @@
-"""The launches of the Hopper backward: which gradients each makes, by which tiles."""
+"""The launches of the Hopper backward: their gradients, tiles and registers."""
 
 from dataclasses import dataclass
 
 from diffattn.ops.hopper.numbers import CHUNK, NUM_NUMBERS
 
 ROWS = CHUNK
-"""Rows of a warpgroup: of one product."""
+"""Rows of a warpgroup's matrix product."""
 NUM_GROUPS = 2
 _MOST_COLUMNS = 256
-"""Of a warpgroup's sums: a thread has 232 registers, and half the columns are sums of its own."""
+"""Most columns of a warpgroup's sums: 64 rows of 256 columns take 128 registers of each thread."""
 _REGISTERS, _REGISTERS_WITH_Q = (232, 40), (240, 24)
-"""Per thread that multiplies, and per thread that copies."""
+"""Registers of a thread that multiplies, and of a thread that copies."""
 MAX_REGISTERS = 168
-"""Per thread at entry: 12 warps of 168 are what 4 of 40 and 8 of 232, or 24 and 240, share out."""
+"""Registers per thread at launch: 12 warps * 168 = 4 * 40 + 8 * 232 = 4 * 24 + 8 * 240."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """One launch of the kernel: which gradients it makes."""
+    """One launch of the kernel. ``by_keys``: rows of a program are keys, not queries."""
 
     name: str
     by_keys: bool
     with_x: bool
-    """dK, or dQ where rows are queries."""
+    """Whether it computes the gradient of its rows: dK, or dQ if rows are queries."""
     with_v: bool
     exchange: bool = False
-    """Both warpgroups have the same rows and exchange what the other's sums need."""
+    """Whether both warpgroups have the same rows, and exchange parts of each other's operands."""
     with_q: bool = False
-    """dQ as well, to which every program by keys adds in float32, in any order."""
+    """Whether it also adds to dQ, in float32 and in an order that varies."""
 
     @property
     def num_rows(self) -> int:
-        """Rows of a program."""
+        """Number of rows of a program."""
         return ROWS if self.exchange else NUM_GROUPS * ROWS
 
     def width(self, head_dim: int, value_dim: int) -> int:
-        """Multiply-adds per query and key: of the scores, then of what they are for."""
+        """Multiply-adds per query-key pair: for scores and dQ, for dP and dK or dQ, and for dV."""
         per_x = 2 * head_dim + value_dim
         width = (2 + 2 * self.with_q) * head_dim
         return width + self.with_x * per_x + self.with_v * value_dim
@@ -54,7 +54,7 @@ _LAUNCHES = {
 def launches(
     head_dim: int, value_dim: int, shared_keys: bool, deterministic: bool
 ) -> tuple[Launch, ...]:
-    """The launches of a backward pass: as few as registers hold the sums of."""
+    """The launches of a backward pass: the fewest whose sums fit the registers."""
     if _columns(_LAUNCHES["dkv"], head_dim, value_dim, shared_keys) <= _MOST_COLUMNS:
         names = ["dkv", "dq"] if deterministic else ["one_pass"]
     else:
@@ -63,14 +63,14 @@ def launches(
 
 
 def _columns(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> int:
-    """Columns of a launch's sums."""
+    """Columns of a warpgroup's sums in a launch."""
     num_sums = 1 if shared_keys and launch.by_keys else 2
     return launch.with_x * num_sums * head_dim + launch.with_v * value_dim
 
 
 def tile(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> tuple[int, int]:
-    """Rows of a tile and slots of the ring: what the registers beside the sums hold."""
-    if launch.exchange:  # two tiles a turn
+    """Rows of a tile and slots of the ring: as many as fit the registers besides the sums."""
+    if launch.exchange:  # two tiles per turn
         return 32, 4
     narrow = _columns(launch, head_dim, value_dim, shared_keys) <= _MOST_COLUMNS // 2
     return (64, 2) if narrow or not launch.with_x else (32, 3)
@@ -93,6 +93,6 @@ def kernel_constants(
 
 
 def block_shapes(launch: Launch, head_dim: int, value_dim: int, block: int) -> list[list[int]]:
-    """Tiles of the kernel's descriptors: both of the rows' side, both of the other, the numbers."""
+    """Block shapes of the kernel's descriptors: two for rows, two for tiles, one for numbers."""
     sides = [[[1, n, 1, 1, head_dim], [1, n, 1, value_dim]] for n in (ROWS, block)]
     return [*sides[0], *sides[1], [1, 1, block if launch.by_keys else ROWS]]

@@ -1,14 +1,14 @@
-r"""Turns of the Hopper backward: what one warpgroup adds to its sums for a tile of the other side.
+r"""Turns of the Hopper backward: in a turn a warpgroup adds the terms of a tile to its sums.
 
-Where a warpgroup holds all sums of its rows (:func:`_fold`), weights and dS stay in the registers
-that the next products read. For dQ, which needs the keys of both, dS lies in shared memory as well:
-warpgroup m multiplies dS_m of both by their keys.
+If a warpgroup holds all sums of its rows (:func:`_fold`), weights and dS stay in registers, from
+which the next products read them. dQ needs the keys of both warpgroups, so dS is also stored in
+shared memory: warpgroup m multiplies dS_m of both warpgroups by their keys.
 
-At d 128 V1's dK1, dK2 and dV are twice what a warpgroup can hold. There both have the same 64 keys
-(:func:`_fold_exchanging`). They share scores by queries: of two tiles each makes S, dP,
-A1 - λ A2 and dS of one. They share sums by map and channel: warpgroup m adds to dK_m and to half m
-of dV. Each hands A1 - λ A2 and the other's dS over in the inputs' dtype, for products that read
-shared memory. No product is made twice.
+At d 128 V1's dK1, dK2 and dV need twice the registers of a warpgroup. Then both warpgroups have the
+same 64 keys (:func:`_fold_exchanging`). They divide scores by queries: each computes S, dP,
+A1 - λ A2 and dS of one of two tiles. They divide sums by map and channel: warpgroup m adds to dK_m
+and to half m of dV. Each passes A1 - λ A2 and the dS of the other's map on, through shared memory
+and in the inputs' dtype. No product is computed twice.
 """
 
 from triton.experimental import gluon
@@ -28,7 +28,7 @@ def _number(
     numbers_bufs, slot, N: gl.constexpr, BY_KEYS: gl.constexpr, I_GROUP: gl.constexpr,
     NUM_NUMBERS: gl.constexpr, LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Number ``N`` of the queries, which are the columns of a tile where rows are keys."""
+    """Number ``N`` of each query in a tile; queries are its columns if rows are keys."""
     axis: gl.constexpr = 0 if BY_KEYS else 1
     first = slot if BY_KEYS else I_GROUP
     b_number = numbers_bufs.index(first * NUM_NUMBERS + N).reshape([LENGTH])
@@ -37,13 +37,13 @@ def _number(
 
 @gluon.jit
 def _weights(b_s, b_lse, m_seen, scale_log2):
-    """A of a tile; a row without keys has +inf and weight 0."""
+    """A of a tile; a query without keys has ``b_lse`` +inf and weights 0."""
     return gl.exp2(gl.where(m_seen, b_s * scale_log2 - b_lse, float("-inf")))
 
 
 @gluon.jit
 def _seen(b_own, first, BLOCK: gl.constexpr, BY_KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Which queries see which keys, of a tile from column ``first`` on."""
+    """Mask of a tile whose first column is ``first``: which queries see which keys."""
     columns = first + gl.expand_dims(gl.arange(0, BLOCK, layout=gl.SliceLayout(0, LAYOUT)), 0)
     if BY_KEYS:
         m_seen = b_own <= columns
@@ -54,7 +54,7 @@ def _seen(b_own, first, BLOCK: gl.constexpr, BY_KEYS: gl.constexpr, LAYOUT: gl.c
 
 @gluon.jit
 def _own_tiles(own_bufs, i_rows, WITH_X: gl.constexpr, OWN_MAPS: gl.constexpr):
-    """Both maps' keys or queries of 64 rows, and V or dO."""
+    """K or Q of both maps for 64 rows, and V or dO."""
     x_bufs, v_bufs = own_bufs
     rows: gl.constexpr = x_bufs.shape[2]
     own_1 = x_bufs.index(i_rows * OWN_MAPS).reshape([rows, x_bufs.shape[5]])
@@ -67,7 +67,7 @@ def _own_tiles(own_bufs, i_rows, WITH_X: gl.constexpr, OWN_MAPS: gl.constexpr):
 
 @gluon.jit
 def _tile(ring_bufs, slot, TILE_MAPS: gl.constexpr):
-    """Both maps' queries or keys of a tile, and dO or V."""
+    """Q or K of both maps for a tile, and dO or V."""
     x_bufs, v_bufs, _ = ring_bufs
     block: gl.constexpr = x_bufs.shape[2]
     b_y1 = x_bufs.index(slot * TILE_MAPS).reshape([block, x_bufs.shape[5]])
@@ -77,7 +77,7 @@ def _tile(ring_bufs, slot, TILE_MAPS: gl.constexpr):
 
 @gluon.jit
 def _scores(own_tiles, b_y1, b_y2, b_u, WITH_X: gl.constexpr, LAYOUT: gl.constexpr):
-    """S of both maps of a tile and, where dK or dQ is made, dP; in flight."""
+    """S of both maps of a tile and, for dK or dQ, dP. The products are issued, not complete."""
     rows: gl.constexpr = own_tiles[0].shape[0]
     columns: gl.constexpr = b_u.shape[0]
     b_zeros = gl.zeros([rows, columns], gl.float32, layout=LAYOUT)
@@ -96,15 +96,15 @@ def _both_weights(
     BY_KEYS: gl.constexpr, WITH_X: gl.constexpr, NUM_NUMBERS: gl.constexpr,
     LENGTH: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """A1, and A2 or λ A2, while dP is in flight."""
-    # Products finish in the order of their issue.
+    """A1, and λ A2 if rows are keys, else A2. The product dP may still be running."""
+    # Products finish in the order of issue.
     b_s1 = warpgroup_mma_wait(num_outstanding=WITH_X + 1, deps=(b_s1,))
     b_lse1 = _number(numbers_bufs, slot, 0, BY_KEYS, I_GROUP, NUM_NUMBERS, LENGTH, LAYOUT)
     b_p1 = _weights(b_s1, b_lse1, m_seen, scale_log2)
     b_s2 = warpgroup_mma_wait(num_outstanding=WITH_X + 0, deps=(b_s2,))
     b_lse2 = _number(numbers_bufs, slot, 1, BY_KEYS, I_GROUP, NUM_NUMBERS, LENGTH, LAYOUT)
     b_p2 = _weights(b_s2, b_lse2, m_seen, scale_log2)
-    if BY_KEYS:  # else it is a factor of the row
+    if BY_KEYS:  # if rows are queries, λ multiplies the finished row
         b_p2 = b_p2 * _number(numbers_bufs, slot, 4, True, 0, NUM_NUMBERS, LENGTH, LAYOUT)
     return b_p1, b_p2
 
@@ -118,7 +118,7 @@ def _fold(
     STAGES: gl.constexpr, NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr,
     V_SUM: gl.constexpr,
 ):  # fmt: skip
-    """Add what the tiles [begin, end) of one head give; tile j comes in turn ``j + offset``."""
+    """Add the terms of tiles [begin, end) of one head; tile j is in turn ``j + offset``."""
     X_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, X_SUM, k_width=2)
     V_LAYOUT: gl.constexpr = gl.DotOperandLayout(0, V_SUM, k_width=2)
     numbers_bufs = ring_bufs[2]
@@ -160,7 +160,7 @@ def _fold(
                 b_dq = _multiply_keys(own_bufs[0], given_bufs, slot, I_GROUP, OWN_MAPS, LAYOUT)
             if OWN_MAPS == 2:
                 b_x2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x2,))
-            # What lies in registers is read until here as well.
+            # Until here the products also read dS in registers.
             b_x1, b_ds1, b_ds2 = warpgroup_mma_wait(num_outstanding=0, deps=(b_x1, b_ds1, b_ds2))
         if WITH_V:
             b_v, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_v, b_p))
@@ -174,7 +174,7 @@ def _fold(
 
 @gluon.jit
 def _put(b_ds, bufs, i, WITH_Q: gl.constexpr, LAYOUT: gl.constexpr):
-    """dS as an operand in registers and, for dQ, in shared memory as well."""
+    """dS as an operand in registers; for dQ it is also stored in shared memory."""
     b_ds = b_ds.to(bufs.dtype)
     if WITH_Q:
         bufs.index(i).store(b_ds)
@@ -186,7 +186,7 @@ def _multiply_keys(
     own_x_bufs, given_bufs, slot, I_GROUP: gl.constexpr, OWN_MAPS: gl.constexpr,
     LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """dQ of map m, transposed, from the keys of both warpgroups, by warpgroup m; in flight."""
+    """Issue dQ of map m, transposed, from the keys of both warpgroups, in warpgroup m."""
     rows: gl.constexpr = own_x_bufs.shape[2]
     head_dim: gl.constexpr = own_x_bufs.shape[5]
     block: gl.constexpr = given_bufs.shape[2]
@@ -201,7 +201,7 @@ def _multiply_keys(
 
 @gluon.jit
 def _add(p_dq, b_dq, I_GROUP: gl.constexpr, LAYOUT: gl.constexpr):
-    """Add to this warpgroup's map in the sums ``[2, D, BLOCK]`` of a tile."""
+    """Add to this warpgroup's map in the sums ``[2, D, BLOCK]`` of a tile, by atomics."""
     head_dim: gl.constexpr = b_dq.shape[0]
     block: gl.constexpr = b_dq.shape[1]
     channels = I_GROUP * head_dim + gl.arange(0, head_dim, layout=gl.SliceLayout(1, LAYOUT))
@@ -211,16 +211,16 @@ def _add(p_dq, b_dq, I_GROUP: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def _give(buf, barrier, b_tile):
-    """Hand a tile to the other warpgroup, whose products read it."""
+    """Store a tile in shared memory, for products of the other warpgroup."""
     buf.store(b_tile)
     _announce(barrier)
 
 
 @gluon.jit
 def _announce(barrier):
-    """Say that this warpgroup has stored all of its tile."""
+    """Arrive at a barrier after all threads of this warpgroup have stored their tile."""
     fence_async_shared()
-    # Every thread has stored before one of them says so.
+    # All threads must have stored before one of them arrives.
     _sync_warpgroup()
     mbarrier.arrive(barrier, count=1)
 
@@ -232,7 +232,7 @@ def _fold_exchanging(
     I_GROUP: gl.constexpr, BLOCK: gl.constexpr, STAGES: gl.constexpr, VALUE_DIM: gl.constexpr,
     NUM_NUMBERS: gl.constexpr, LAYOUT: gl.constexpr, X_SUM: gl.constexpr, V_SUM: gl.constexpr,
 ):  # fmt: skip
-    """As :func:`_fold`, a warpgroup's part of the sums, for two tiles per turn."""
+    """As :func:`_fold`, for this warpgroup's part of the sums, with two tiles per turn."""
     x_bufs, v_bufs, numbers_bufs = ring_bufs
     dtype: gl.constexpr = x_bufs.dtype
     head_dim: gl.constexpr = b_x.shape[1]
@@ -242,7 +242,7 @@ def _fold_exchanging(
         near = i % STAGES + I_GROUP  # the slots of both tiles
         far = i % STAGES + 1 - I_GROUP
         mbarrier.wait(ready.index(near), i // STAGES & 1)
-        # It is 0. Addresses cannot be formed before the loop, for which there are no registers.
+        # It is 0. The compiler cannot compute addresses before the loop and keep them in registers.
         zero = i + num_queries >> 31
         own_tiles = _own_tiles(own_bufs, zero, True, 2)
         b_q1, b_q2, b_do = _tile(ring_bufs, near, 2)
@@ -253,7 +253,7 @@ def _fold_exchanging(
             LAYOUT,
         )  # fmt: skip
         b_p = (b_p1 - b_p2).to(dtype)
-        before = i + STAGES - 2  # Both have left that turn: what was given in it has been read.
+        before = i + STAGES - 2  # Both warpgroups must have read what the last turn exchanged.
         mbarrier.wait(empty.index(before % STAGES), (before // STAGES & 1) ^ 1)
         _give(given_bufs.index(I_GROUP), given.index(I_GROUP), b_p)
         b_p = gl.convert_layout(b_p, gl.DotOperandLayout(0, V_SUM, k_width=2))
@@ -268,7 +268,7 @@ def _fold_exchanging(
         _give(given_bufs.index(2 + I_GROUP), given.index(2 + I_GROUP), b_given)
         b_kept = gl.convert_layout(b_kept, gl.DotOperandLayout(0, X_SUM, k_width=2))
         b_x = warpgroup_mma(b_kept, b_q2 if I_GROUP else b_q1, b_x, is_async=True)
-        # It is over when the other gives; who reads a copy has to see its barrier all the same.
+        # The copy is complete by now, but a reader must have waited for its barrier.
         mbarrier.wait(ready.index(far), i // STAGES & 1)
         mbarrier.wait(given.index(1 - I_GROUP), i // 2 & 1)
         b_do = v_bufs.index(far).reshape([BLOCK, VALUE_DIM]).slice(I_GROUP * width, width, 1)

@@ -1,13 +1,13 @@
-"""Forward for Hopper that takes map 2 and then map 1 of 128 or 192 queries. Compiled, never run.
+"""Forward for Hopper that computes map 2, then map 1, of 128 or 192 queries. Compiled, never run.
 
-:mod:`~diffattn.ops.hopper.forward` gives each warpgroup a map of 64 queries. Here each warpgroup
-has 64 queries of its own and goes over the keys once per map, so that a tile of K or V serves two
-or three times as many queries. The warpgroups take turns at the tensor cores, the keys of a step
-are copied before the values of the step before, and programs start by their length. O2 waits in
-global memory, where it is saved anyway. ``docs/records/hopper_forward.md`` has the counts.
+In :mod:`~diffattn.ops.hopper.forward` each warpgroup computes one map of the same 64 queries. Here
+each computes both maps of 64 different queries, in one loop over the keys per map. So a tile of K
+or V serves two or three times as many queries. Warpgroups take turns at the tensor cores. Keys of a
+step are copied before the values of the previous step. The longest programs start first. O2 is kept
+in global memory, where it is saved anyway. ``docs/records/hopper_forward.md`` has the counts.
 
-Barriers are those of that module, with one arrival per warpgroup for K and V. Of ``turns`` each
-warpgroup has one, which the warpgroup before it completes when it has ordered its products.
+Barriers are as in that module, with one arrival per warpgroup for K and V. ``turns`` has a barrier
+per warpgroup, which the previous warpgroup completes after it has issued its products.
 """
 
 import triton
@@ -32,9 +32,9 @@ from diffattn.ops.triton.configs import FP_FUSION
 
 BLOCK_KEYS = 64
 MAX_REGISTERS = {64: 128, 128: 168}
-"""Per thread at entry, per head_dim: 16 or 12 warps share out what the multiprocessor has."""
+"""head_dim -> registers per thread at launch, for 16 or 12 warps on a multiprocessor."""
 L2_BYTES = 32 * 2**20
-"""Keys and values of the heads whose programs start together, at most: they are to stay in L2."""
+"""Most bytes of keys and values of the heads whose programs start together, to stay in L2."""
 
 
 @gluon.jit
@@ -42,7 +42,7 @@ def _produce(
     produced, GROUPS: gl.constexpr, SHARED_KEYS: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp: Q of both maps, then the keys of map 2 and of map 1, each with all of V."""
+    """The copying warp: Q of both maps, then K2 with all of V, then K1 with all of V."""
     descriptors, shared, i_b, i_h, i_kv, first_query, num_blocks = produced
     q_desc, k_desc, v_desc = descriptors
     q_bufs, k_bufs, v_bufs, q_ready, k_ready, v_ready, k_empty, v_empty, _ = shared
@@ -55,7 +55,7 @@ def _produce(
         if step < 2 * num_blocks:
             slot = step % STAGES
             k_map = 0 if SHARED_KEYS else 1 - step // num_blocks
-            # A fresh barrier counts as having completed phase 1: the first round does not wait.
+            # A new barrier counts as having completed phase 1: the first round does not wait.
             mbarrier.wait(k_empty.index(slot), (step // STAGES & 1) ^ 1)
             mbarrier.expect(k_ready.index(slot), k_desc.block_type.nbytes)
             corner = [i_b, step % num_blocks * BLOCK_KEYS, i_kv, k_map, 0]
@@ -74,9 +74,9 @@ def _consume(
     shared, pointers, sizes, scale_log2, GROUP: gl.constexpr, GROUPS: gl.constexpr,
     CAUSAL: gl.constexpr, INFERENCE: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup: both maps of its queries.
+    """One multiplying warpgroup: both maps of its queries.
 
-    Pointers stand at this batch row and head. In inference O2 waits in the place of the output.
+    Pointers point to this batch row and head. In inference O2 is kept in the memory of the output.
     """
     stride_lt, stride_o, first_query, num_queries, num_keys, num_blocks = sizes
     q_bufs, k_bufs, v_bufs, q_ready, k_ready, v_ready, k_empty, v_empty, turns = shared
@@ -92,7 +92,7 @@ def _consume(
     if CAUSAL:  # bottom-right aligned
         b_last = gl.minimum(num_keys, s_queries + num_keys - num_queries + 1)
         seen_by_all = gl.minimum(num_keys, first_query + num_keys - num_queries + 1)
-    # The last warpgroup may see more than num_blocks, which end with the last query.
+    # At most the blocks that are copied.
     num_full = gl.minimum(gl.maximum(seen_by_all, 0) // BLOCK_KEYS, num_blocks)
 
     p_out, p_o2, p_lse, p_lam = pointers
@@ -112,8 +112,8 @@ def _consume(
             p_sums = p_lse + (1 - i) * num_queries + s_queries
             gl.store(p_sums, b_lse, mask=s_queries < num_queries)
         b_out = b_acc * gl.convert_layout(1.0 / b_sum, gl.SliceLayout(1, o_layout))[:, None]
-        # The shift gives 0. It depends on the pass, so that the compiler cannot form the addresses
-        # before the passes and hold them through the loops, for which there are no registers.
+        # The shift gives 0. As it depends on the pass, the compiler cannot compute the addresses
+        # before the loops and keep them in registers, of which there are too few.
         rows = gl.arange(0, block_queries, layout=gl.SliceLayout(1, o_layout))
         rows += num_queries + i >> 31
         mask = rows < num_queries - first_query
@@ -122,7 +122,7 @@ def _consume(
             gl.store(p_kept, b_out.to(q_bufs.dtype), mask=mask[:, None])
         else:
             b_lam = gl.load(p_lam + rows * stride_lt, mask=mask, other=0.0)
-            # Each thread reads what it has written itself.
+            # Each thread reads only numbers that it has written, so no barrier is needed.
             b_o2 = gl.load(p_kept, mask=mask[:, None], other=0.0).to(gl.float32)
             b_out = b_out - b_lam[:, None] * b_o2
             p_row = (p_out + rows * stride_o)[:, None] + values
@@ -138,9 +138,9 @@ def _diff_attention_fwd_by_map_kernel(
     BLOCK_KEYS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """What ``_diff_attention_fwd_hopper_kernel`` gives, for ``GROUPS`` blocks of queries.
+    """Results of ``_diff_attention_fwd_hopper_kernel``, for ``GROUPS`` blocks of queries.
 
-    Grid ``(query blocks · H · B,)``: of ``section`` heads at a time, the longest programs first.
+    Grid ``(query blocks · H · B,)``: ``section`` heads at a time, and the longest programs first.
     """
     tile: gl.constexpr = GROUPS * BLOCK_QUERIES
     query_blocks = gl.cdiv(num_queries, tile)
@@ -158,7 +158,7 @@ def _diff_attention_fwd_by_map_kernel(
     seen = num_keys
     if CAUSAL:
         seen = gl.minimum(num_keys, first_query + tile + num_keys - num_queries)
-    # A block of queries that sees no key takes block 0, all hidden: no second way to an output.
+    # A block of queries that sees no key still reads block 0, hidden, to need no special case.
     num_blocks = gl.maximum(gl.cdiv(gl.maximum(seen, 0), BLOCK_KEYS), 1)
 
     shared = (
@@ -167,7 +167,7 @@ def _diff_attention_fwd_by_map_kernel(
         _allocate_barriers(STAGES, 1), _allocate_barriers(STAGES, GROUPS),
         _allocate_barriers(STAGES, GROUPS), _allocate_barriers(GROUPS, 1),
     )  # fmt: skip
-    # The copy engine, which arrives at the barriers, must see them initialised.
+    # Make the initialised barriers visible to the copy engine, which arrives at them.
     fence_async_shared()
     stride_o = num_heads * VALUE_DIM
     sizes = (stride_lt, stride_o, first_query, num_queries, num_keys, num_blocks)
@@ -184,7 +184,7 @@ def _run_warps(
     SHARED_KEYS: gl.constexpr, INFERENCE: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Run two or three warpgroups that multiply, and a warp that copies."""
+    """Run two or three multiplying warpgroups, and a copying warp."""
     if GROUPS == 2:
         gl.warp_specialize([
             (_consume, (shared, pointers, sizes, scale_log2,

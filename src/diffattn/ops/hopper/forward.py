@@ -1,19 +1,19 @@
 """Warp-specialised forward for Hopper (compute capability 9.0).
 
-One warp copies tiles with the tensor memory accelerator; one warpgroup per map multiplies them, so
-that a map's accumulator has the registers of four warps to itself and each tile of V serves both
-maps. At the end map 2 hands its normalised O2 to map 1 through shared memory. What is saved equals
-what :mod:`~diffattn.ops.triton.forward` saves, so the same backward follows.
+One warp copies tiles with the tensor memory accelerator, and one warpgroup per map multiplies them.
+So a map's accumulator has the registers of four warps, and each tile of V serves both maps. At the
+end the warpgroup of map 2 passes its normalised O2 to that of map 1 through shared memory. The same
+tensors are saved as by :mod:`~diffattn.ops.triton.forward`, so its backward pass can follow.
 
-It was right on an H200. ``tests/ops/triton/test_hopper.py`` runs its source in Python, which covers
-masks, softmax and barriers, not layouts or registers.
+Its results were correct on an H200. ``tests/ops/triton/test_hopper.py`` runs its source in Python,
+which tests masks, softmax and barriers, but not layouts and registers.
 
-Barriers, all of them single-use per phase; phase p of ring slot ``j % STAGES`` is ``j // STAGES``:
+Tile j uses slot ``j % STAGES`` of a ring of buffers, in phase ``j // STAGES`` of its barriers:
 
-- ``ready``: one arrival by the producer, which also announces the bytes; complete when they lie in
+- ``ready``: one arrival by the producer, with the number of bytes; complete when they are in
   shared memory. One per map and slot for K, one per slot for V, one per map for Q.
 - ``empty``: one arrival by each reader, 1 for K and 2 for V, after the products that read the slot.
-- ``handed_over``: one arrival by map 2, when O2 lies in shared memory.
+- ``handed_over``: one arrival by map 2, when O2 is in shared memory.
 """
 
 import torch
@@ -38,19 +38,19 @@ _load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_gl
 
 LOG2_E = 1.4426950408889634
 BLOCK_QUERIES = 64
-"""Rows of one warpgroup product; two of them would not leave registers for the accumulator."""
+"""Queries per warpgroup, the rows of one product: with twice as many, registers do not suffice."""
 TILES = {64: (128, 2), 128: (64, 2)}
-"""Keys per tile and slots of the ring, per head_dim: what 227 KiB hold beside Q and O2."""
+"""head_dim -> keys per tile and slots of the ring, to fit 227 KiB together with Q and O2."""
 _CONSUMER_REGISTERS = 240
 _PRODUCER_REGISTERS = 24
 MAX_REGISTERS = 168
-"""Per thread at entry: 12 warps of 168 are what 4 of 24 and 8 of 240 share out."""
+"""Registers per thread at launch: 12 warps * 168 = 4 * 24 + 8 * 240."""
 _GL_DTYPES = {torch.float16: gl.float16, torch.bfloat16: gl.bfloat16}
 
 
 @gluon.jit
 def _allocate(desc, num_tiles: gl.constexpr):
-    """Shared memory of ``num_tiles`` tiles."""
+    """Shared memory for ``num_tiles`` tiles."""
     shape: gl.constexpr = [num_tiles] + desc.block_shape  # noqa: RUF005  Gluon knows no star here
     return gl.allocate_shared_memory(desc.dtype, shape, desc.layout)
 
@@ -62,7 +62,7 @@ def _produce(
     i_b, i_h, i_kv, first_query, num_blocks,
     SHARED_KEYS: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp: both tiles of Q, then K1, K2 and V of every block of keys."""
+    """The copying warp: both tiles of Q, then K1, K2 and V of every block of keys."""
     q_desc, k_desc, v_desc = descriptors
     k2_map: gl.constexpr = 0 if SHARED_KEYS else 1
     for i_map in gl.static_range(2):
@@ -72,7 +72,7 @@ def _produce(
         )
     for j in range(num_blocks):
         slot = j % STAGES
-        # A fresh barrier counts as having completed phase 1: the first round does not wait.
+        # A new barrier counts as having completed phase 1: the first round does not wait.
         free = (j // STAGES & 1) ^ 1
         start = j * BLOCK_KEYS
         mbarrier.wait(k1_empty.index(slot), free)
@@ -92,13 +92,13 @@ def _weights(
     MASKED: gl.constexpr, BLOCK_KEYS: gl.constexpr, DTYPE: gl.constexpr,
     S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """One step of the online softmax: weights in ``DTYPE``, new maximum and sum, and the shrink
-    of what came before."""
+    """One step of the online softmax: weights in ``DTYPE``, new maximum and sum, and the factor
+    that rescales earlier results."""
     if MASKED:
         keys = start + gl.arange(0, BLOCK_KEYS, layout=gl.SliceLayout(0, S_LAYOUT))
         b_s = gl.where(keys[None, :] < b_last[:, None], b_s, float("-inf"))
     b_max_new = gl.maximum(b_max, gl.max(b_s, axis=1) * scale_log2)
-    # A row that has seen no key keeps -inf, and -inf - -inf would be NaN.
+    # A row without a visible key so far has maximum -inf, and -inf - -inf would be NaN.
     b_base = gl.where(b_max_new == float("-inf"), 0.0, b_max_new)
     b_shrink = gl.exp2(b_max - b_base)
     b_p = gl.exp2(b_s * scale_log2 - b_base[:, None])
@@ -114,13 +114,13 @@ def _fold(
     S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr, O_ROWS: gl.constexpr,
     base=0, turns=None, GROUP: gl.constexpr = 0, GROUPS: gl.constexpr = 1,
 ):  # fmt: skip
-    """Blocks [begin, end) of keys, at least one block having been before.
+    """Blocks [begin, end) of keys; an earlier block must have been computed.
 
-    The order allows the softmax of block j beside the product of block j − 1 with V. The assembler
-    moves the second wait up behind the first, before most of it
-    (docs/reference/numerics.md): what runs beside a softmax is the other map's warpgroup.
-    Between them ``GROUPS`` warpgroups that take ``turns`` have a third wait, which is over when it
-    begins and which no instruction crosses. ``base`` blocks went through the ring before block 0.
+    The order allows the softmax of block j to overlap the product of block j − 1 with V. But the
+    assembler moves the second wait up, right after the first (docs/reference/numerics.md). So the
+    softmax overlaps only with work of the other map's warpgroup. With ``GROUPS`` above 1 there is a
+    third wait in between. It never blocks, but the assembler moves no instruction across it.
+    ``base`` is the number of blocks that used the ring before block 0.
     """
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]
@@ -140,7 +140,7 @@ def _fold(
         b_acc = warpgroup_mma(b_p, b_v, b_acc, is_async=True)
         if GROUPS > 1:
             mbarrier.arrive(turns.index((GROUP + 1) % GROUPS), count=1)
-        # Products finish in the order of their issue: one left means that the logits are there.
+        # Products finish in the order of issue: with one outstanding, the logits are complete.
         b_s = warpgroup_mma_wait(num_outstanding=1, deps=(b_s,))
         mbarrier.arrive(k_empty.index(slot), count=1)
         b_p_next, b_max, b_sum, b_shrink = _weights(
@@ -149,7 +149,7 @@ def _fold(
         )  # fmt: skip
         if GROUPS > 1:
             mbarrier.wait(v_ready.index(before), (step - 1) // STAGES & 1)
-        # The weights in registers are read until here as well.
+        # Until here the product also reads the weights in registers.
         b_acc, b_p = warpgroup_mma_wait(num_outstanding=0, deps=(b_acc, b_p))
         mbarrier.arrive(v_empty.index(before), count=1)
         b_acc = b_acc * gl.convert_layout(b_shrink, O_ROWS)[:, None]
@@ -163,7 +163,7 @@ def _attend(
     scale_log2, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, S_LAYOUT: gl.constexpr,
     O_LAYOUT: gl.constexpr, base=0, turns=None, GROUP: gl.constexpr = 0, GROUPS: gl.constexpr = 1,
 ):  # fmt: skip
-    """One map over all keys: output times the rows' sums, sums, and their logarithms in base 2."""
+    """One map over all keys: output times row sums, row sums, and their logarithms in base 2."""
     dtype: gl.constexpr = q_buf.dtype
     block_queries: gl.constexpr = q_buf.shape[1]
     value_dim: gl.constexpr = v_bufs.shape[4]
@@ -210,9 +210,9 @@ def _consume(
     BLOCK_QUERIES: gl.constexpr, BLOCK_KEYS: gl.constexpr,
     HEAD_DIM: gl.constexpr, VALUE_DIM: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warpgroup: the softmax of one map over all keys, then its part of the output.
+    """One multiplying warpgroup: one map over all keys, then its part of the output.
 
-    Pointers stand at this batch row and head. ``num_full`` blocks are seen whole by every query.
+    Pointers point to this batch row and head. Every query sees all keys of ``num_full`` blocks.
     """
     dtype: gl.constexpr = q_bufs.dtype
     s_layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BLOCK_KEYS, 16])
@@ -247,7 +247,7 @@ def _first_block(
     BLOCK_KEYS: gl.constexpr, DTYPE: gl.constexpr, S_LAYOUT: gl.constexpr, P_LAYOUT: gl.constexpr,
     slot=0, phase=0,
 ):  # fmt: skip
-    """Weights, maximum and sum of block 0, which comes first by itself: no product with V yet."""
+    """Weights, maximum and sum of block 0, which has no earlier product with V to overlap."""
     block_queries: gl.constexpr = b_q.shape[0]
     head_dim: gl.constexpr = b_q.shape[1]
     mbarrier.wait(k_ready.index(slot), phase)
@@ -271,14 +271,14 @@ def _store(
     MAP: gl.constexpr, INFERENCE: gl.constexpr, BLOCK_QUERIES: gl.constexpr,
     VALUE_DIM: gl.constexpr, DTYPE: gl.constexpr, O_LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Map 2 hands O2 over, map 1 subtracts it and writes O."""
+    """Map 2 passes O2 on; map 1 subtracts it and writes O."""
     queries = first_query + gl.arange(0, BLOCK_QUERIES, layout=gl.SliceLayout(1, O_LAYOUT))
     values = gl.arange(0, VALUE_DIM, layout=gl.SliceLayout(0, O_LAYOUT))
     offsets = queries.to(gl.int64)[:, None] * stride_o + values[None, :]
     m_queries = queries < num_queries
     if MAP == 1:
         o2_buf.store(b_acc)
-        # Every thread has stored before one of them says so.
+        # All threads must have stored before one of them arrives at the barrier.
         _sync_warpgroup()
         mbarrier.arrive(handed_over.index(0), count=1)
         if not INFERENCE:
@@ -292,7 +292,7 @@ def _store(
 
 @gluon.jit
 def _allocate_barriers(num: gl.constexpr, count: gl.constexpr):
-    """``num`` barriers in shared memory that ``count`` arrivals complete."""
+    """``num`` barriers in shared memory, each completed by ``count`` arrivals."""
     barriers = gl.allocate_shared_memory(gl.int64, [num, 1], mbarrier.MBarrierLayout())
     for i in gl.static_range(num):
         mbarrier.init(barriers.index(i), count=count)
@@ -308,8 +308,8 @@ def _diff_attention_fwd_hopper_kernel(
     BLOCK_QUERIES: gl.constexpr, BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """O ``[B, T, H, Dv]``; for the gradients O2 and the logs of the rows' sums ``[B, H, 2, T]``, in
-    base 2.
+    """O ``[B, T, H, Dv]``; for gradients also O2, and the logarithms in base 2 of the row sums
+    ``[B, H, 2, T]``.
 
     Grid ``(query blocks, H, B)``.
     """
@@ -329,7 +329,7 @@ def _diff_attention_fwd_hopper_kernel(
     if CAUSAL:
         seen_by_all = gl.minimum(num_keys, first_query + num_keys - num_queries + 1)
         seen = gl.minimum(num_keys, first_query + BLOCK_QUERIES + num_keys - num_queries)
-    # A block of queries that sees no key takes block 0, all hidden: no second way to an output.
+    # A block of queries that sees no key still reads block 0, hidden, to need no special case.
     num_blocks = gl.maximum(gl.cdiv(gl.maximum(seen, 0), BLOCK_KEYS), 1)
     num_full = gl.maximum(seen_by_all, 0) // BLOCK_KEYS
 
@@ -350,7 +350,7 @@ def _run_warps(
     BLOCK_KEYS: gl.constexpr, STAGES: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
     PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Allocate buffers and barriers, then run a warpgroup for each map and a warp that copies."""
+    """Allocate buffers and barriers, then run a warpgroup for each map and a copying warp."""
     q_bufs = _allocate(q_desc, 2)
     k1_bufs = _allocate(k_desc, STAGES)
     k2_bufs = _allocate(k_desc, STAGES)
@@ -367,7 +367,7 @@ def _run_warps(
     k2_empty = _allocate_barriers(STAGES, 1)
     v_empty = _allocate_barriers(STAGES, 2)
     handed_over = _allocate_barriers(1, 1)
-    # The copy engine, which arrives at the barriers, must see them initialised.
+    # Make the initialised barriers visible to the copy engine, which arrives at them.
     fence_async_shared()
 
     gl.warp_specialize(
@@ -413,8 +413,8 @@ def forward(
         v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}.
         lam: λ, float32, broadcastable to ``[B, T, H]``.
         scale: s, above 0.
-        causal: Bottom-right aligned.
-        inference: Write the output alone: the rest serves the gradients.
+        causal: Hide key j from query i when ``j > i + S - T``.
+        inference: Write only the output; all else is for gradients.
 
     Returns:
         O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
@@ -440,7 +440,7 @@ def forward(
 def prepare(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, block_keys: int, inference: bool
 ) -> tuple[list[TensorDescriptor], tuple[Tensor, Tensor, Tensor], Tensor]:
-    """Descriptors of Q, K and V, memory for O, O2 and the logarithms, and λ ``[B, T, H]``."""
+    """Descriptors of Q, K and V; memory for O, O2 and log row sums; and λ ``[B, T, H]``."""
     batch, num_queries, num_heads, _, head_dim = q.shape
     value_dim = v.shape[-1]
     shapes = block_shapes(head_dim, value_dim, block_keys)
@@ -455,7 +455,7 @@ def prepare(
 
 
 def _descriptor(x: Tensor, block_shape: list[int]) -> TensorDescriptor:
-    """Describe ``x`` to the copy engine, which takes addresses and strides of 16 bytes."""
+    """A descriptor of ``x``, or of a copy if its address or strides are no multiple of 16 bytes."""
     per_16_bytes = 16 // x.element_size()
     fits = x.stride(-1) == 1 and x.data_ptr() % 16 == 0
     for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
@@ -496,5 +496,5 @@ def block_shapes(head_dim: int, value_dim: int, block_keys: int) -> dict[str, li
 
 
 def shared_layout(block_shape: list[int], dtype: gl.dtype) -> gl.NVMMASharedLayout:
-    """How a tile lies in shared memory."""
+    """The layout of a tile in shared memory."""
     return gl.NVMMASharedLayout.get_default_for(block_shape, dtype)

@@ -1,4 +1,4 @@
-"""What the Hopper backward reads of every query beside its vectors, side by side."""
+"""Five numbers per query and head that the Hopper backward reads: row sums, D1, D2 and λ."""
 
 import triton
 import triton.language as tl
@@ -8,11 +8,11 @@ from diffattn.ops.triton.launch import num_blocks
 from diffattn.ops.triton.launcher import run_kernel
 
 NUM_NUMBERS = 5
-"""Per query and head: the logs of both sums in base 2, D1, D2 and λ."""
+"""Per query and head: the logarithms in base 2 of both maps' row sums, D1, D2 and λ."""
 CHUNK = 64
-"""Queries whose numbers lie together: a tile's numbers have fixed distances."""
+"""Queries whose numbers are stored together, so that a tile's numbers have fixed distances."""
 _PADDING = 2 * CHUNK
-"""Of the queries: rows of a program of the backward."""
+"""T is padded to a multiple of this, the rows of one program of the backward."""
 _BLOCK = 32
 
 
@@ -25,7 +25,7 @@ def _numbers_kernel(
 ):  # fmt: skip
     """The numbers ``[B, H, padded T / 64, 5, 64]`` and dλ = -D2 ``[B, T, H]``.
 
-    D2 = rowsum(dO O2), D1 = rowsum(dO O) + λ D2. Past the last query +inf makes every weight 0.
+    D2 = rowsum(dO O2), D1 = rowsum(dO O) + λ D2. A log sum of +inf in the padding makes weights 0.
     """
     i_head = tl.program_id(1).to(tl.int64)
     i_batch = tl.program_id(2).to(tl.int64)

@@ -1,4 +1,4 @@
-"""dQ of the Hopper backward that goes over the keys once: sums in float32, and their cast."""
+"""dQ of the one-pass Hopper backward: memory for its float32 sums, and their cast to dQ's dtype."""
 
 import triton
 import triton.language as tl
@@ -8,7 +8,7 @@ from diffattn.ops.triton.launcher import run_kernel
 
 
 def zero_sums(numbers: Tensor, head_dim: int, block: int) -> Tensor:
-    """Zeros for dQ of every tile of ``block`` queries: ``[B, H, tiles, 2, D, block]``, float32."""
+    """Float32 zeros to sum dQ of tiles of ``block`` queries: ``[B, H, tiles, 2, D, block]``."""
     batch, num_heads, num_chunks, _, chunk = numbers.shape
     num_tiles = num_chunks * chunk // block
     return numbers.new_zeros(batch, num_heads, num_tiles, 2, head_dim, block)
@@ -19,7 +19,7 @@ def _cast_sums_kernel(
     p_sums, p_dq, num_queries, num_heads, scale,
     HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """dQ ``[B, T, H, 2, D]``. Grid ``(tiles, H, B)``."""
+    """dQ ``[B, T, H, 2, D]`` from the sums of all tiles. Grid ``(tiles, H, B)``."""
     i_tile, i_head, i_batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     b_channels = tl.arange(0, 2 * HEAD_DIM)[:, None]
     b_queries = tl.arange(0, BLOCK)[None, :]

@@ -54,26 +54,26 @@ class Backend:
     devices: tuple[str, ...] | None = None
     """Device types; ``None``: every device of PyTorch."""
     least_capability: tuple[int, int] | None = None
-    """Compute capability that CUDA devices need; ``None``: any."""
+    """Lowest compute capability of CUDA devices on which it runs; ``None``: any."""
     most_capability: tuple[int, int] | None = None
-    """The last one it runs on; ``None``: no last one."""
+    """Highest compute capability on which it runs; ``None``: no limit."""
     dtypes: tuple[str, ...] = _ALL_FLOATS
-    """Names of PyTorch's dtypes."""
+    """Names of the dtypes that it accepts, without ``torch.``."""
     widths: str = "any"
-    """The head and value widths it accepts, in words."""
+    """The head and value widths it accepts, in words for a message."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
     gradient: str = "first order"
-    """``"first order"``, ``"any order"`` or ``"none"``."""
+    """Which derivatives it has: ``"first order"``, ``"any order"`` or ``"none"``."""
     no_gradient_on: tuple[str, ...] = ()
-    """Device types where it runs, but gives no gradient."""
+    """Device types on which it runs without a gradient."""
     max_queries: int | None = None
-    """In tokens; ``None``: no limit."""
+    """Largest T, in tokens; ``None``: no limit."""
     opaque: bool = False
-    """Whether PyTorch cannot look into it, as transforms must."""
+    """Whether ``torch.func`` transforms cannot trace it: a registered operator or FlexAttention."""
     reads_in_place: bool = False
-    """Without a gradient K and V are never copied, so they must be finite at keys nobody sees."""
+    """Whether K and V are not copied for calls without a gradient: unseen keys stay as they are."""
     available: Callable[[], str | None] = lambda: None
-    """Why it cannot run on this machine at all, or ``None``."""
+    """Function that returns why it cannot run on this machine, or ``None`` if it can."""
 
     def refuses(self, inputs: Inputs) -> str | None:
         """The reason why the backend cannot run these inputs, or ``None``."""
@@ -235,7 +235,7 @@ def table(op: str) -> tuple[Backend, ...]:
 
 
 def resolve(op: str, name: str, inputs: Inputs) -> str:
-    """The backend that runs ``inputs``: the named one or nothing, or the choice of ``auto``.
+    """The name of the backend that runs ``inputs``: ``name`` itself, or the choice of ``auto``.
 
     Args:
         op: For example ``"diff_attention"``.
@@ -265,17 +265,18 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
 
 
 def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
-    """Whether K and V of a call that ``name`` runs may be copied at no cost that counts."""
+    """Whether K and V may be copied for this call: always, unless the backend reads them in place
+    and no gradient is needed."""
     return inputs.needs_gradient or not _known_row(op, name).reads_in_place
 
 
 def is_opaque(op: str, name: str) -> bool:
-    """Whether a backend is a registered operator."""
+    """Whether a backend is a registered operator or FlexAttention; see :class:`Backend`."""
     return _known_row(op, name).opaque
 
 
 def _row(op: str, name: str) -> Backend | None:
-    """The row of a name, ``None`` if there is none."""
+    """The backend called ``name``, or ``None``."""
     for backend in _TABLE.get(op, ()):
         if backend.name == name:
             return backend
@@ -289,17 +290,17 @@ def _known_row(op: str, name: str) -> Backend:
 
 
 _FEW_QUERIES = 8
-_HOPPER_QUERIES = 512  # below, its time on the host counts more
-_FEW_SCORES = 64 * 1024  # of one map, all heads and batch rows counted
+_HOPPER_QUERIES = 512  # with fewer queries its longer launch on the host outweighs its speed
+_FEW_SCORES = 64 * 1024  # scores of one map, over all heads and batch rows
 
 
 def _auto_diff_attention(inputs: Inputs) -> str:
     """The ``auto`` rule of ``diff_attention``, measured in docs/log.md.
 
-    Few queries hold no map worth saving: what counts is that K and V are read once. On a CPU a
-    small map is cheaper to hold than to cut up, a large one goes by chunks. Elsewhere the composed
-    form keeps memory flat at every length, where Triton's kernels cannot run. It is exported, as a
-    choice by length would narrow the lengths. Transforms look into the definition.
+    With few queries maps are small, and the time is that of reading K and V once: ``decode``. On a
+    CPU small maps are held (``reference``), larger ones computed in chunks. Other devices without
+    kernels use ``composed``, whose memory is flat at every length. So do exports: a choice by
+    length would restrict the lengths. Transforms need ``reference``, but not with few queries.
     """
     import torch
 
@@ -312,7 +313,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         hopper = (
             inputs.capability == kernel_support.HOPPER_CAPABILITY
             and inputs.at_most_causal
-            and not inputs.in_groups  # it would take the subtracted map R times
+            and not inputs.in_groups  # it would compute the subtracted map R times
             and inputs.num_queries >= _HOPPER_QUERIES
             and kernel_support.takes_hopper(inputs.head_dim, inputs.value_dim)
         )
@@ -331,7 +332,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
 
 def _auto_softmax_attention(inputs: Inputs) -> str:
-    """The ``auto`` rule of ``softmax_attention``: what was measured faster in docs/log.md."""
+    """The ``auto`` rule of ``softmax_attention``: the fastest in the timings of docs/log.md."""
     import torch
 
     if inputs.transformed:
@@ -346,9 +347,8 @@ def _auto_softmax_attention(inputs: Inputs) -> str:
 
 
 def _auto_paged_decode(inputs: Inputs) -> str:
-    """The ``auto`` rule of ``paged_decode``: no copy of the pages where the dense kernel is chosen.
-
-    Whether that is for few queries alone is another question: here the kernel saves a copy.
+    """The ``auto`` rule of ``paged_decode``: the kernel, wherever ``triton_decode`` would be chosen
+    for one query. It is worth it for more queries too, as it saves a copy of the pages.
     """
     dense = replace(inputs, num_queries=1, num_keys=2)
     by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"

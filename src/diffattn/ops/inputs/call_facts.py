@@ -1,4 +1,4 @@
-"""The facts of one call that the choice of its backend depends on. Loads torch with the first."""
+"""The facts of one call that decide its backend. Torch is imported at the first call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, slots=True)  # frozen, it would take every call twice as long to make
 class Inputs:
-    """The facts that a choice depends on. Lengths are in tokens, widths in channels."""
+    """The facts of a call that decide its backend. Lengths are in tokens, widths in channels."""
 
     device: str
     dtype: torch.dtype
@@ -25,26 +25,26 @@ class Inputs:
     head_dim: int
     value_dim: int
     capability: tuple[int, int] | None = None
-    """Compute capability of a CUDA device, major and minor; ``None``: of another device."""
+    """Compute capability of a CUDA device, major and minor; ``None`` on other devices."""
     needs_gradient: bool = False
-    """Whether an input is part of a graph that will be differentiated."""
+    """Whether gradients are enabled and an input requires one."""
     transformed: bool = False
     """Whether ``torch.func`` transforms the call, or an input carries a forward-mode derivative."""
     at_most_causal: bool = True
-    """Whether no key is hidden but by ``causal``, and the scale is above 0."""
+    """Whether ``causal`` is the only masking option and the scale is above 0."""
     in_groups: bool = False
-    """Whether added maps share a subtracted one."""
+    """Whether a group of two or more added maps shares a subtracted map."""
     any_length: bool = False
-    """Whether sizes are those of an example: the call is exported for others, too."""
+    """Whether the call is traced with dynamic sizes, to work for other sizes of a batch or text."""
     elsewhere: bool = False
-    """Whether another machine is meant, on which every backend of its device is available and
-    has passed its tests."""
+    """Whether to choose for another machine, on which every backend of that device can be
+    imported and has passed its tests."""
 
 
 def describe(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None, *, at_most_causal: bool = True
 ) -> Inputs:
-    """Read the facts a choice depends on off the tensors of one call."""
+    """:class:`Inputs` of a call, read off its tensors."""
     import torch
 
     from diffattn.ops.inputs.masking import num_heads_of
@@ -68,7 +68,7 @@ def describe(
         at_most_causal=at_most_causal,
         in_groups=len(shape) == 5 and shape[3] > 2,
         transformed=transformed(q, k, v, lam),
-        # Dynamo, which strict export uses, shows a dynamic size as an integer like any other.
+        # Strict export uses Dynamo, in which a dynamic size looks like an ordinary integer.
         any_length=torch.SymInt in map(type, (*shape[:3], num_keys))
         or (compiler.is_exporting() and compiler.is_dynamo_compiling()),
     )

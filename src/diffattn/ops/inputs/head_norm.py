@@ -15,20 +15,19 @@ def head_norm(
 
     .. math:: \mathrm{head}_i = (1 - \lambda_\mathrm{init})\,\mathrm{LN}(\mathrm{DiffAttn}_i)
 
-    The paper calls it GroupNorm; it never looks across tokens or heads, so nothing leaks from
-    the future. The factor is the constant :math:`1 - \lambda_\mathrm{init}`, not
-    :math:`1 - \lambda`.
+    The paper calls it GroupNorm. It never mixes tokens or heads, so it is causal. The factor is
+    the constant :math:`1 - \lambda_\mathrm{init}`, not :math:`1 - \lambda`.
 
     Source: arXiv:2410.05258v2, Eq. (3).
 
     Args:
-        x: ``[B, T, H, Dv]``, any floating dtype. Computed in float32 (float64 stays float64).
+        x: ``[..., Dv]``, floats of 16 bits or more. Computed in float32 (float64 stays float64).
         weight: Learned scale ``[Dv]``, shared by all heads, or ``None``.
         eps: Added to the mean square, in squared units of ``x``.
         factor: :math:`1 - \lambda_\mathrm{init}` for DIFF V1 and Shared DIFF, else 1.
 
     Returns:
-        ``[B, T, H, Dv]``, dtype of ``x``.
+        Shape and dtype of ``x``.
 
     Raises:
         ShapeError: A tensor does not have the documented shape, dtype or device, ``eps`` is

@@ -1,4 +1,4 @@
-"""One call of a backend: in the dtype of its inputs, and with hidden keys that hold anything."""
+"""Call a backend without autocast, and keep NaN and infinity at hidden keys out of its result."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from diffattn.ops.inputs.masking import AttentionMask, paired
 
 
 def in_own_dtype(device: torch.device) -> Any:
-    """A context in which autocast rounds nothing: float32 inputs are attended to in float32."""
+    """A context without autocast: a call computes in the dtype of its inputs."""
     kind = device.type
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
@@ -29,21 +29,21 @@ def isolated(
     mask: AttentionMask,
     opaque: bool = False,
 ) -> Tensor:
-    """``attend(q, k, v, *lam)``, where what is not finite reaches only the queries that see it.
+    """``attend(q, k, v, *lam)``, in which NaN and infinity reach only the queries that see them.
 
-    A weight of 0 is not enough: 0 · NaN is NaN. Where looking is free, that is on a CPU outside
-    compiled code, the output tells whether the call must be done again with zeros in place of all
-    that is not finite, and NaN for whom it concerns. Elsewhere documents are kept apart that way
-    at once, except by the kernels of a GPU, whose tiles may hold several.
+    A weight of 0 does not stop them: 0 · NaN is NaN. In eager code on a CPU the call is repeated
+    if its output is not finite: with zeros in place of all non-finite inputs. Then the outputs of
+    queries that see a non-finite input are set to NaN. Elsewhere this is done at once, and only for
+    ``cu_seqlens`` and backends that are not opaque. With ``causal`` alone nothing is done.
 
     Args:
         attend: A backend whose mask is ``mask``.
         q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]`` or ``[B, T, H, D]``.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
         v: ``[B, S, Hkv, Dv]``.
-        *lam: λ, or nothing.
+        *lam: λ; no argument for softmax attention.
         mask: Which keys a query sees.
-        opaque: Whether ``attend`` is a registered operator.
+        opaque: :attr:`~diffattn.ops.inputs.backends.Backend.opaque` of the backend.
 
     Returns:
         ``[B, T, H, Dv]``.
@@ -58,21 +58,21 @@ def isolated(
         elif mask.cu_seqlens is None or (opaque and q.device.type != "cpu"):
             return attend(q, k, v, *lam)
         k, v = mask.without_unseen(q.shape[1], k, v)
-        spoilt = _spoilt(q, k, v, mask)
+        affected = _nonfinite_seen(q, k, v, mask)
         q, k, v = (x.masked_fill(~x.isfinite(), 0.0) for x in (q, k, v))
-        return attend(q, k, v, *lam).masked_fill(spoilt, torch.nan)
+        return attend(q, k, v, *lam).masked_fill(affected, torch.nan)
 
 
 def _is_finite(out: Tensor) -> bool:
     try:
         wide = torch.promote_types(out.dtype, torch.float32)
         return math.isfinite(out.detach().sum(dtype=wide).item())
-    except RuntimeError:  # nothing to be seen: under vmap and while tracing
+    except RuntimeError:  # under vmap and while tracing a tensor has no value to read
         return True
 
 
-def _spoilt(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
-    """bool ``[B, T, H, Dv]``: outputs of queries that are not finite, or see what is not."""
+def _nonfinite_seen(q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask) -> Tensor:
+    """bool ``[B, T, H, Dv]``: True if the query, a key or a value that it sees is not finite."""
     q = q if q.ndim == 4 else paired(q)
     num_queries, num_keys = q.shape[1], k.shape[1]
     bad_keys = ~k.isfinite().flatten(3).all(-1)[..., None]  # [B, S, Hkv, 1]

@@ -1,4 +1,4 @@
-"""λ: how much of the second map is subtracted, and where it starts."""
+"""Formulas of λ, the weight of the subtracted map: its initial value, V1's form and V2's form."""
 
 import math
 
@@ -18,7 +18,7 @@ def lambda_init(layer_idx: int) -> float:
 
     .. math:: \lambda_\mathrm{init} = 0.8 - 0.6\,e^{-0.3 (l - 1)},\quad l = \mathrm{layer\_idx} + 1
 
-    This is the one place where the 0-based ``layer_idx`` meets the paper's 1-based l.
+    The 0-based ``layer_idx`` is converted to the paper's 1-based l here and nowhere else.
 
     Source: arXiv:2410.05258v2, after Eq. (2).
 
@@ -29,7 +29,7 @@ def lambda_init(layer_idx: int) -> float:
         0.2 for the first layer, 0.3555 for the second, tending to 0.8; dimensionless.
 
     Raises:
-        ConfigError: ``layer_idx`` is no integer, negative or absurdly large.
+        ConfigError: ``layer_idx`` is not an integer from 0 to 2³¹ − 1.
     """
     layer_idx = plain(layer_idx)
     if not is_whole(layer_idx) or not 0 <= layer_idx <= _MAX_LAYER:
@@ -54,14 +54,14 @@ def diff_lambda(
     Source: arXiv:2410.05258v2, Eq. (2).
 
     Args:
-        lambda_q1, lambda_k1, lambda_q2, lambda_k2: ``[D]`` each, any floating dtype.
+        lambda_q1, lambda_k1, lambda_q2, lambda_k2: ``[D]`` each, floats of 16 bits or more.
         lambda_init: Constant part, dimensionless; see :func:`lambda_init`.
 
     Returns:
         Scalar tensor ``[]``, float32 (float64 for float64 vectors).
 
     Raises:
-        ShapeError: The vectors are not four of one length, or ``lambda_init`` is not finite.
+        ShapeError: The vectors differ in length or device, or ``lambda_init`` is not finite.
     """
     vectors = {
         "lambda_q1": lambda_q1,
@@ -90,13 +90,13 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
     Source: DIFF V2 note (January 2026), λ projection.
 
     Args:
-        logits: ``[B, T, H]``, any floating dtype.
+        logits: ``[B, T, H]``, floats of 16 bits or more.
 
     Returns:
         ``[B, T, H]``, float32 (float64 for float64 logits).
 
     Raises:
-        ShapeError: ``logits`` is no tensor of floating numbers.
+        ShapeError: ``logits`` is not a tensor of such floats.
     """
     _validate_floating("sigmoid_lambda", "logits", logits)
     return torch.sigmoid(at_least_float32(logits))

@@ -1,4 +1,4 @@
-"""Which keys and heads a query may see: one definition for every attention function."""
+"""Which keys a query may see and which key/value head it reads, for every attention function."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ from torch.nn.functional import pad
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionMask:
-    """Which keys a query may see: the masking options of one call, kept together.
+    """The masking options of one call: which keys a query may see.
 
     With L the row's key length (``kv_lengths``, else S) query i stands at position ``i + L - T``,
-    so that the last query is the last key (bottom-right alignment). The public functions build
-    one; registered operators, whose schemas are flat, take the options in this order and build it
-    again. Methods take T and S as ``num_queries`` and ``num_keys``, and make results on ``device``.
+    so the last query is at the last key (bottom-right alignment). Schemas of registered operators
+    are flat: they take the options of :meth:`flat` and build the mask again. In all methods
+    ``num_queries`` is T, ``num_keys`` is S, and results are on ``device``.
 
     Source: the project's definition of the options of ``diff_attention``.
     """
@@ -24,12 +24,12 @@ class AttentionMask:
     window: int | None = None
     """Keep only the last ``window`` keys up to the query's position, in tokens. Default: all."""
     key_padding_mask: Tensor | None = None
-    """bool ``[B, S]``, True where a key is real. Default: all are."""
+    """bool ``[B, S]``, True where a key is real. Default: all keys are real."""
     kv_lengths: Tensor | None = None
-    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S; cut to [0, S]."""
+    """int32 ``[B]``, L: keys from L on are unwritten cache. Default: S. Clamped to [0, S]."""
     cu_seqlens: Tensor | None = None
     """int32 ``[num_docs + 1]``, document borders in a packed row; needs T = S. Default: none.
-    They rise from 0 to S; what lies after the last is one document more."""
+    They rise from 0 to S; keys after the last border form one more document."""
 
     def flat(self) -> tuple[bool, int | None, Tensor | None, Tensor | None, Tensor | None]:
         """The options one by one: the arguments of :class:`AttentionMask`, in order."""
@@ -48,7 +48,7 @@ class AttentionMask:
 
     @property
     def hides_keys(self) -> bool:
-        """Whether an option may hide a key from all queries."""
+        """Whether an option is set that may hide a key from all queries."""
         return not (
             self.key_padding_mask is None and self.kv_lengths is None and self.window is None
         )
@@ -58,19 +58,19 @@ class AttentionMask:
     ) -> Tensor | None:
         """Boolean mask, True where query i may see key j; ``None`` if every query sees every key.
 
-        It is bool ``[B or 1, T or R, S]``; the query axis is 1 if all queries see the same.
-        ``rows``, int64 ``[R]``, are the queries asked for, by default all T.
+        It is bool ``[B or 1, T or R, S]``; the query axis is 1 if all queries see the same keys.
+        ``rows``, int64 ``[R]``, selects queries. Default: all T.
         """
         keys = torch.arange(num_keys, device=device)  # [S]
         queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
         conditions = []
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = _cut(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
+            length = _clamped(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
             conditions.append(keys < length)
         if self.causal or self.window is not None:
             distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
-            # One query at the end of the keys sees all of them: no mask keeps decoding fast.
+            # One query at the end of the keys sees all keys: leaving the mask out is faster.
             if self.kv_lengths is not None or num_queries > 1:
                 conditions.append(distance >= 0)
             if self.window is not None:
@@ -90,11 +90,11 @@ class AttentionMask:
     def key_ranges(
         self, num_queries: int, num_keys: int, *, device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """The keys a query may see, padding aside, as one interval: ``first <= j < last``.
+        """The keys a query may see, as one interval ``first <= j < last``; padding is not counted.
 
-        Every option but ``key_padding_mask`` leaves an interval, and both its ends never fall from
-        one query to the next. So a kernel needs two integers per query instead of a mask, and can
-        skip blocks of keys, or of queries, as a whole.
+        Every option but ``key_padding_mask`` leaves an interval. Neither end falls from one query
+        to the next. So a kernel needs two integers per query instead of a mask, and can skip whole
+        blocks of keys or queries.
 
         Returns:
             ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
@@ -103,7 +103,7 @@ class AttentionMask:
         queries = torch.arange(num_queries, device=device)[None]  # [1, T]
         length: int | Tensor = num_keys
         if self.kv_lengths is not None:
-            length = _cut(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
+            length = _clamped(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
         first, last = torch.zeros_like(queries), queries * 0 + length
         if self.causal or self.window is not None:
             position = queries + (length - num_queries)
@@ -113,7 +113,7 @@ class AttentionMask:
         if self.cu_seqlens is not None:
             ends = self.cu_seqlens.to(queries)[1:]
             document = torch.bucketize(queries, ends, right=True)
-            # Nobody looks at borders on a device: keys after the last one are a document as well.
+            # Borders on a device are not checked: keys after the last border form a document too.
             first = torch.maximum(first, pad(ends, (1, 0))[document])
             last = torch.minimum(last, pad(ends, (0, 1), value=num_keys)[document])
         first, last = torch.broadcast_tensors(first, last)
@@ -122,10 +122,10 @@ class AttentionMask:
     def unseen_keys(
         self, num_queries: int, num_keys: int, *, device: torch.device
     ) -> Tensor | None:
-        """Keys that no query may see: padding, unwritten cache, and what every window has left.
+        """Keys that no query may see: padding, unwritten cache, and keys before every window.
 
-        It is bool ``[B or 1, S]``, or ``None`` if no option can hide a key from all queries. T is
-        1 or more.
+        It is bool ``[B or 1, S]``, or ``None`` if the options hide no key from all queries. T is 1
+        or more.
         """
         unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
         behind = self.window is not None and num_queries < num_keys
@@ -133,20 +133,19 @@ class AttentionMask:
             keys = torch.arange(num_keys, device=device)[None]
             length: int | Tensor = num_keys
             if self.kv_lengths is not None:
-                length = _cut(self.kv_lengths, num_keys, device)[:, None]
+                length = _clamped(self.kv_lengths, num_keys, device)[:, None]
             outside = keys >= length  # the last query stands at the last key
-            if self.window is not None:  # nobody sees what the first query has left
+            if self.window is not None:  # no query sees the keys before the first query's window
                 outside = outside | (keys < length - num_queries + 1 - self.window)
             unseen = outside if unseen is None else unseen | outside
         return unseen
 
     def without_unseen(self, num_queries: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Keys or values with 0 where no query looks, so that what lies there changes nothing.
+        """Keys or values with 0 at the keys that no query sees.
 
-        A weight of 0 is not enough: 0 · ∞ is NaN, and products with what lies there may overflow,
-        in the gradients too. Copies, and only where an option hides a key from all queries.
-
-        Tensors are ``[B, S, ...]`` each, and keep their order; T is 1 or more.
+        A weight of 0 is not enough: 0 · ∞ is NaN, and products with large unseen numbers may
+        overflow, in the gradients too. The result is a copy if an option can hide a key from all
+        queries, else ``tensors`` themselves. Each is ``[B, S, ...]``; T is 1 or more.
         """
         unseen = self.unseen_keys(num_queries, tensors[0].shape[1], device=tensors[0].device)
         if unseen is None:
@@ -156,8 +155,8 @@ class AttentionMask:
         )
 
 
-def _cut(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
-    """Lengths in int64; nobody looks at them on a device: what they say, no other key is read."""
+def _clamped(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
+    """Lengths in int64, clamped to [0, S]: on a device they are not checked."""
     return lengths.to(device, torch.int64).clamp(0, num_keys)
 
 
@@ -169,8 +168,8 @@ def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Te
     """The queries that may see a key, as one interval: the inverse of ``key_ranges``.
 
     Args:
-        first: int32 ``[B or 1, T]``, never falling along T.
-        last: int32 ``[B or 1, T]``, never falling along T.
+        first: int32 ``[B or 1, T]``, not decreasing along T.
+        last: int32 ``[B or 1, T]``, not decreasing along T.
         num_keys: S.
 
     Returns:
@@ -189,14 +188,14 @@ def masked_softmax(logits: Tensor, visible: Tensor | None) -> Tensor:
     if visible is None:
         return logits.softmax(-1, dtype=dtype)
     sees_none = ~visible.any(-1, keepdim=True)
-    # A row of -inf alone gives NaN on the way forth and back, which anomaly detection reports:
-    # let such a row see all keys, then clear it.
+    # A row of -inf gives NaN in the forward and backward pass, which anomaly detection reports.
+    # So let such a row see all keys, then set it to 0.
     logits = logits.masked_fill(~(visible | sees_none), -torch.inf)
     return logits.softmax(-1, dtype=dtype).masked_fill(sees_none, 0.0)
 
 
 def in_range(x: Tensor) -> Tensor:
-    """Queries or keys in a dtype that holds their products: float32 in place of float16."""
+    """Queries or keys in a dtype whose range holds their products: float16 becomes float32."""
     return x.float() if x.dtype == torch.float16 else x
 
 
@@ -206,14 +205,14 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def num_heads_of(q: Tensor) -> int:
-    """H, the output heads of queries ``[B, T, G, R + 1, D]``: R of each group."""
+    """H = G R, the number of output heads of queries ``[B, T, G, R + 1, D]``."""
     return q.shape[2] * (q.shape[3] - 1)
 
 
 def paired(q: Tensor) -> Tensor:
-    """``[B, T, G, R + 1, D]`` to ``[B, T, G R, 2, D]``: each added query beside its subtracted one.
+    """``[B, T, G, R + 1, D]`` to ``[B, T, G R, 2, D]``: each added query with a subtracted query.
 
-    Copies queries alone, and only if R > 1: keys and values are shared as before.
+    The result is a copy if R > 1, else ``q``.
     """
     if q.shape[3] == 2:
         return q
@@ -222,6 +221,6 @@ def paired(q: Tensor) -> Tensor:
 
 
 def repeat_heads(x: Tensor, num_heads: int) -> Tensor:
-    """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: query head i meets head ``i // (H // Hkv)``."""
+    """``[B, S, Hkv, ...]`` to ``[B, S, H, ...]``: head i is key/value head ``i // (H // Hkv)``."""
     group = num_heads // x.shape[2]
     return x if group == 1 else x.repeat_interleave(group, dim=2)

@@ -1,4 +1,4 @@
-"""Operators registered with PyTorch, and the derivatives and transforms that they cannot take."""
+"""Register operators with PyTorch: their gradients, and the transforms that they refuse."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ TRANSFORMS = "torch.func transforms (vmap, grad, jvp) and forward-mode derivativ
 
 def transformed(*tensors: Any) -> bool:
     """Whether ``torch.func`` transforms a call, or a tensor carries a forward-mode derivative."""
-    # PyTorch has no public questions for either.
+    # PyTorch has no public function for either question.
     if torch._C._are_functorch_transforms_active():
         return True
     if forward_ad._current_level < 0:
@@ -29,9 +29,9 @@ def transformed(*tensors: Any) -> bool:
 def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``torch.library.custom_op`` of an operator that changes none of its arguments.
 
-    PyTorch would drop a forward-mode derivative without a word: the operator refuses it. Under
-    ``vmap``, as of a gradient of many outputs at once, it runs once per element. The function
-    itself stays there as ``direct``: a third of the time of a small call is the dispatcher's.
+    The operator refuses forward-mode derivatives, which PyTorch would drop silently. Under ``vmap``
+    (used for gradients of several outputs at once) it runs once per element. Its attribute
+    ``direct`` is the function itself: the dispatcher takes a third of the time of a small call.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -62,12 +62,12 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
 
 
 def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
-    """Give an operator its gradient, registered and direct.
+    """Give an operator its gradient: through the dispatcher, and as ``op.function`` without it.
 
     Args:
-        op: Of :func:`registered`; its first result alone has a gradient.
-        keep: ``keep(ctx, inputs, output)``: what is saved.
-        differentiate: ``differentiate(ctx, grad, *others)``: the gradient of every input.
+        op: Result of :func:`registered`; only its first output has a gradient.
+        keep: ``keep(ctx, inputs, output)`` saves tensors for the backward pass.
+        differentiate: ``differentiate(ctx, grad, *others)`` returns the gradient of every input.
     """
     op.register_autograd(differentiate, setup_context=keep)
 
@@ -86,7 +86,7 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
 
 
 def run(op: Any, inference: Any, *call: Any) -> Tensor:
-    """The first result of ``op``, which keeps what gradients need, or of ``inference``."""
+    """First result of ``op`` if an input requires a gradient, else the result of ``inference``."""
     plain, wanted = is_plain(*call), torch.is_grad_enabled()
     if wanted and any(isinstance(x, Tensor) and x.requires_grad for x in call):
         result: Tensor = op.function.apply(*call) if plain else op(*call)[0]
@@ -96,15 +96,15 @@ def run(op: Any, inference: Any, *call: Any) -> Tensor:
 
 
 def run_backward(ctx: Any, op: Any, grad: Tensor, *saved: Any) -> Any:
-    """The gradients that ``op`` computes, which may be differentiated again."""
+    """The gradients that ``op`` computes; they may be differentiated again."""
     unknown = () if getattr(ctx, "keeps_plain", False) else saved
     last = not torch.is_grad_enabled() and is_plain(grad, *unknown)
     return (op.direct if last else op)(grad, *saved)
 
 
 def is_plain(*call: Any) -> bool:
-    """Whether a call may pass PyTorch's dispatcher by: nothing looks at operators or traces them,
-    and no tensor is of a class of its own or without values."""
+    """Whether a call may bypass PyTorch's dispatcher: no dispatch mode, transform or tracer is
+    active, and every tensor is an ordinary tensor with values."""
     if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         return False
     if torch._ops._len_torch_dispatch_stack_pre_dispatch():
@@ -116,8 +116,8 @@ def is_plain(*call: Any) -> bool:
 
 
 def _has_plain_memory(x: Tensor) -> bool:
-    """Whether the numbers of a tensor lie at its address: not of a subclass, one of a batch, a lazy
-    negation or a tensor without values."""
+    """Whether the values of a tensor lie at its address. Not so for subclasses, batched tensors,
+    lazy negations and tensors without values."""
     if type(x) not in _PLAIN or x.is_meta or not torch._C._has_storage(x):
         return False
     return not (x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x))

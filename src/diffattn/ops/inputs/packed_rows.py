@@ -1,13 +1,13 @@
-"""Windows whose documents do not see each other, as one packed row."""
+"""Arguments for a model that reads windows of tokens, with documents kept apart if asked."""
 
 import torch
 from torch import Tensor
 
 
 def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
-    """Arguments by which a model reads windows: side by side, or as one packed row.
+    """Arguments by which a model reads windows: as a batch, or as one packed row.
 
-    Operators of packed rows take one row, so in it the windows follow one another.
+    In the packed row the windows follow one another, and no document attends to another one.
 
     Args:
         input_ids: int64 ``[B, T]``.

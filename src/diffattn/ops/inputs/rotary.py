@@ -29,8 +29,8 @@ def rotary_embedding(
         cos and sin, each ``[T, D]`` or ``[B, T, D]``, float32.
 
     Raises:
-        ShapeError: ``head_dim`` is odd or out of range, ``positions`` are no integers, or ``theta``
-            is not positive and finite.
+        ShapeError: ``positions`` are not integers ``[T]`` or ``[B, T]``, ``head_dim`` is odd or
+            out of range, or ``theta`` is not positive and finite.
     """
     where = "rotary_embedding"
     validate_tensor(where, "positions", positions)
@@ -60,15 +60,15 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Source: arXiv:2104.09864, section 3.4.2, in the rotated-halves layout.
 
     Args:
-        x: ``[B, T, ..., D]``, any floating dtype, any number of head axes.
+        x: ``[B, T, ..., D]``, floats of 16 bits or more, any number of head axes.
         cos: ``[T, D]`` or ``[B or 1, T, D]``.
         sin: Like ``cos``.
 
     Returns:
-        Shape and dtype of ``x`` (also under autocast, where the tables are wider than ``x``).
+        Shape and dtype of ``x``, also where the tables are wider, as under autocast.
 
     Raises:
-        ShapeError: The tables do not fit ``x``, or one of the three is no floating tensor.
+        ShapeError: The tables do not fit ``x``, or an argument is not a floating-point tensor.
     """
     check_tables(x, cos, sin)
     lead = cos.shape[:-2] or (1,)

@@ -1,4 +1,4 @@
-"""Checks of what a caller passes: shapes, dtypes, devices and options."""
+"""Checks of arguments: shapes, dtypes, devices and options. ``where`` begins each error message."""
 
 import math
 import sys
@@ -20,7 +20,7 @@ _MAX_WINDOW = 2**31 - 1  # kernels count tokens in int32
 
 
 def validate_tensor(where: str, name: str, x: Tensor) -> None:
-    """Raise ShapeError unless ``x`` is a tensor with plain strides."""
+    """Raise ShapeError unless ``x`` is a dense tensor: strided and not nested."""
     if not isinstance(x, Tensor):
         raise ShapeError(f"{where}: {name} must be a tensor, got {shown(x)}.")
     if x.is_nested or x.layout != torch.strided:
@@ -68,8 +68,8 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
     """λ as a tensor.
 
     Raises:
-        ShapeError: It is no finite number, nor a tensor that is float32, broadcasts, and is not NaN
-            where that is cheap to see.
+        ShapeError: It is neither a finite number nor a tensor of q's device and the documented
+            dtype and shape, or it holds NaN (checked on CPU only).
     """
     if not isinstance(lam, Tensor):
         if not isinstance(plain(lam), Real):
@@ -89,7 +89,7 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
             f"{where}: lam must be broadcastable to [B, T, H] = {list(target)}, "
             f"got {list(lam.shape)}."
         )
-    if _look(lam, lambda x: x.isnan().any()):
+    if _values_of(lam, lambda x: x.isnan().any()):
         raise ShapeError(f"{where}: lam must not be NaN, got NaN.")
     return lam
 
@@ -111,10 +111,10 @@ def validate_dtype(where: str, name: str, x: Tensor) -> None:
 
 
 def checked_scale(where: str, scale: float | None, q: Tensor) -> float:
-    """``scale``, or the default, in a form that every backend takes.
+    """``scale``, or the default, as a float.
 
     Raises:
-        ShapeError: It is no finite real number, or none where the softmax is computed.
+        ShapeError: It is not a finite real number in the dtype of the softmax.
     """
     if scale is None:
         return float(q.shape[-1] ** -0.5)
@@ -128,7 +128,7 @@ def checked_number(
     """``value`` as a float.
 
     Raises:
-        ShapeError: It is no real number, or not between ``least`` and ``most``; NaN is not.
+        ShapeError: It is not a real number between ``least`` and ``most``.
     """
     number = plain(value)
     try:
@@ -198,13 +198,13 @@ def checked_mask(
 def _validate_mask_values(
     where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
 ) -> None:
-    lengths = None if kv_lengths is None else _look(kv_lengths)
+    lengths = None if kv_lengths is None else _values_of(kv_lengths)
     if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
         raise ShapeError(
             f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
             f"got {min(lengths)} to {max(lengths)}."
         )
-    borders = None if cu_seqlens is None else _look(cu_seqlens)
+    borders = None if cu_seqlens is None else _values_of(cu_seqlens)
     if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
         listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
         raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
@@ -242,14 +242,14 @@ def validate_block_table(
 ) -> None:
     """Raise ShapeError unless every key of every sequence lies in a page of the pool.
 
-    What a table and the lengths say is read where that is free, that is on CPU outside compiled
-    code.
+    The values of the table and the lengths are checked in eager code on CPU only; elsewhere only
+    dtypes and shapes are.
     """
     batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
     _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
     reach = block_table.shape[1] * page_size
-    lengths = _look(kv_lengths)
+    lengths = _values_of(kv_lengths)
     if not lengths:
         return
     if min(lengths) < 0 or max(lengths) > reach:
@@ -257,7 +257,7 @@ def validate_block_table(
             f"{where}: kv_lengths must lie in [0, {reach}], the reach of {block_table.shape[1]} "
             f"pages of {page_size}, got {min(lengths)} to {max(lengths)}."
         )
-    for row, (length, table) in enumerate(zip(lengths, _look(block_table), strict=True)):
+    for row, (length, table) in enumerate(zip(lengths, _values_of(block_table), strict=True)):
         outside = [x for x in table[: -(-length // page_size)] if not 0 <= x < num_pages]
         if outside:
             raise ShapeError(
@@ -267,13 +267,13 @@ def validate_block_table(
 
 
 def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
-    """Raise ShapeError unless ``rows`` names query positions."""
+    """Raise ShapeError unless ``rows`` holds query positions, on q's device or on CPU."""
     validate_tensor(where, "rows", rows)
     if rows.ndim != 1 or rows.dtype != torch.int64:
         raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
     if rows.device not in (q.device, torch.device("cpu")):
         raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
-    positions, num_queries = _look(rows), q.shape[1]
+    positions, num_queries = _values_of(rows), q.shape[1]
     if positions and (min(positions) < 0 or max(positions) >= num_queries):
         raise ShapeError(
             f"{where}: rows must lie in [0, T = {num_queries}), got {min(positions)} to "
@@ -284,7 +284,7 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
 def _expect(
     where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | str, ...], like: Tensor
 ) -> None:
-    """Raise ShapeError unless ``x`` is as it must be; a size that has a name may be any."""
+    """Raise ShapeError unless ``x`` has this dtype, shape (a string: any size) and device."""
     validate_tensor(where, name, x)
     fits = x.ndim == len(shape) and all(
         isinstance(size, str) or size == n for size, n in zip(shape, x.shape, strict=True)
@@ -298,17 +298,17 @@ def _expect(
         raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
 
 
-def _look(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
-    """``reduce(x)`` as Python numbers, or ``None`` where looking costs or nothing is to be seen."""
-    # On an accelerator a look waits for the device.
+def _values_of(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
+    """``reduce(x)`` as Python numbers, or ``None`` where values cannot be read or that is slow."""
+    # Reading from an accelerator waits for the device.
     if x.device.type != "cpu":
         return None
-    # Fake tensors and other stand-ins have none; in a compiled graph a look breaks the graph.
+    # Fake tensors and similar classes have no values; in compiled code reading breaks the graph.
     if type(x) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
         return None
     try:
         return reduce(x).tolist()
     except RuntimeError:
-        # Under vmap and while tracing, a plain-looking tensor refuses to give its values, and
-        # PyTorch has no public way to ask beforehand.
+        # Under vmap and while tracing an ordinary-looking tensor has no values, and PyTorch has no
+        # public way to test for that.
         return None

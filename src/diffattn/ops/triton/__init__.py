@@ -1,1 +1,1 @@
-"""Triton kernels of differential attention, and of softmax attention built the same way."""
+"""Triton kernels of differential attention, and of softmax attention by the same kernels."""

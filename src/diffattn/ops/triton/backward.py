@@ -1,9 +1,9 @@
-"""The backward pass of differential attention: row sums, the kernel by keys, dQ by queries.
+"""The backward pass of differential attention: row sums, then dK and dV, then dQ.
 
-Where the kernel by keys leaves dQ out, a kernel of its own computes it, in which no two programs
-add to one number: results then do not depend on the order in which blocks run. Softmax attention,
-the baseline of the same technique, is the case of one map. Source: arXiv:2410.05258v2,
-Appendix G; the two-kernel form is that of arXiv:2205.14135, Algorithm 4.
+If the kernel for dK and dV does not compute dQ, a second kernel does. In it no two programs add to
+one number, so results do not depend on the order in which programs run. Softmax attention, the
+baseline, is the case of one map. Source: arXiv:2410.05258v2, Appendix G; the two-kernel form is
+that of arXiv:2205.14135, Algorithm 4.
 """
 
 from typing import Any
@@ -85,7 +85,7 @@ def _fold_keys(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, NUM_MAPS: tl.constexpr,
     SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys in [start, stop) give to dQ, but for the factors s and -λ s."""
+    """Add the terms of keys in [start, stop) to dQ, without the factors s and -λ s."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
         b_k1, b_k2 = load_tiles(
@@ -183,7 +183,7 @@ def _store_dq(
     p_dq, p_lam, i_query, b_dq1, b_dq2, stride_dq, stride_lt, num_queries, scale,
     HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, NUM_MAPS: tl.constexpr,
 ):  # fmt: skip
-    """Write dQ times s, that of map 2 times -λ too."""
+    """Write dQ times s; dQ of map 2 also times -λ."""
     store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
     if NUM_MAPS == 2:
         b_queries = i_query + tl.arange(0, BLOCK_M)
@@ -214,8 +214,8 @@ def backward(
 
     Source: arXiv:2410.05258v2, Appendix G.
 
-    ``grad`` is that of the output; the others are arguments and results of
-    :func:`diffattn.ops.triton.forward.forward`, the mask with its part for gradients. Gradients
+    ``grad`` is the gradient of the output. All others are arguments and results of
+    :func:`diffattn.ops.triton.forward.forward`; ``mask`` is made with ``gradient=True``. Results
     have the shapes and dtypes of their tensors; without λ its gradient is ``[B, T, H, 0]``.
     """
     batch, num_queries, num_heads, num_maps, head_dim = q.shape

@@ -1,9 +1,9 @@
-"""The backward kernel of differential attention that goes by keys: dK, dV, and with them dQ.
+"""The backward kernel of differential attention with a program per block of keys: dK, dV, dQ.
 
-dP = dO Vᵀ and dV are shared by both maps; softmax attention has one map. A program owns a block of
-keys and visits the queries that see it. With dQ, which every block of keys adds to, the backward
-takes one such pass: what is added in float32 comes in any order. Source: arXiv:2410.05258v2,
-Appendix G; in one pass as in arXiv:2307.08691, Section 3.1.
+A program loops over the queries that see its block of keys. Both maps share dP = dO Vᵀ and dV;
+softmax attention has one map. If the kernel also computes dQ, one pass is enough: every program
+adds to dQ in float32, in an order that varies. Source: arXiv:2410.05258v2, Appendix G; one pass as
+in arXiv:2307.08691, Section 3.1.
 """
 
 import triton
@@ -30,7 +30,7 @@ def _weights_of_queries(
 ):  # fmt: skip
     """A1 and λ A2, transposed ``[N, M]``; A1 twice if there is one map."""
     m_queries = b_queries < num_queries
-    # Past the last query +inf makes every weight 0.
+    # lse = +inf after the last query makes its weights 0.
     b_lse1, b_lse2 = load_numbers(p_lse, b_queries, num_queries, float("inf"), NUM_MAPS == 2)
     if NUM_MAPS == 2:
         b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
@@ -65,8 +65,8 @@ def _fold_queries(
     SHARED_KEYS: tl.constexpr, CAUSAL: tl.constexpr, RANGES: tl.constexpr,
     WITH_DK: tl.constexpr, WITH_DV: tl.constexpr, WITH_DQ: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries in [start, stop) of one head give to dK and dV of a block of keys, and
-    what these keys give to dQ, but for the factor s."""
+    """Add the terms of queries in [start, stop) of one head to dK and dV of a block of keys, and
+    the terms of these keys to dQ, without the factor s."""
     for i_query in range(start, stop, BLOCK_M):
         b_queries = i_query + tl.arange(0, BLOCK_M)
         b_q1, b_q2 = load_tiles(
@@ -113,7 +113,7 @@ def _load_keys(
     BLOCK_N: tl.constexpr, HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr, WITH_DK: tl.constexpr,
 ):  # fmt: skip
-    """K1, K2 ``[N, D]`` and V ``[N, DV]``, which dV alone does not need."""
+    """K1, K2 ``[N, D]`` and V ``[N, DV]``; V is not loaded if only dV is computed."""
     b_k1, b_k2 = load_tiles(
         p_k, i_key, stride_ks, stride_km, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D, True,
         not SHARED_KEYS,
@@ -167,13 +167,13 @@ def _diff_attention_bwd_dkv_kernel(
     RANGES: tl.constexpr, PADDING: tl.constexpr, WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
     WITH_DQ: tl.constexpr,
 ):  # fmt: skip
-    """dK, dV or both of a block of keys, summed over one of ``splits`` parts of its query heads
-    ``[splits, B, S, Hkv, ...]``; and its part of dQ ``[B, T, H, maps, D]`` without s."""
+    """dK, dV or both ``[splits, B, S, Hkv, ...]`` of a block of keys, summed over one of ``splits``
+    parts of its query heads; adds its part to dQ ``[B, T, H, maps, D]``, without s."""
     i_key = tl.program_id(0) * BLOCK_N
     i_kv_head = tl.program_id(1).to(tl.int64) // splits
     i_split = tl.program_id(1).to(tl.int64) % splits
     i_batch = tl.program_id(2).to(tl.int64)
-    members = group // splits  # of the group, in this part
+    members = group // splits  # query heads in this part
     num_kv_heads = num_heads // group
     p_k += i_batch * stride_kb + i_kv_head * stride_kh
     p_v += i_batch * stride_vb + i_kv_head * stride_vh
@@ -191,7 +191,7 @@ def _diff_attention_bwd_dkv_kernel(
         p_k, p_v, i_key, stride_ks, stride_km, stride_vs, num_keys, BLOCK_N, HEAD_DIM, VALUE_DIM,
         BLOCK_D, BLOCK_DV, SHARED_KEYS, WITH_DK,
     )  # fmt: skip
-    # What is not wanted is one column wide and never touched.
+    # Gradients that are not computed are one column wide and never used.
     b_dk1 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK else 1], tl.float32)
     b_dk2 = tl.zeros([BLOCK_N, BLOCK_D if WITH_DK and not SHARED_KEYS else 1], tl.float32)
     b_dv = tl.zeros([BLOCK_N, BLOCK_DV if WITH_DV else 1], tl.float32)
@@ -223,7 +223,7 @@ def _store_dk_dv(
     BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr, WITH_DK: tl.constexpr,
     WITH_DV: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients that are wanted; ``i_row`` is the row of this head at key 0."""
+    """Write dK and dV as far as they are computed; ``i_row`` is the row of this head at key 0."""
     if WITH_DK:
         NUM_KEY_MAPS: tl.constexpr = 1 if SHARED_KEYS else 2
         p_dk += i_row * NUM_KEY_MAPS * HEAD_DIM

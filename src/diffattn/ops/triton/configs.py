@@ -1,11 +1,11 @@
-"""How each kernel is launched: tile sizes per kernel, width and chip.
+"""Launch settings of each kernel: tile sizes per kernel, width and chip.
 
-The table is static, so a result never depends on what was timed first. Row 90 at widths 64 and 128
-is what ``tools/tune.py`` found fastest on an H100 (``docs/records/h100_tune.json``) under a
-causal mask; by analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have
-a tile that reloads no register. All else are seeds, which come from the compile gate (no product
-done twice, no wait for a copy and no reload of a register in a loop), not from measurements.
-``CANDIDATES`` is what a tuner on a GPU should try.
+The table is static, so results do not depend on timings. Row 90 at widths 64 and 128 is the fastest
+that ``tools/tune.py`` found on an H100 with a causal mask (``docs/records/h100_tune.json``). By
+analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have a tile without
+register spills. All other entries are not measured. They are seeds from the compile gate: no
+product is done twice, and no loop waits for a copy or reloads a spilled register. ``CANDIDATES``
+are the tiles that a tuner on a GPU should try.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,11 +17,11 @@ import triton
 from torch import Tensor
 
 CAPABILITIES = (80, 86, 90, 100, 120)
-"""Ten times the compute capability. 86 stands for 89 too, 120 for 121."""
+"""Rows of the table: ten times the compute capability. 86 also serves 89, and 120 serves 121."""
 SMALL_SHARED = (86, 120)
 """Rows of chips with 99 KiB of shared memory."""
 FP_FUSION = {"enable_fp_fusion": True}
-"""A product and a sum rounded once. Named because triton 3.10 no longer does it by default."""
+"""Fuse multiply and add, with one rounding. Set because triton 3.10 has it off by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class LaunchConfig:
         return {"BLOCK_M": self.block_m, "BLOCK_N": self.block_n, **self.compiler_options}
 
 
-# Per capability and launch the fields of LaunchConfig: of V1 (Dv = 2 D) for head_dim up to 32, 64,
-# 96 and 128, then of V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the
-# next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` takes its place. Softmax attention has bwd for the
-# widths it is compared at. A line NAME_padding holds the tiles of padded rows, whose mask takes
-# registers too; ``None``: those of NAME. tools/records/compile_gate.md shows what
-# rows cost; it does not see that ``bwd`` adds dQ to memory once per block of keys. On an H100 that
-# takes longer than the products it saves, for DIFF and softmax attention at every width that was
-# timed, so that row 90 has no ``bwd``; on other chips it is not measured.
+# Capability -> launch -> fields of LaunchConfig, for V1 (Dv = 2 D) at head_dim up to 32, 64, 96 and
+# 128, then for V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the next
+# of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` is used. Softmax attention has ``bwd`` only at widths
+# at which it is compared. A line NAME_padding is for batches with padding, whose mask needs
+# registers too; ``None``: as NAME. tools/records/compile_gate.md shows the cost of rows, but not
+# that ``bwd`` adds dQ to memory once per block of keys. On an H100 this took longer than the saved
+# products at every width that was timed, for DIFF and softmax attention, so row 90 has no ``bwd``.
+# On other chips it is not measured.
 _Tile = tuple[int, int, int, int]
 _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
@@ -135,7 +135,7 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
                        (64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2), (64, 64, 8, 2)),
     },
 }  # fmt: skip
-# Its shared memory is as small as that of 86, but the assembler spills more.
+# Row 120 has as little shared memory as row 86, but the assembler spills more registers.
 _SEEDS[120] = _SEEDS[86] | {
     "bwd": ((32, 32, 2, 2), (32, 32, 4, 2), (32, 16, 4, 2), (32, 32, 4, 2),
             (64, 64, 4, 2), (32, 128, 8, 2), (16, 128, 8, 2), (16, 128, 8, 2)),
@@ -147,21 +147,21 @@ _SEEDS[120] = _SEEDS[86] | {
                    (128, 64, 8, 2), (128, 64, 8, 2), (64, 64, 8, 2), (128, 32, 8, 2)),
 }  # fmt: skip
 NUM_COLUMNS = 8
-"""Tiles in a line of the table."""
+"""Entries in a line of the table."""
 PREPROCESS = LaunchConfig(32, 0, 4, 1)
 _FLOAT32 = LaunchConfig(16, 16, 8, 1)
-"""Small: products in full float32 use no tensor cores and hold both operands in registers."""
+"""For float32. Small tiles: float32 products use no tensor cores; operands are in registers."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
-"""Small and unequal, so that a few tokens already have edges in both directions."""
+"""For the interpreter. Small and unequal tiles, so that short texts test edges of both axes."""
 FORWARD_FORMS = (("fwd",), ("fwd_by_map",))
-"""The launches of a forward pass: both maps in one loop, or one after the other."""
+"""Alternative forward passes, each a tuple of launches: both maps in one loop, or in two loops."""
 BACKWARD_FORMS = (("bwd",), ("dkq", "dv"), ("dkv", "dq"), ("dk", "dv", "dq"))
-"""The launches of a backward pass, the form with the fewest products first."""
+"""Alternative backward passes, each a tuple of launches, with the fewest products first."""
 GRADIENTS = {
     "bwd": ("DK", "DV", "DQ"), "dkq": ("DK", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",),
     "dv": ("DV",),
 }  # fmt: skip
-"""The gradients that each launch of the kernel by keys computes."""
+"""Launch with a program per block of keys -> gradients that it computes."""
 
 CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
     launch: tuple(LaunchConfig(*tile) for tile in tiles)
@@ -217,9 +217,9 @@ CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
         ),
     }.items()
 }  # fmt: skip
-"""The tiles that ``tools/tune.py`` times, the smallest first; a tile that does not fit a
-chip fails to launch there."""
-_IN_PLACE: dict[str, LaunchConfig | None] = {}
+"""Launch -> tiles for ``tools/tune.py`` to time, smallest first; some do not fit every chip."""
+_REPLACED: dict[str, LaunchConfig | None] = {}
+"""Launch -> settings that replace the table's, set by :func:`launched_with`."""
 
 
 def interpreted() -> bool:
@@ -228,7 +228,7 @@ def interpreted() -> bool:
 
 
 def capability_row(major: int, minor: int) -> int:
-    """The row of the table for a chip: its own, or the nearest older one that fits."""
+    """The row of the table for a chip: its own row, or that of the nearest older chip."""
     capability = 10 * major + minor
     if capability in (86, 89):
         return 86
@@ -236,7 +236,7 @@ def capability_row(major: int, minor: int) -> int:
 
 
 def device_row(device: torch.device) -> int | None:
-    """The row of a device's chip; ``None`` in the interpreter, which stands for no chip."""
+    """The row of the table for a device; ``None`` in the interpreter."""
     if interpreted():
         return None
     return capability_row(*torch.cuda.get_device_capability(device))
@@ -245,18 +245,18 @@ def device_row(device: torch.device) -> int | None:
 def launch_config(
     launch: str, q: Tensor, value_dim: int, *, shared_keys: bool = False, padding: bool = False
 ) -> LaunchConfig | None:
-    """Tile sizes, warps and stages of one launch; ``None`` if it does not fit the device.
+    """Tile sizes, warps and stages of one launch; ``None`` if the table has no entry for it.
 
     Args:
-        launch: A name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``; those of
-            softmax attention begin with ``"softmax_"``.
-        q: The queries: their dtype, last axis and device decide.
+        launch: A name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``, for softmax attention after
+            ``"softmax_"``.
+        q: The queries, for their dtype, width and device.
         value_dim: Dv.
-        shared_keys: Whether both maps read the same keys. What fits keys of their own fits these.
-        padding: Whether keys may be padding.
+        shared_keys: Whether both maps read the same keys, which needs less room.
+        padding: Whether there is a padding mask.
     """
-    if launch in _IN_PLACE:
-        return _IN_PLACE[launch]
+    if launch in _REPLACED:
+        return _REPLACED[launch]
     row = device_row(q.device)
     if row is None:
         return _INTERPRETED
@@ -267,35 +267,31 @@ def launch_config(
 
 @contextmanager
 def launched_with(rows: Mapping[str, LaunchConfig | None]) -> Iterator[None]:
-    """Put rows in the place of the table's: how a tuner tries what it may write into the table.
+    """A context in which some launches use other settings than the table's, for a tuner.
 
-    For every shape, dtype and device, and for every thread: autograd has one of its own.
+    They hold for every shape, dtype, device and thread, as autograd runs in another thread.
 
     Args:
-        rows: By launch; ``None`` leaves the pass to the forms without this launch.
-
-    Yields:
-        Nothing.
+        rows: Launch -> settings; ``None``: forms with this launch are not used.
     """
-    before = dict(_IN_PLACE)
-    _IN_PLACE.update(rows)
+    before = dict(_REPLACED)
+    _REPLACED.update(rows)
     try:
         yield
     finally:
-        _IN_PLACE.clear()
-        _IN_PLACE.update(before)
+        _REPLACED.clear()
+        _REPLACED.update(before)
 
 
 @contextmanager
 def seeded_with(capability: int, lines: Mapping[str, tuple[_Tile | None, ...]]) -> Iterator[None]:
-    """Put lines in the place of a row of the table: what a tuner found, before it stands there.
+    """A context in which a row of the table is replaced, to test a tuner's result.
+
+    It holds for every thread, as autograd runs in another thread.
 
     Args:
         capability: One of :data:`CAPABILITIES`.
-        lines: By launch, as :func:`table_row` gives them.
-
-    Yields:
-        Nothing; inside, the lines hold for every thread: autograd has one of its own.
+        lines: Launch -> entries for all widths, as :func:`table_row` returns them.
     """
     shipped = _SEEDS[capability]
     _SEEDS[capability] = dict(lines)
@@ -308,7 +304,7 @@ def seeded_with(capability: int, lines: Mapping[str, tuple[_Tile | None, ...]]) 
 def forward_configs(
     op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
 ) -> dict[str, LaunchConfig]:
-    """The launch of a forward pass by name. Arguments as in :func:`backward_configs`."""
+    """Name and settings of the forward pass's launch. Arguments as in :func:`backward_configs`."""
     return choose(
         FORWARD_FORMS, lambda x: launch_config(op + x, q, value_dim, shared_keys=shared_keys)
     )
@@ -317,21 +313,21 @@ def forward_configs(
 def backward_configs(
     op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False, padding: bool = False
 ) -> dict[str, LaunchConfig]:
-    """The launches of a backward pass by name: the one place that chooses its form.
+    """The launches of a backward pass. Its form is chosen here and nowhere else.
 
-    In units of one N × N product over all heads, ``"bwd"`` takes 5: logits, dP, dV, dK, dQ.
-    ``"dkq"`` and ``"dv"``, for chips whose registers do not hold all three, take 6; ``"dkv"`` and
-    ``"dq"``, which both need logits and dP, 7; 8 with dK and dV apart.
+    Costs in units of one N × N product over all heads: ``"bwd"`` takes 5 (logits, dP, dV, dK, dQ).
+    ``"dkq"`` and ``"dv"`` take 6, for chips whose registers do not hold all three gradients.
+    ``"dkv"`` and ``"dq"`` take 7, as both need logits and dP. ``"dk"``, ``"dv"``, ``"dq"`` take 8.
 
     Args:
         op: ``""``, or ``"softmax_"`` for softmax attention.
-        q: The queries: their dtype, last axis and device decide.
+        q: The queries, for their dtype, width and device.
         value_dim: Dv.
         shared_keys: Whether both maps read the same keys.
-        padding: Whether keys may be padding.
+        padding: Whether there is a padding mask.
 
     Returns:
-        Tile sizes, warps and stages of each launch, in the order of the launches.
+        Launch -> tile sizes, warps and stages, in the order of the launches.
     """
 
     def row_of(launch: str) -> LaunchConfig | None:
@@ -345,15 +341,15 @@ def choose(
     row_of: Callable[[str], LaunchConfig | None],
     in_order: bool = False,
 ) -> dict[str, LaunchConfig]:
-    """The first form whose launches all have a row.
+    """The first form for which the table has settings of all launches.
 
     Args:
         forms: ``FORWARD_FORMS`` or ``BACKWARD_FORMS``.
-        row_of: Tiles, warps and stages of a launch, ``None`` if the table has none.
-        in_order: Leave out the forms in which programs add to one number, in any order.
+        row_of: Function from a launch to its settings, or ``None``.
+        in_order: Skip forms in which several programs add to one number, in an order that varies.
 
     Returns:
-        The rows by launch, in the order of the launches.
+        Launch -> settings, in the order of the launches.
     """
     for form in forms:
         if in_order and adds_up(form):
@@ -365,22 +361,22 @@ def choose(
 
 
 def adds_up(form: tuple[str, ...]) -> bool:
-    """Whether programs of a launch of ``BACKWARD_FORMS`` add to one number, in any order."""
+    """Whether in a form several programs add to one number of dQ, in an order that varies."""
     return any("DQ" in GRADIENTS.get(launch, ()) for launch in form)
 
 
 def adds_in_order(q: Tensor) -> bool:
     """Whether no two programs may add to one number, so that runs repeat bit for bit.
 
-    Asked for by ``torch.use_deterministic_algorithms(True)``. Float32 outside the interpreter
-    always is: the table has no rows for it, and its tiles are so small that atomics would abound.
+    True under ``torch.use_deterministic_algorithms(True)``, and always for float32 outside the
+    interpreter: its tiles are small, so there would be very many atomic additions.
     """
     deterministic = torch.are_deterministic_algorithms_enabled()
     return deterministic or (q.dtype == torch.float32 and not interpreted())
 
 
 def num_multiprocessors(device: torch.device) -> int:
-    """Number for a device; 1 in the interpreter, which runs one program at a time."""
+    """Multiprocessors of a device; 1 in the interpreter, which runs one program at a time."""
     if interpreted():
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
@@ -394,10 +390,10 @@ def seed(
     shared_keys: bool = False,
     padding: bool = False,
 ) -> LaunchConfig | None:
-    """The table's entry, ``None`` if there is none for this launch.
+    """The table's entry for a launch, or ``None``.
 
-    The tiles of V2 stand on its one tile of keys as much as on its narrow values: differential
-    attention with keys of their own takes those of V1, which hold more.
+    V2's tiles need both its shared keys and its narrow values. So Dv = D with different keys per
+    map uses V1's tiles, which have more room.
     """
     if launch.endswith("preprocess"):
         return PREPROCESS
@@ -410,11 +406,11 @@ def seed(
 
 
 def column(launch: str, head_dim: int, value_dim: int, shared_keys: bool = False) -> int:
-    """Where the table has a launch's tiles for these widths: index into a line of its row."""
+    """Index of the entry for these widths in a line of the table."""
     narrow = value_dim == head_dim and (shared_keys or launch.startswith("softmax_"))
     return (4 if narrow else 0) + (head_dim > 32) + (head_dim > 64) + (head_dim > 96)
 
 
 def table_row(capability: int) -> dict[str, tuple[_Tile | None, ...]]:
-    """The table's lines of one of :data:`CAPABILITIES`, by launch."""
+    """One row of the table: launch -> entries for all widths."""
     return dict(_SEEDS[capability])

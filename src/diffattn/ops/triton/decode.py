@@ -1,17 +1,16 @@
-"""Split-KV decode: few queries against a long cache, K1, K2 and V read once.
+"""Split-KV decode: few queries against a long cache, with K1, K2 and V read once.
 
-A program takes one batch row, one key/value head, one block of rows and one part of the keys. Its
-rows are all queries of the group of heads, both maps of each adjacent: row 2 r + m is map m of
-pair r = t G + g. With keys per map the rows of map 0 are zero in the channels of K2 and the rows
-of map 1 in those of K1, so that one product with the cache's own ``[K1 K2]`` rows gives both maps,
-and rows that fill a tensor-core tile of 16 anyway cost nothing. A second kernel merges the parts
-and subtracts.
+A program handles one batch row, one key/value head, one block of rows and one part of the keys. The
+rows are all queries of all query heads that read this key/value head, with both maps adjacent: row
+2 r + m is map m of pair r = t G + g, for query t and query head g of G. If maps have different
+keys, the rows of map 0 are zero in the channels of K2, and the rows of map 1 in those of K1. Then
+one product with the cache's rows ``[K1 K2]`` gives both maps. The extra zeros cost nothing, as a
+tensor-core tile has 16 rows anyway. A second kernel merges the parts and subtracts the maps.
 
-Softmax attention, the baseline of the same technique, has one map: half the rows, nothing to
-subtract.
+Softmax attention, the baseline, has one map: half the rows, and nothing to subtract.
 
-A paged cache differs in where a key lies alone: its row of the block table names the page, and
-what is a batch row's stride elsewhere is a page's.
+In a paged cache only the address of a key differs: the block table gives its page, and the stride
+of pages replaces the stride of batch rows.
 """
 
 from typing import Any
@@ -27,23 +26,23 @@ from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, strides_o
 from diffattn.ops.triton.launcher import run_kernel
 
 _KEYS_PER_SPLIT = 128
-"""A part of the keys shorter than this costs more to merge than it saves."""
+"""Smallest part of the keys: merging a shorter part costs more than it saves."""
 _MAX_SPLITS = 256
 TABLE_STAGES = 2
-"""The loads of pages wait for those of the table, which takes so many stages of the pipeline: with
-them a paged launch has the buffers for K and V that a dense one has."""
+"""Extra pipeline stages of a paged launch. Loads of pages must wait for loads of the table; with
+these stages a paged launch has as many buffers for K and V as a dense one."""
 LARGE_SHARED_BYTES, SMALL_SHARED_BYTES = 166_912, 101_376
-"""Shared memory of compute capability 8.0 and above, and of 8.6, 8.9 and 12.0."""
+"""Bytes of shared memory per program: the least of large chips (8.0, 9.0, 10.0); of small ones."""
 GROWING = ("num_keys", "num_splits", "num_pages", "stride_tb", "stride_pb", "window")
-"""Arguments that grow with a cache. A launch would compile anew for 1 and for multiples of 16, in
-the midst of a text, and gain nothing: addresses are aligned by the strides of K and V."""
+"""Arguments that grow with a cache. Triton must not compile special forms for 1 and multiples of 16
+of them: it would do so while text is generated, and gain nothing."""
 
 
 @triton.jit
 def _seen_keys(i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr):
-    """The keys ``first <= j < last`` that query ``i_t`` sees, as the mask's ``key_ranges`` says.
+    """The keys ``first <= j < last`` that query ``i_t`` sees, as in ``AttentionMask.key_ranges``.
 
-    Worked out here because the small kernels that would fill a table take longer than this one.
+    Computed here, because small kernels to compute them beforehand take longer than this kernel.
     """
     first = i_t * 0
     last = first + length
@@ -57,13 +56,13 @@ def _seen_keys(i_t, length, num_queries, window, CAUSAL: tl.constexpr, WINDOWED:
 
 @triton.jit
 def _key_places(i_b, keys, m_keys, p_table, stride_tb, num_pages, PAGE_SIZE: tl.constexpr):
-    """Where keys lie: their index along the cache's first axis, int64, and along its second."""
+    """Indices of keys along the cache's first and second axis, int64."""
     if PAGE_SIZE == 0:
         i_first = i_b
         i_second = keys
     else:
         i_page = tl.load(p_table + i_b * stride_tb + keys // PAGE_SIZE, mask=m_keys, other=0)
-        # Nobody looks at a table on the device: what it says, no other memory is read.
+        # The table is not checked on a device, so clamp: no other memory must be read.
         i_first = tl.minimum(tl.maximum(i_page, 0), num_pages - 1).to(tl.int64)
         i_second = keys % PAGE_SIZE
     return i_first, i_second.to(tl.int64)
@@ -85,9 +84,9 @@ def _diff_attention_decode_kernel(
 ):  # fmt: skip
     """Partial softmaxes of one part of the keys: accumulators, row maxima and row sums.
 
-    Grid ``(B * Hkv, row blocks, splits)``. ``BLOCK_K`` covers the channels of a key row, both maps
-    unless they share keys; ``BLOCK_V`` those of a value. ``PAGE_SIZE`` is 0 where the cache is not
-    paged.
+    Grid ``(B * Hkv, row blocks, splits)``. ``BLOCK_K`` covers the channels of a key, of both maps
+    unless they share keys. ``BLOCK_V`` covers those of a value. ``PAGE_SIZE`` is 0 for a cache
+    without pages.
     """
     i_bh = tl.program_id(0)
     i_split = tl.program_id(2)
@@ -107,7 +106,7 @@ def _diff_attention_decode_kernel(
     if HAS_LENGTHS:
         length = tl.minimum(tl.load(p_lengths + i_b), num_keys)
     first, last = _seen_keys(i_t, length, num_queries, window, CAUSAL, WINDOWED)  # [BLOCK_ROWS]
-    # Both ends never fall along the queries, so the block's first and last query bound them all.
+    # Both ends never fall along the queries, so the block's first and last query bound its keys.
     t_low = i_row // NUM_MAPS // GROUP
     t_high = (tl.minimum(i_row + BLOCK_ROWS, num_rows) - 1) // NUM_MAPS // GROUP
     begin, _ = _seen_keys(t_low, length, num_queries, window, CAUSAL, WINDOWED)
@@ -123,7 +122,7 @@ def _diff_attention_decode_kernel(
         BLOCK_KEYS, BLOCK_K, BLOCK_V, PRECISION,
     )  # fmt: skip
 
-    # Partials are [B * Hkv, splits, rows (, Dv)], float32. Every program writes its own.
+    # Partial results are [B * Hkv, splits, rows (, Dv)], float32; no two programs write one.
     out_rows = (i_bh.to(tl.int64) * num_splits + i_split) * num_rows + rows
     tl.store(p_max + out_rows, b_max, mask=m_rows)
     tl.store(p_sum + out_rows, b_sum, mask=m_rows)
@@ -188,7 +187,7 @@ def _fold_keys(
             m_seen = m_seen & (real[None, :] != 0)
         b_s = tl.where(m_seen, b_s, float("-inf"))  # [BLOCK_ROWS, BLOCK_KEYS]
         b_max_new = tl.maximum(b_max, tl.max(b_s, 1))
-        # A row that has seen no key keeps -inf, and -inf - -inf would be NaN.
+        # A row without a visible key so far has maximum -inf, and -inf - -inf would be NaN.
         b_base = tl.where(b_max_new == float("-inf"), 0.0, b_max_new)
         b_p = tl.exp2(b_s - b_base[:, None])
         b_shrink = tl.exp2(b_max - b_base)
@@ -207,7 +206,7 @@ def _diff_attention_combine_kernel(
     NUM_MAPS: tl.constexpr, GROUP: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """Merge the parts of one query and head, O = O1 − λ O2, or O1. Grid ``(B * T * H,)``."""
+    """Merge the parts of one query and head to O1 − λ O2, or O1. Grid ``(B * T * H,)``."""
     i_row = tl.program_id(0).to(tl.int64)
     num_heads = num_kv_heads * GROUP
     i_h = i_row % num_heads
@@ -236,7 +235,7 @@ def _merge(
     p_acc, p_max, p_sum, row, num_rows, num_splits,
     VALUE_DIM: tl.constexpr, BLOCK_SPLITS: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
-    """One map's output from its parts, ``[BLOCK_V]`` float32; 0 where no part saw a key."""
+    """One map's output from its parts, ``[BLOCK_V]`` float32; 0 if no part has a visible key."""
     values = tl.arange(0, BLOCK_V)
     b_acc = tl.zeros([BLOCK_V], dtype=tl.float32)
     row_max = float("-inf")
@@ -273,11 +272,11 @@ def decode(
     block_table: Tensor | None = None,
     num_splits: int | None = None,
 ) -> Tensor:
-    r"""Differential attention of at most 16 queries per row, forward only; or softmax attention.
+    r"""Differential attention of at most 16 queries per row without gradient; or softmax attention.
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Keys and values are read once while 2 T H / Hkv rows fit one block (64 or 128 by width, 16 in
+    Keys and values are read once if 2 T H / Hkv rows fit one block (64 or 128 rows by width, 16 in
     float32), else once per block of rows. Sums are float32.
 
     Source: arXiv:2410.05258v2, Eq. (1).
@@ -285,13 +284,13 @@ def decode(
     Args:
         q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; without λ ``[B, T, H, D]``.
         k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read in place if D is contiguous.
-        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; likewise.
+        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; read in place if Dv is contiguous.
         lam: λ, float32, broadcastable to ``[B, T, H]``; ``None``: softmax attention.
         scale: s.
         mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
         block_table: int32 ``[B, table pages]`` if K and V are pages ``[pages, page size, ...]``.
             Indices outside the pool are read as the nearest page in it.
-        num_splits: Parts of the keys. Default: enough programs for every multiprocessor.
+        num_splits: Number of parts of the keys. Default: two programs per multiprocessor.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``.
@@ -331,7 +330,7 @@ def _softmax_parts(
     scale: float,
     constants: dict[str, int],
 ) -> tuple[Tensor, ...]:
-    """Accumulators, maxima and sums of every part of the keys, float32."""
+    """Accumulators, row maxima and row sums of every part of the keys, float32."""
     batch, num_queries, _, num_maps, head_dim = q.shape
     num_kv_heads, value_dim = v.shape[2:]
     num_rows = num_maps * num_queries * constants["GROUP"]
@@ -347,7 +346,7 @@ def _softmax_parts(
         )
         for width in ((value_dim,), (), ())
     )
-    # A window of S keys leaves none behind, and one near 2^31 would wrap around below position 0.
+    # A window above S hides no key, and one near 2^31 would overflow int32.
     width = 0 if window is None else min(window, num_keys)
     grid = (batch * num_kv_heads, num_blocks(num_rows, constants["BLOCK_ROWS"]), num_splits)
     run_kernel(
@@ -396,8 +395,8 @@ def tiles_of(
     block_k = triton.next_power_of_2(head_dim if shared_keys else 2 * head_dim)
     block_v = triton.next_power_of_2(value_dim)
     widest = max(block_k, block_v)
-    # The accumulators of 8 warps: at most 64 registers per thread. Products in full float32 use no
-    # tensor cores and hold their operands in registers as well.
+    # With 8 warps the accumulators take at most 64 registers per thread. Products in full float32
+    # use no tensor cores and also hold their operands in registers.
     most_rows = min(16_384 // widest, 128) if itemsize == 2 else 16
     block_rows = min(max(16, triton.next_power_of_2(num_rows)), most_rows)
     block_keys = (64 if widest <= 128 else 32) // (itemsize // 2)
@@ -414,20 +413,20 @@ def tiles_of(
 
 
 def _splits(programs: int, num_keys: int, wanted_programs: int) -> int:
-    """Parts of the keys: enough to reach ``wanted_programs``, no part too short."""
+    """Number of parts of the keys: enough for ``wanted_programs``, if no part gets too short."""
     by_length = max(1, num_keys // _KEYS_PER_SPLIT)
     return max(1, min(wanted_programs // max(1, programs), by_length, _MAX_SPLITS))
 
 
 def _num_multiprocessors(device: torch.device) -> int:
-    """Number of the GPU; 2 in the interpreter, so that it runs more than one part."""
+    """Multiprocessors of a GPU; 2 in the interpreter, so that it runs more than one part."""
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _shared_bytes(device: torch.device) -> int:
-    """Shared memory that one program may have; that of a large GPU under the interpreter."""
+    """Shared memory of one program, in bytes; in the interpreter that of a large GPU."""
     if device.type != "cuda":
         return LARGE_SHARED_BYTES
     properties: Any = torch.cuda.get_device_properties(device)  # its stub lacks the attribute

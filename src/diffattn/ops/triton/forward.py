@@ -1,10 +1,10 @@
-"""Forward kernel of differential attention: one pass over the keys for both maps, or one for each.
+"""Forward kernel of differential attention: one pass over the keys for both maps, or one per map.
 
-In one pass each tile of V is loaded once and multiplied with the weights of either map; the weight
-that joins the maps is known only after the last key, so there are two accumulators. Where two do
-not fit the registers of a tile that keeps every warp busy, map 2 comes first and map 1 after it:
-the products are the same, V is loaded twice, and twice as many queries share a tile of keys.
-Softmax attention, the baseline of the same technique, is the case of one map.
+In one pass each tile of V is loaded once and multiplied with the weights of both maps. The sums
+that normalise the maps are known only after the last key, so there are two accumulators. If they
+do not fit the registers at a useful tile size, a pass for map 2 is followed by one for map 1. It
+has the same products, but loads V twice, and twice as many queries share a tile of keys.
+Softmax attention, the baseline, is the case of one map.
 Source: arXiv:2410.05258v2, Eq. (1); the online softmax is that of arXiv:2205.14135, Algorithm 1.
 """
 
@@ -45,7 +45,7 @@ def _fold_keys(
     BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr, NUM_MAPS: tl.constexpr,
     SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Take the keys in [start, stop) into the softmax of every map."""
+    """Add the keys in [start, stop) to the online softmax of every map."""
     for i_key in range(start, stop, BLOCK_N):
         b_keys = i_key + tl.arange(0, BLOCK_N)
         b_k = load_tile(
@@ -85,7 +85,7 @@ def _attend(
     NUM_MAPS: tl.constexpr, SHARED_KEYS: tl.constexpr, RANGES: tl.constexpr,
     PADDING: tl.constexpr,
 ):  # fmt: skip
-    """Output ``[M, DV]`` of both maps and the logs of their rows' sums; of one map, twice."""
+    """Outputs ``[M, DV]`` and log row sums of both maps; of one map, everything twice."""
     b_q1, b_q2 = load_tiles(
         p_q, i_query, stride_qt, stride_qm, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D, True,
         NUM_MAPS == 2,
@@ -119,14 +119,14 @@ def _attend_map_by_map(
     BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
     RANGES: tl.constexpr, PADDING: tl.constexpr,
 ):  # fmt: skip
-    """Both maps as :func:`_attend` gives them, in two passes over the keys: map 2, then map 1."""
+    """Results of :func:`_attend` for both maps, in two passes over the keys: map 2, then map 1."""
     b_o2, b_lse2, _, _ = _attend(
         p_q + stride_qm, p_k + stride_km, p_v, p_padding, i_query, b_first, b_last, bounds,
         stride_qt, stride_qm, stride_ks, stride_km, stride_vs, num_queries, num_keys,
         scale_log2, HEAD_DIM, VALUE_DIM, BLOCK_M, BLOCK_N, BLOCK_D, BLOCK_DV, 1, True, RANGES,
         PADDING,
     )  # fmt: skip
-    # O2 waits where O will stand. Other threads may read it than have written it.
+    # O2 is kept in the memory of O. A barrier, as other threads may read it than have written it.
     store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
     tl.debug_barrier()
     b_o1, b_lse1, _, _ = _attend(
@@ -152,8 +152,8 @@ def _diff_attention_fwd_kernel(
     RANGES: tl.constexpr, PADDING: tl.constexpr, MAP_BY_MAP: tl.constexpr,
     INFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """O ``[B, T, H, DV]``; for the gradients O2 and the logs of the rows' sums
-    ``[B, H, maps, T]``, in base 2."""
+    """O ``[B, T, H, DV]``; for gradients also O2, and the logarithms in base 2 of the row sums
+    ``[B, H, maps, T]``."""
     # The last queries see the most keys under a causal mask: start with them.
     i_query = (tl.num_programs(0) - 1 - tl.program_id(0)) * BLOCK_M
     i_head = tl.program_id(1).to(tl.int64)
@@ -204,7 +204,7 @@ def _store_outputs(
     VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
     NUM_MAPS: tl.constexpr, INFERENCE: tl.constexpr,
 ):  # fmt: skip
-    """Write O = O1 - λ O2; for the gradients also O2 and the logs of the rows' sums."""
+    """Write O = O1 - λ O2; for gradients also O2 and the logarithms of the row sums."""
     b_queries = i_query + tl.arange(0, BLOCK_M)
     m_queries = b_queries < num_queries
     stride_o = num_heads * VALUE_DIM
@@ -237,10 +237,9 @@ def forward(
 
     .. math:: O = A_1 V - \lambda A_2 V
 
-    Arguments as in :func:`diffattn.ops.backends.custom_op.diff_attention`, the mask as the
-    kernels read it. Without λ there is one map, that of softmax attention: ``q`` is then
-    ``[B, T, H, 1, D]`` and ``k`` ``[B, S, Hkv, D]``. For ``inference`` the output alone is
-    written: the rest serves the gradients.
+    Arguments as in :func:`diffattn.ops.backends.custom_op.diff_attention`, but ``mask`` is a
+    :class:`KeyMask`. Without λ it is softmax attention with one map: ``q`` ``[B, T, H, 1, D]`` and
+    ``k`` ``[B, S, Hkv, D]``. With ``inference`` only the output is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 

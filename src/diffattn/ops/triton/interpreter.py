@@ -1,9 +1,9 @@
 """Repairs of Triton's interpreter, in which kernels run on CPU tensors.
 
-It holds bfloat16 as the 16 bits of each number and multiplies, adds and compares those bits as
-integers; its casts to bfloat16 cut digits off where a GPU rounds (triton issues 10919 and 11584).
-Loads, stores, selections and changes of shape move whole numbers and are right. Sums over an axis
-are not repaired: like every kernel here, cast to float32 first.
+The interpreter stores bfloat16 as 16-bit integers, and multiplies, adds and compares these
+integers. Its casts to bfloat16 cut digits off where a GPU rounds (triton issues 10919 and 11584).
+Loads, stores, selections and changes of shape are correct. Sums over an axis are not repaired:
+kernels must cast to float32 first, as all kernels here do.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 _COMPUTING = {"binary_op": 0, "unary_op": 0, "create_fma": 2, "create_dot": 2}
-"""Methods of the builder that compute with numbers; the result has the dtype of this argument."""
+"""Methods of the builder that compute -> index of the argument with the result's dtype."""
 
 
 def repair() -> None:
@@ -29,12 +29,12 @@ def repair() -> None:
 
 
 def to_float32(bits: Any) -> Any:
-    """The float32 numbers of bfloat16 ones, which are given as a numpy array of uint16."""
+    """Convert bfloat16 numbers, a numpy array of their bits as uint16, to float32."""
     return (bits.astype("uint32") << 16).view("float32")
 
 
 def to_bfloat16(x: Any) -> Any:
-    """The nearest bfloat16 numbers of a numpy array of float32 as uint16, of two the even one."""
+    """Bits (uint16) of the nearest bfloat16 to each float32 of a numpy array; ties to even."""
     bits = x.view("uint32")
     rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16
     is_nan = x != x
@@ -42,7 +42,7 @@ def to_bfloat16(x: Any) -> Any:
 
 
 def _in_float32(compute: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """``compute`` on the numbers in place of their bits, rounded if its result is bfloat16."""
+    """Wrap ``compute`` to run in float32 and round its result if that is bfloat16."""
     from triton.runtime.interpreter import TensorHandle
 
     def decoded(x: Any) -> Any:
@@ -61,7 +61,7 @@ def _in_float32(compute: Callable[..., Any], position: int) -> Callable[..., Any
 
 
 def _rounding_cast(cast: Callable[..., Any]) -> Callable[..., Any]:
-    """``cast`` between float32 and bfloat16 to the nearest number; any other as it was."""
+    """Wrap ``cast`` to round correctly between float32 and bfloat16; other casts do not change."""
     from triton.runtime.interpreter import TensorHandle
 
     def rounding_cast(self: Any, src: Any, dst_type: Any) -> Any:
@@ -76,12 +76,12 @@ def _rounding_cast(cast: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _let_interpreter_loop() -> None:
-    """Run-time loop bounds in the interpreter of triton 3.6 on numpy 2.4 and later.
+    """Allow run-time loop bounds in the interpreter of triton 3.6 with numpy 2.4 and later.
 
-    Both call a one-element array a number, but numpy no longer converts it (triton issue 9171,
-    fixed in triton 3.7, whose patch this is).
+    triton 3.6 uses a one-element array as an integer, which numpy 2.4 no longer converts (triton
+    issue 9171). This is the patch of triton 3.7.
     """
-    # TODO: goes with triton 3.6.
+    # TODO: remove with triton 3.6.
     from triton.runtime import interpreter
 
     patch_tensor = interpreter._patch_lang_tensor

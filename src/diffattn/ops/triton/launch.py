@@ -1,4 +1,4 @@
-"""Steps of every launcher before its kernel: masks as intervals, layouts, padded widths."""
+"""Steps before every kernel launch: masks as intervals, strides, padded widths, block counts."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,34 +17,34 @@ from diffattn.ops.triton.configs import (
 )
 
 LOG2_E = 1.4426950408889634
-"""exp(x) = exp2(x · log2 e), and GPUs have an instruction for exp2 alone."""
+"""log2(e): exp(x) = exp2(x · log2 e), and GPUs have an instruction only for exp2."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KeyMask:
-    """Which keys a query sees, as the kernels read it."""
+    """Which keys a query sees, in the form that the kernels read."""
 
     causal: bool
-    """Without intervals: the kernel works out the diagonal by itself."""
+    """Whether the kernel hides keys above the diagonal itself; False if intervals are given."""
     first: Tensor | None = None
-    """int32 ``[B or 1, T]``: query i sees keys ``first <= j < last``."""
+    """int32 ``[B or 1, T]``: query i sees keys ``first <= j < last``. ``None``: no intervals."""
     last: Tensor | None = None
     begin: Tensor | None = None
-    """int32 ``[B or 1, S]``: key j is seen by queries ``begin <= i < end`` at most."""
+    """int32 ``[B or 1, S]``: only queries ``begin <= i < end`` may see key j; for gradients."""
     end: Tensor | None = None
     padding: Tensor | None = None
-    """uint8 ``[B, S]``, 0 where a key is padding. Comes with intervals, which end at real keys."""
+    """uint8 ``[B, S]``, 0 where a key is padding. Intervals are given too, and end at real keys."""
     before: Tensor | None = None
-    """int32 ``[B, S + 1]``, real keys before a key: whether a run of keys has no padding."""
+    """int32 ``[B, S + 1]``, number of real keys before a key, to find runs without padding."""
 
     @property
     def of_queries(self) -> tuple[Tensor | None, ...]:
-        """The pointers of a kernel that goes over the keys."""
+        """Mask arguments of a kernel that loops over keys."""
         return self.first, self.last, self.padding, self.before
 
     @property
     def of_keys(self) -> tuple[Tensor | None, ...]:
-        """The pointers of a kernel that goes over the queries."""
+        """Mask arguments of a kernel that loops over queries."""
         return self.first, self.last, self.begin, self.end, self.padding, self.before
 
     @property
@@ -58,12 +58,12 @@ class KeyMask:
 
     @property
     def batch_stride(self) -> int:
-        """From one batch row of ``first`` and ``last`` to the next; 0 if all rows share them."""
+        """Stride between batch rows of ``first`` and ``last``; 0 if all rows share them."""
         return _batch_stride(self.first)
 
     @property
     def key_batch_stride(self) -> int:
-        """Likewise for ``begin`` and ``end``."""
+        """Stride between batch rows of ``begin`` and ``end``; 0 if all rows share them."""
         return _batch_stride(self.begin)
 
 
@@ -73,13 +73,10 @@ def key_mask(q: Tensor, k: Tensor, mask: AttentionMask, *, gradient: bool = Fals
     Source: :meth:`diffattn.ops.inputs.masking.AttentionMask.key_ranges`.
 
     Args:
-        q: ``[B, T, ...]``; its length and device count.
-        k: ``[B, S, ...]``; its length counts.
+        q: ``[B, T, ...]``, for its length and device.
+        k: ``[B, S, ...]``, for its length.
         mask: The options of the call.
-        gradient: Also find the queries that see a key, which the backward kernels need.
-
-    Returns:
-        The mask.
+        gradient: Also find the queries that see a key, for the backward kernels.
     """
     if mask.at_most_causal:
         return KeyMask(causal=mask.causal)
@@ -89,8 +86,8 @@ def key_mask(q: Tensor, k: Tensor, mask: AttentionMask, *, gradient: bool = Fals
     if mask.key_padding_mask is not None:
         padding = mask.key_padding_mask.contiguous().view(torch.uint8)
         before = pad(padding.cumsum(1, dtype=torch.int32), (1, 0))  # [B, S + 1]
-        # Nobody waits for the device: padding at the ends shortens the intervals there, which
-        # leaves full tiles unmasked, and what lies between is looked at tile by tile.
+        # Computed on the device, without waiting. Padding at both ends shortens the intervals, so
+        # full tiles need no mask; padding in between is read tile by tile.
         first_real = (before[:, 1:] == 0).sum(1, keepdim=True, dtype=torch.int32)
         num_until_last = (before < before[:, -1:]).sum(1, keepdim=True, dtype=torch.int32)
         first, last = torch.maximum(first, first_real), torch.minimum(last, num_until_last)
@@ -103,7 +100,7 @@ def key_mask(q: Tensor, k: Tensor, mask: AttentionMask, *, gradient: bool = Fals
 
 
 def dense_rows(x: Tensor) -> Tensor:
-    """``x`` with neighbouring channels next to each other: the one stride that kernels assume."""
+    """``x``, or a copy, with stride 1 along the last axis: the only stride that kernels assume."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -115,25 +112,25 @@ def strides_of(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None) -> tuple[int
 
 
 def num_blocks(length: int, block: int) -> int:
-    """Blocks that hold ``length`` rows. ``triton.cdiv`` takes the host twenty times as long."""
+    """Number of blocks for ``length`` rows; ``triton.cdiv`` takes the host 20 times as long."""
     return -(-length // block)
 
 
 def block_width(width: int) -> int:
-    """The power of two that holds ``width`` channels; 16 is the least a matrix product takes."""
+    """Smallest power of two for ``width`` channels, at least 16, as matrix products need."""
     return max(16, 1 << (width - 1).bit_length())
 
 
 def group_splits(group: int, num_programs: int, device: torch.device) -> int:
-    """Into how many parts the query heads of a key/value head are split for dK and dV.
+    """Number of parts into which the query heads of a key/value head are split for dK and dV.
 
-    As few as give every multiprocessor a program, one head in a part at most: with few key/value
-    heads and few keys, the blocks of keys alone leave a GPU idle.
+    With few key/value heads and few keys, a program per block of keys leaves a GPU partly idle. The
+    number is the smallest that gives every multiprocessor a program, at most one part per head.
 
     Args:
         group: Query heads per key/value head.
-        num_programs: Programs of a launch without parts.
-        device: Where the kernels run.
+        num_programs: Number of programs of a launch without a split.
+        device: Device of the launch.
 
     Returns:
         A divisor of ``group``.
@@ -146,19 +143,19 @@ def group_splits(group: int, num_programs: int, device: torch.device) -> int:
 def gradients_by_keys(
     start: Callable[..., None], configs: dict[str, LaunchConfig], q: Tensor, k: Tensor, v: Tensor
 ) -> dict[str, Tensor]:
-    """Run the launches that go by keys, and put together what their programs leave in parts.
+    """Run the launches with a program per block of keys, and sum the parts of their results.
 
     Args:
-        start: Called as ``start(grid, targets, splits, options)``, the targets by name: ``"DK"``
+        start: Called as ``start(grid, targets, splits, options)``. ``targets`` by name: ``"DK"``
             and ``"DV"`` ``[splits, ...]``, ``"DQ"`` float32 zeros in the shape of ``q``.
-        configs: Of :func:`diffattn.ops.triton.configs.backward_configs`.
+        configs: Result of :func:`diffattn.ops.triton.configs.backward_configs`.
         q: ``[B, T, H, ...]``.
         k: ``[B, S, Hkv, ...]``.
         v: ``[B, S, Hkv, Dv]``.
 
     Returns:
-        The gradients that the launches compute, by name: dK and dV in the dtype of ``k``, the
-        parts summed in one order; dQ in float32, without the factor s.
+        The gradients that the launches compute, by name. dK and dV have the dtype of ``k``; their
+        parts are summed in a fixed order. dQ is float32, without the factor s.
     """
     batch, num_keys, num_kv_heads = v.shape[:3]
     gradients = {}

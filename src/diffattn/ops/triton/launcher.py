@@ -1,7 +1,7 @@
-"""Launches that find the compiled form of a kernel without Triton's binder.
+"""Launch kernels through a cache of their compiled forms, without Triton's argument binder.
 
-``kernel[grid](...)`` describes some 40 arguments anew in every call, which takes the host longer
-than all else that a small call does. Here the form is looked up by the same facts.
+``kernel[grid](...)`` examines some 40 arguments in every call. In a small call this takes more time
+on the host than everything else. Here the compiled form is looked up by the same properties.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ from torch import Tensor
 _INT32 = 2**31 - 1
 _MOST_CALLS = 4_096
 _FORMS: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
-"""A compiled kernel and its constants in order, by what Triton compiles a form of its own for."""
+"""Properties of arguments for which Triton compiles -> compiled kernel, and its constants."""
 _CALLS: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
-"""The same by the numbers themselves, which is found sooner; forgotten when it is full."""
+"""Arguments themselves -> the same values: a faster look-up. Cleared when it is full."""
 
 
 def run_kernel(
@@ -28,12 +28,12 @@ def run_kernel(
     """``kernel[grid](*tensors, *numbers, **constants)``.
 
     Args:
-        kernel: Of ``triton.jit``. Its parameters are tensors, numbers and constants, in this order.
-        grid: Programs along each axis.
-        tensors: A missing one is ``None``.
+        kernel: Made by ``triton.jit``. Its parameters are tensors, then numbers, then constants.
+        grid: Number of programs along each axis.
+        tensors: Tensor arguments; ``None`` for a missing tensor.
         numbers: Integers from 0 on, and floats.
-        **constants: The compile-time constants, and options of the compiler. Every call of a
-            kernel gives the same names in the same order.
+        **constants: Compile-time constants and compiler options. All calls of a kernel must pass
+            the same names in the same order.
     """
     if triton.knobs.runtime.interpret:
         kernel[grid](*tensors, *numbers, **constants)
@@ -51,7 +51,7 @@ def run_kernel(
         if kind not in _FORMS:
             compiled = kernel[grid](*tensors, *numbers, **constants)
             names = kernel.arg_names[len(tensors) + len(numbers) :]
-            if hasattr(compiled, "__getitem__"):  # hooks of Triton may give something else
+            if hasattr(compiled, "__getitem__"):  # with Triton's hooks it may be another object
                 _FORMS[kind] = compiled, [constants[name] for name in names]
             return
         if len(_CALLS) >= _MOST_CALLS:
@@ -62,7 +62,7 @@ def run_kernel(
 
 
 def _specialization(x: float) -> Any:
-    """What Triton compiles a form of its own for: 1, multiples of 16, and 64 bits."""
+    """Property of a number for which Triton compiles: 1, a multiple of 16, or 64 bits; or float."""
     if isinstance(x, float):
         return float
     return x if x == 1 else (x % 16 == 0, x > _INT32)

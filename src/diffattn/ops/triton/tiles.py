@@ -1,4 +1,4 @@
-"""Steps of every kernel on a tile: load, store, hide keys, one step of the online softmax."""
+"""Steps on a tile that kernels share: load, store, hide keys, one step of the online softmax."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ def load_tile(
     p_rows, i_row, stride, num_rows,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, CHECK_ROWS: tl.constexpr,
 ):  # fmt: skip
-    """``[ROWS, BLOCK_WIDTH]`` with zeros from ``WIDTH`` on and, if checked, past the last row."""
+    """``[ROWS, BLOCK_WIDTH]``, 0 from column ``WIDTH`` on and, if checked, after the last row."""
     b_rows = (i_row + tl.arange(0, ROWS))[:, None]
     b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
     p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
@@ -30,7 +30,7 @@ def load_tiles(
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr, CHECK_ROWS: tl.constexpr,
     BOTH: tl.constexpr,
 ):  # fmt: skip
-    """The tile of either map; the same twice if there is one."""
+    """The tiles of both maps; the same tile twice if there is one map."""
     b_tile1 = load_tile(p_rows, i_row, stride, num_rows, ROWS, WIDTH, BLOCK_WIDTH, CHECK_ROWS)
     b_tile2 = b_tile1
     if BOTH:
@@ -42,7 +42,7 @@ def load_tiles(
 
 @triton.jit
 def load_numbers(p_queries, b_queries, num_queries, other, BOTH: tl.constexpr):
-    """A number per query ``[maps, T]`` of either map; the same twice if there is one."""
+    """Numbers of a block of queries from ``[maps, T]``, for both maps; one map: the same twice."""
     m_queries = b_queries < num_queries
     b_number1 = tl.load(p_queries + b_queries, mask=m_queries, other=other)
     b_number2 = b_number1
@@ -56,7 +56,7 @@ def store_tile(
     p_rows, i_row, b_tile, stride, num_rows,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the rows and columns of a tile that exist, in the dtype of the pointer."""
+    """Write the existing rows and columns of a tile, in the dtype of the pointer."""
     b_rows = (i_row + tl.arange(0, ROWS))[:, None]
     b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
     p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
@@ -69,12 +69,12 @@ def add_tile(
     p_rows, i_row, b_tile, stride, num_rows,
     ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Add to the rows and columns of a tile that exist, while other programs add to them too."""
+    """Add to the existing rows and columns of a tile by atomics: other programs add to them too."""
     b_rows = (i_row + tl.arange(0, ROWS))[:, None]
     b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
     p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
     m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
-    tl.atomic_add(p_tile, b_tile, mask=m_tile, sem="relaxed")  # nobody reads before the end
+    tl.atomic_add(p_tile, b_tile, mask=m_tile, sem="relaxed")  # read only after the launch
 
 
 @triton.jit
@@ -102,10 +102,10 @@ def key_bounds(
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Keys that the queries from ``i_query`` on see: all of them see those in [full, edge), some
-    those in [start, full) and [edge, stop)."""
+    """Keys that the block of queries from ``i_query`` on sees: all its queries see [full, edge),
+    some of them see [start, full) and [edge, stop)."""
     i_end = tl.minimum(i_query + BLOCK_M, num_queries)
-    if RANGES:  # neither end falls from one query to the next
+    if RANGES:  # first and last never fall from one query to the next
         start = tl.load(p_first + i_query) // BLOCK_N * BLOCK_N
         stop = tl.load(p_last + i_end - 1)
         full = tl.cdiv(tl.load(p_first + i_end - 1), BLOCK_N) * BLOCK_N
@@ -150,17 +150,17 @@ def query_bounds(
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Queries that see the keys from ``i_key`` on: all those in [full, edge), some of those in
-    [start, full) and, with intervals only, [edge, stop)."""
+    """Queries that see the block of keys from ``i_key`` on: those in [full, edge) see all its keys,
+    those in [start, full) and, with intervals, [edge, stop) some of them."""
     i_end = tl.minimum(i_key + BLOCK_N, num_keys)
-    # Past the last key logits are 0, and weights may be inf: dQ would multiply those by 0.
+    # After the last key logits are 0 and weights may be inf, and dQ would multiply inf by 0.
     m_hidden = i_key + BLOCK_N > num_keys
     if RANGES:
         start = tl.load(p_begin + i_key) // BLOCK_M * BLOCK_M
         stop = tl.load(p_end + i_end - 1)
         full = tl.cdiv(tl.load(p_begin + i_end - 1), BLOCK_M) * BLOCK_M
         edge = tl.load(p_end + i_key)
-        # Past the last query every weight is 0, so the last tile may be ragged.
+        # After the last query every weight is 0, so the last tile may be partly empty.
         edge = tl.where(edge == num_queries, edge, edge // BLOCK_M * BLOCK_M)
         if PADDING:
             m_hidden |= tl.load(p_before + i_end) - tl.load(p_before + i_key) != i_end - i_key
@@ -182,7 +182,7 @@ def query_bounds(
 
 @triton.jit
 def load_real(p_padding, b_keys, num_keys, PADDING: tl.constexpr):
-    """Which keys exist and are no padding."""
+    """bool mask of keys that exist and are not padding."""
     m_keys = b_keys < num_keys
     if PADDING:
         m_keys = tl.load(p_padding + b_keys, mask=m_keys, other=0) != 0
@@ -191,7 +191,7 @@ def load_real(p_padding, b_keys, num_keys, PADDING: tl.constexpr):
 
 @triton.jit
 def visible(b_keys, m_real, b_first, b_last, RANGES: tl.constexpr):
-    """Mask of a tile; the arguments come with an axis of size 1, so either one may be rows."""
+    """Mask of a tile. Arguments have an axis of size 1, so rows may be queries or keys."""
     m_tile = m_real & (b_keys < b_last)
     if RANGES:
         m_tile = m_tile & (b_keys >= b_first)
@@ -200,10 +200,10 @@ def visible(b_keys, m_real, b_first, b_last, RANGES: tl.constexpr):
 
 @triton.jit
 def softmax_step(b_logits, b_v, b_max, b_sum, b_acc, MASKED: tl.constexpr):
-    """Take a tile of keys into a running maximum, sum and output; logits in base 2."""
+    """Update running maximum, sum and output with a tile of keys; logits are in base 2."""
     b_new = tl.maximum(b_max, tl.max(b_logits, 1))
     b_shift = b_new
-    if MASKED:  # a row that has seen no key yet: -inf minus -inf is NaN
+    if MASKED:  # a row without a visible key so far: -inf minus -inf would be NaN
         b_shift = tl.where(b_new == float("-inf"), 0.0, b_new)
     b_weights = tl.exp2(b_logits - b_shift[:, None])  # [M, N]
     b_rescale = tl.exp2(b_max - b_shift)
@@ -215,7 +215,7 @@ def softmax_step(b_logits, b_v, b_max, b_sum, b_acc, MASKED: tl.constexpr):
 
 @triton.jit
 def finish_softmax(b_max, b_sum, b_acc):
-    """The output and the log of the row's sum in base 2; a row without keys gets 0 and +inf."""
+    """Output, and logarithm in base 2 of each row's sum; 0 and +inf for a row without keys."""
     m_none = b_sum == 0.0
     b_sum = tl.where(m_none, 1.0, b_sum)
     b_lse = tl.where(m_none, float("inf"), b_max + tl.log2(b_sum))
