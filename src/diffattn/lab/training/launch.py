@@ -24,11 +24,11 @@ from diffattn.lab.training.settings import apply_settings
 
 
 def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
-    """The recipe's configuration with the request applied, and the packing that it names.
+    """The recipe's configuration with the request applied, and the packed data it names, if any.
 
     Raises:
         ConfigError: The request contradicts the recipe, the data or the initial weights.
-        CheckpointError: A folder holds no packing or no model, or a damaged one.
+        CheckpointError: A folder holds no packed data or no model, or damaged files.
     """
     packed = None if request.data is None else open_data(request.data, verify=False)
     if packed is not None:  # the model's vocabulary follows the data's
@@ -49,7 +49,7 @@ def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, Prep
 
 
 def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> list[str]:
-    """Consequences of the data that the user may not have meant, a line each."""
+    """Lines that tell the user about side effects of the data: vocabulary size, repeated reads."""
     lines, vocab = [], config.model.vocab_size
     if request.data is not None and not request.same_model:
         of_recipe = request.recipe_vocab_size

@@ -17,24 +17,24 @@ _TRAINED_BYTES = 16
 _LOGIT_BYTES = 8
 """Per token and id of the vocabulary: the logit and its gradient."""
 _ORDER_BYTES = 24
-"""Per window of the training order: its number, and twice again while the order is made."""
+"""Per window of the training order: three copies of its index while the order is made."""
 _PLENTY = 50
-"""With so many times the rough estimate, the run surely fits, and no step is counted."""
+"""If the free memory is so many times the rough estimate, the run fits without a count."""
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
-    """Refuse a run that does not fit into this process's GPU, or into the machine with all its
-    processes.
+    """Refuse a run that does not fit into this process's GPU, or into the machine's memory with
+    all processes of the launch.
 
-    Runs that are far too large, or very small, are judged from sizes alone. For the others a step
-    is counted as in ``diffattn plan``, which takes a second.
+    Runs that are far too large, or very small, are judged from sizes alone. For the others the
+    memory of a step is counted as in ``diffattn plan``, which takes a second.
 
     Args:
-        side_by_side: Runs like this one at the same time, on this machine's devices by turns.
+        side_by_side: Number of such runs at the same time, spread evenly over the GPUs.
 
     Raises:
-        ConfigError: The run does not fit: names the bytes needed by part, and those available. Or
-            its batch cannot be shared out to the processes of the launch.
+        ConfigError: The run does not fit; the message names the bytes by part and the free
+            bytes. Or its batch cannot be shared out to the processes of the launch.
     """
     train = config.train
     least = _least(config)
@@ -75,7 +75,7 @@ def _require(
 
 
 def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
-    """Bytes that the processes of this machine hold in main memory together, beside a step."""
+    """Bytes that this machine's processes together hold in main memory, besides a step."""
     train, processes = config.train, local_processes()
     parts = {
         "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
@@ -101,7 +101,7 @@ def _least(config: RunConfig) -> dict[str, int]:
 
 
 def _maps(config: RunConfig) -> int:
-    """Bytes of wide layers and attention maps, if all were held at once."""
+    """Bytes of queries, attention maps and feed-forward activations, if all were held at once."""
     model, micro = config.model, micro_batch(config.train)
     heads = max(kind.num_heads * kind.attention.query_maps for kind, _ in model.by_type())
     keys = config.train.seq_len * (micro if config.windows.apart else 1)

@@ -28,14 +28,14 @@ _SCHEMA = 3
 _TOKENIZER = "tokenizer"
 
 OnProgress = Callable[[int, int | None, int], None]
-"""Called with the bytes that were read of the source's files (also those that an interrupted call
-had packed), the bytes of all of them (``None``: not known, as of a dataset on the hub), and the
-tokens that were written so far, by interrupted calls too."""
+"""Called with three counts: bytes read from the source's files; bytes of all these files, or
+``None`` for a dataset on the hub; and tokens written. The first and the last include the part
+that an interrupted call had packed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
-    """A tokenizer and memory-mapped tokens."""
+    """A tokenizer, and the memory-mapped tokens of both splits."""
 
     folder: Path
     config: DataConfig
@@ -71,18 +71,18 @@ def prepare_data(
 ) -> PreparedData:
     """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
 
-    ``data.json`` pins what was read: every file of the source by its hash, or the commit of a
-    dataset on the hub; with it the tokenizer, counts and the versions of the libraries. The files
-    are hashed again every time: a changed source is an error, not a silent mix. A commit does not
-    change, so a finished packing of one is used without the hub.
+    ``data.json`` holds the hash of every file of the source, or the commit of a dataset on the
+    hub, and the hash of the tokenizer, counts and library versions. Every call hashes the files
+    again and raises an error if they changed. A commit does not change, so that the finished
+    packing of a hub dataset needs no access to the hub.
 
     The documents are read as a stream, once for the tokenizer if it is trained here and once for
     the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
         folder: Where ``tokenizer/`` and the token files lie or will lie.
-        require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
-            packed is removed then, so that it does not stand in the way of other data.
+        require: Raises ``ConfigError`` for data that the caller cannot use. The files that this
+            call has packed are then removed, so that other data can be packed there.
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
@@ -168,8 +168,8 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
 
     Args:
         folder: With ``data.json``, ``tokenizer/`` and the token files.
-        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. Every
-            process of a study that trains does so once. All other files are always checked.
+        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
+            other files are always checked.
 
     Raises:
         CheckpointError: Files are missing, damaged, or of different packings.
@@ -219,7 +219,7 @@ def _read_marker(folder: Path) -> dict[str, Any]:
 
 
 def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
-    """The marker of a folder, if it has one; another corpus's or somebody else's is refused."""
+    """The marker of a folder, if it has one; refuse other data settings and foreign folders."""
     if not is_claimed(folder, _MARKER, "packed data"):
         return None
     with advised(folder):
@@ -230,7 +230,7 @@ def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
 
 
 def _pinned(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
-    """The hashes of the source's files, or its commit: the same as in the marker."""
+    """The hashes of the source's files, or its commit; refuse a source unlike the marker's."""
     if marker is None:
         return pin(config.source)
     recorded: Pin = marker["source"]
@@ -267,7 +267,7 @@ def _new_tokenizer(config: DataConfig, source: Pin, on_message: Callable[[str], 
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> None:
-    """Write the marker first: a folder with a tokenizer alone may be somebody else's."""
+    """Write the marker before the tokenizer: a tokenizer alone does not show who made it."""
     try:
         with new_folder(folder / _TOKENIZER) as temporary:
             tokenizer.save_pretrained(temporary)
@@ -279,7 +279,7 @@ def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> Non
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Files and folders, and last the marker, which says whose they are."""
+    """Delete files and folders, and last the marker, which shows that they are ours."""
     for path in sorted(paths, key=lambda path: path.name == _MARKER):
         if path.is_dir():
             shutil.rmtree(path)
@@ -291,5 +291,5 @@ def _saved_tokenizer(folder: Path) -> Any:
     verify_manifest(folder / _TOKENIZER)
     try:
         return load_tokenizer(str(folder / _TOKENIZER))
-    except ConfigError as error:  # there it is our file, not the caller's setting
+    except ConfigError as error:  # the file is ours: it is damaged, and no setting is wrong
         raise CheckpointError(str(error)) from error

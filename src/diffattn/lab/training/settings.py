@@ -24,14 +24,14 @@ _SECTIONS: dict[str, type] = {
     "guard": GuardConfig,
     "engine": EngineConfig,
 }
-"""Besides ``model``."""
+"""Section of the configuration -> its class. The section ``model`` is handled apart."""
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
     "model.hidden_size": "intermediate_size",
     "model.group_ratio": "num_kv_heads",
     "model.head_dim": "shared_rank",
 }
-"""Settings to those of the model that follow them as long as they are the default."""
+"""Changed setting -> model setting that is derived from it anew, if it had its default."""
 _ATTENTION_SETTINGS = (
     "head_norm", "head_norm_affine", "lambda_init", "lambda_bias",
     "shared_rank", "group_ratio",
@@ -50,8 +50,8 @@ def apply_settings(
     √hidden_size follows ``hidden_size``.
 
     Args:
-        attention: Take the twin of this attention type. Settings of the head norm, of λ and of the
-            rank are the twin's then; all others are made before, so that it has equal parameters.
+        attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
+            then apply to the twin. All others come first, so that the parameter count is equal.
 
     Raises:
         ConfigError: No ``=``, an unknown key, a value of the wrong kind, or no such twin.
@@ -80,9 +80,9 @@ def apply_settings(
 
 
 def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
-    """Keys and values of changes to a recipe's plan, which are possible together but for the model.
+    """Read changes to a recipe's plan as key to value, and check every section but the model.
 
-    Loads no torch.
+    Loads no torch. The model's values are checked one by one, and not together.
 
     Args:
         config: The plan, which may lack sections.

@@ -74,13 +74,13 @@ class BatchGuard(StepLog, Carried):
         return any(row["first"] <= step <= row["last"] for row in self.decisions)
 
     def save(self, checkpoint: Path) -> None:
-        """Write the window by which later steps are judged, and the steps left out so far."""
+        """Write the losses and norms that later steps are compared with, and the steps left out."""
         left_out = [s for s in self.left_out if s <= checkpoint_step(checkpoint)]
         window = {"losses": list(self.losses), "log_norms": list(self.log_norms)}
         write_json(checkpoint / _STATE, {**window, "left_out": left_out})
 
     def load(self, checkpoint: Path) -> None:
-        """Read that window."""
+        """Read the losses and norms that later steps are compared with."""
         facts = read_json(checkpoint / _STATE)
         self.losses.extend(facts["losses"])
         self.log_norms.extend(facts["log_norms"])
@@ -102,7 +102,7 @@ class BatchGuard(StepLog, Carried):
         return then == now
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Keep the sum of losses, which goes back to it if the batch is left out."""
+        """Save the sum of losses; it is restored if the batch is left out."""
         self.step_losses.clear()
         self.sum_before = self.trainer._tr_loss.clone()
 
@@ -189,26 +189,26 @@ class BatchGuard(StepLog, Carried):
             "step": step,
             "action": action,
             "reason": name,
-            "value": str(value),  # may be no number
+            "value": str(value),  # JSON has no NaN
             "first": first,
             "last": last,
             "windows": step_windows(self.trainer.train_dataset, first, last, self.config),
         }
         append_jsonl(self.path, row)
-        sync(self.path)  # before a checkpoint that rests on it
+        sync(self.path)  # a later checkpoint needs the decision on the disk
         self.decisions.append(row)
         steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
         self.on_message(f"{name} was {value} at step {step}: {steps} left out ({action})")
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read."""
+    """Indices of the training windows read in steps ``first`` to ``last``, counted from 1."""
     size = config.train.batch_sequences
     return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 
 
 def is_decision(row: dict[str, Any]) -> bool:
-    """Whether a row of ``guard.jsonl`` leaves batches out; it stays when a run goes back."""
+    """Whether a row of ``guard.jsonl`` leaves batches out; such rows stay after a roll-back."""
     return "first" in row
 
 
