@@ -14,13 +14,13 @@ METHOD = "Student t over clusters (jackknife)"
 def cluster_mean(
     values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
-    """Mean of all values and its interval; clusters, not values, are independent.
+    """Mean of all values and its interval. Clusters are independent, values need not be.
 
     :func:`cluster_ratio` with every weight 1.
 
     Args:
         values: ``[n]``, finite, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is its own.
+        clusters: Name of each value's cluster. Default: every value is a cluster.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
@@ -40,14 +40,14 @@ def cluster_ratio(
     r"""Weighted mean as a ratio of sums, :math:`r = \sum_i t_i / \sum_i w_i`, and its interval.
 
     For example the loss per token over items of unequal length: totals are summed losses,
-    weights are tokens. Clusters without weight say nothing and are left out.
+    weights are numbers of tokens. Clusters of weight 0 are left out.
 
     .. math:: r \pm t_{(1 + \text{level}) / 2,\; G - 1}
               \sqrt{\tfrac{G - 1}{G} \sum_{g=1}^G (r_{-g} - r)^2}
 
     over G clusters, :math:`r_{-g}` the ratio without cluster g. With equal weights and one value
-    per cluster it is Student's interval, so it holds from two clusters on where values are about
-    normal; a percentile bootstrap covers 75 to 89 % there (``docs/records/coverage.md``).
+    per cluster it is Student's interval. For about normal values it covers well from two clusters
+    on, where a percentile bootstrap covers 75 to 89 % (``docs/records/coverage.md``).
 
     Source: J. W. Tukey, Ann. Math. Stat. 29 (1958), 614; R. M. Bell, D. F. McCaffrey, Surv.
     Methodol. 28 (2002), 169 (few clusters).
@@ -55,7 +55,7 @@ def cluster_ratio(
     Args:
         totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
         weights: ``[n]``, finite, 0 or more, not all 0.
-        clusters: Name of each item's cluster. Default: every item is its own.
+        clusters: Name of each item's cluster. Default: every item is a cluster.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
