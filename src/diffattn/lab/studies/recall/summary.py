@@ -24,7 +24,7 @@ from diffattn.probes.attention_rows import attention_rows
 
 
 def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
-    """Judge finished runs; writes ``maps.json`` where their weights were kept."""
+    """Judge finished runs, and write ``maps.json`` if weights were kept."""
     maps = _recall_maps(config, runs.folder)
     if maps is not None:
         write_json(runs.folder.parent / "maps.json", maps)
@@ -32,10 +32,10 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
-    """Maps of every type on the first test sequence; ``None`` where no weights were kept.
+    """Maps of every type on the first test sequence; ``None`` without weights or noisy recall.
 
-    They are of the last layer's head that gives the answers the most weight. Keys are shown as
-    letters, values as numbers and noise as dots.
+    They show the last layer's head with the most weight on the answers. Keys are shown as letters,
+    values as numbers and noise as dots.
     """
     task, setting = config.tasks[0], config.tasks[0].task
     if not isinstance(setting, NoisyRecallConfig):
@@ -84,7 +84,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
 
 
 def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
-    """Every task with its types and controls, before they are tested."""
+    """Name of a task -> its record, without the tests."""
     choices = config.choices(results)
     groups = config.groups({group: choice.rate for group, choice in choices.items()})
     tasks = {}
@@ -111,7 +111,7 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
 def _sweep(
     config: RecallStudyConfig, group: tuple[str, str], choice: Choice, results: Results
 ) -> dict[str, Any]:
-    """Every try of a sweep, and whether the chosen rate lies inside it."""
+    """Every run of a sweep, and whether the chosen rate lies inside the tried rates."""
     keys = ("solved_step", "steps", "validation_loss", "test_accuracy")
     tries = [
         {
@@ -148,7 +148,7 @@ def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
 
 
 def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """Mean share of attention over trials, by map and group of keys, with its interval."""
+    """Map -> group of keys -> mean share of attention over trials, with its interval."""
     means = {}
     for name, groups in shares[0].items():
         values = {group: [run[name][group] for run in shares] for group in groups}

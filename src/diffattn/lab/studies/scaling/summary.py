@@ -20,18 +20,18 @@ AXES = ("parameters", "tokens")
 FORM = "offset"
 """The paper's form: L = a x^-b + c."""
 SECOND_FORM = "kaplan"
-"""L = a x^-b, for all models along an axis where one of them has no fit of the paper's form."""
+"""L = a x^-b, for all models along an axis if one model has no fit of the paper's form."""
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
-"""Name and width to model."""
+"""Name and width -> configuration of the model."""
 
 
 def scaling_results(
     config: ScalingStudyConfig, losses: Mapping[str, float | None]
 ) -> ScalingResults:
-    """Points, fits and equivalents along both axes, of models without a run that diverged.
+    """Points, fits and equivalents along both axes. Models with a diverged run are left out.
 
     Args:
-        losses: Name of every run to its validation loss; ``None`` of one that diverged.
+        losses: Name of a run -> its validation loss; ``None`` if it diverged.
     """
     places = {*config.sizes, *config.lengths}
     lost = {
