@@ -34,7 +34,7 @@ def verdict_section(
     protocols: Mapping[str, str],
     published: Mapping[str, str],
 ) -> list[Section]:
-    """Show the primary scores, and the limits of what they say; empty without any."""
+    """The primary scores and their limits, if any. ``published``: protocol -> papers' results."""
     primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
     primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:
@@ -73,7 +73,7 @@ def _sentence(pair: PairedDifference) -> str:
 
 
 def difference_tables(differences: Sequence[PairedDifference]) -> list[Table]:
-    """Show the primary score part by part, and every score over all items; empty without any."""
+    """Show the primary score part by part, and all scores over all items; empty without them."""
     parts = [pair for pair in differences if pair.where and pair.over == "items"]
     whole = [pair for pair in differences if not pair.where]
     shared = ["Models", "Difference", "95 % interval", "p", "Test", "n"]

@@ -93,7 +93,7 @@ def _runs_table(study: Study) -> Table:
 
 
 def _record_file(run: StudyRun) -> str:
-    """Name the place of ``run.json``, and the name it holds where that is another."""
+    """The path of ``run.json``, and the name in the record if it differs from the folder's."""
     path = f"runs/{run.name}/run.json"
     return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 

@@ -221,7 +221,7 @@ def _costs(study: TextStudy) -> list[Element]:
 
 
 def _committed(study: TextStudy) -> list[Element]:
-    """The committed study; nothing beside itself or beside ablations."""
+    """The committed study; empty on its own page and on pages of ablations or ranks."""
     is_text = study.info.get("kind", "text") == "text"
     return committed_text(config_hash=study.info.get("config_hash")) if is_text else []
 
@@ -231,13 +231,13 @@ def _only(study: TextStudy, variants: list[str]) -> TextStudy:
 
 
 def _present(*elements: Element | None) -> list[Element]:
-    """The elements that hold anything."""
+    """The elements that are not empty."""
     empty = (None, Bullets([]), Fold("How we know", []), Fold("λ over training", []))
     return [element for element in elements if element is not None and element not in empty]
 
 
 def _comparison(study: TextStudy) -> str:
-    """What was compared, on what, and with how many seeds."""
+    """A paragraph: the models compared, their data, number of seeds and budget."""
     info = study.info
     compared = [name for name in study.variants if role_of(study, name) in COMPARED]
     names = listing(map(type_name, compared))
