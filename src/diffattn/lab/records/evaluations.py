@@ -66,8 +66,7 @@ class EvalResult(FileRecord):
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
-    """``limit`` and ``shard`` ([i, n]) if not all items were asked; else empty. Shards have no
-    metrics."""
+    """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``.
@@ -187,7 +186,8 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
     """``models`` and ``variants`` of an evaluation folder, in their order.
 
     Raises:
-        CheckpointError: The file is missing or of another kind, or names what is no folder's name.
+        CheckpointError: The file is missing or of another kind, or has a name that no folder can
+            have.
     """
     path = Path(folder) / EVALUATION_MARKER
     if not path.exists():

@@ -39,7 +39,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     folder = Path(folder)
     require_folder_destination(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    handle = _held(folder, wait)
+    handle = _locked(folder, wait)
     try:
         clean_leftovers(folder)
         yield
@@ -52,7 +52,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 path.rmdir()
 
 
-def _held(folder: Path, wait: bool) -> int:
+def _locked(folder: Path, wait: bool) -> int:
     """Take the lock of a folder, and return its open file descriptor."""
     path = folder / LOCK
     while True:

@@ -79,7 +79,7 @@ def cluster_sums(
 
 
 def jackknife_variance(sums: np.ndarray, sizes: np.ndarray) -> float:
-    """Variance of the ratio of sums over two or more clusters, all of positive size."""
+    """Jackknife variance of Σ sums / Σ sizes, over two or more clusters of positive size."""
     n, total, size = len(sums), sums.sum(), sizes.sum()
     without = (total - sums) / (size - sizes)
     return float((n - 1) / n * ((without - total / size) ** 2).sum())

@@ -62,10 +62,10 @@ def tango_interval(wins: int, losses: int, n: int) -> Interval:
             q = 2 * losses * delta * (1 - delta) / (linear + root)
         return (wins - losses - n * delta) ** 2 - z * z * n * (2 * q + delta * (1 - delta))
 
-    return Interval(mean, _end(excess, mean, -1.0), _end(excess, mean, 1.0), LEVEL, n, "Tango")
+    return Interval(mean, _bound(excess, mean, -1.0), _bound(excess, mean, 1.0), LEVEL, n, "Tango")
 
 
-def _end(excess: Callable[[float], float], inside: float, outside: float) -> float:
+def _bound(excess: Callable[[float], float], inside: float, outside: float) -> float:
     """Bisect for the point between the two at which ``excess`` turns positive."""
     if excess(outside) <= 0:
         return outside
@@ -117,7 +117,7 @@ def paired_contrast(
     plain = cluster_ratio(w * (x - b), w, clusters)  # checks weights and n >= 1
     both = np.concatenate([x, b])
     if not shares or not ((both >= 0) & (both <= 1)).all():
-        return _unbounded(plain, w * (x - b), w, clusters)
+        return _t_contrast(plain, w * (x - b), w, clusters)
     alone = clusters is None or len(set(clusters)) == x.size
     if alone and len(set(w)) == 1 and set(np.unique(both)) <= {0.0, 1.0}:
         wins, losses = int((x > b).sum()), int((x < b).sum())
@@ -153,7 +153,7 @@ def clustered_shares(
     Args:
         differences: ``[n]``, from -1 to 1.
         weights: ``[n]``, above 0.
-        clusters: Name of each item's cluster. Default: every item is its own.
+        clusters: Name of each item's cluster. Default: every item is a cluster.
     """
     sums, num_items = cluster_sums(weights * differences, clusters)
     sizes, _ = cluster_sums(weights, clusters)
@@ -175,7 +175,7 @@ def clustered_shares(
     return Contrast(Interval(mean, low, high, LEVEL, n, method), p, f"{_T_TEST}, adjusted")
 
 
-def _unbounded(
+def _t_contrast(
     plain: Interval, totals: np.ndarray, weights: np.ndarray, clusters: Sequence[str] | None
 ) -> Contrast:
     """Student's t test and interval; sign flips and no interval if all clusters are equal."""

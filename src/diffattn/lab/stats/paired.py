@@ -15,8 +15,8 @@ def paired_difference(
 
     .. math:: \bar d \pm t_{(1 + \text{level}) / 2,\; n - 1}\; s_d / \sqrt{n}, \quad d_i = x_i - b_i
 
-    Pairing removes what both runs of a seed share, such as the order of the data, so that it
-    does not hide the difference.
+    Pairing removes effects that both runs of a seed share, such as the order of the data, so that
+    they do not hide the difference.
 
     Args:
         values: ``[n]``, finite, n >= 1.

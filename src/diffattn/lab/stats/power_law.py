@@ -206,10 +206,10 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
     if form == "kaplan":  # fitted on the logarithm
         jacobian, residuals = jacobian / predicted[:, None], np.log(y) - np.log(predicted)
     covariance = None
-    _, of_x, counts = np.unique(x, return_inverse=True, return_counts=True)
+    _, x_index, counts = np.unique(x, return_inverse=True, return_counts=True)
     free = len(counts) - len(values)
     if free > 0:
-        misses = np.bincount(of_x, weights=residuals) / counts
+        misses = np.bincount(x_index, weights=residuals) / counts
         # The larger of two estimates: the means at each x may lie on the law by chance.
         variance = max(
             float(counts @ misses**2) / free, float(residuals @ residuals) / (len(y) - len(values))

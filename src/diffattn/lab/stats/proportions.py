@@ -81,12 +81,12 @@ def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
     r"""Mean of the groups' means and its interval, also near 0 and 1.
 
     Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. So
-    differences between groups do not widen the interval. It is Wilson's, with
-    :math:`n_\text{eff} = \bar p (1 - \bar p) / v`, Student's t and
-    :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`. :math:`v_k` is the mean squared deviation of
-    group k's values and of one more value, which is 1 with probability :math:`\bar p`, else 0. So
-    a group of equal values has a spread too. If all values are 0, or all are 1, or one group
-    holds zeros and ones only, this is Wilson's interval of all items together.
+    differences between groups do not widen the interval. It is Wilson's, with Student's t,
+    :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and
+    :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`. Here v_k is the mean squared deviation of
+    group k's values and one more value. That value is 1 with probability :math:`\bar p`, else 0.
+    So a group of equal values has a spread too. If all values are 0, or all are 1, or a single
+    group holds only zeros and ones, this is Wilson's interval of all items together.
 
     Source: as :func:`share_interval`; the value added per group is ours.
 

@@ -43,9 +43,9 @@ def fits_of(
         form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
 
     Returns:
-        Name -> law, without the groups that have no fit. And name -> record with ``form``,
-        ``points`` (their number), ``parameters`` (``mean``, ``low``, ``high``, ``level`` of each),
-        ``r2``, ``max_error`` and ``refused``, the reason why there is no law, or ``None``.
+        Name -> law, without the groups that have no fit. And name -> record. A record has
+        ``form``, ``points`` (their number), ``r2``, ``max_error``, and for each of ``parameters``
+        ``mean``, ``low``, ``high`` and ``level``. ``refused``: why there is no law, or ``None``.
     """
     laws, entries = {}, {}
     for name, points in groups.items():

@@ -30,8 +30,8 @@ class Stability:
     """The measures of one run. All shares are from 0 (stable) to 1."""
 
     diverged: bool
-    """The run met a number that is not finite, or its final loss is at least ``ln V``, the loss
-    of equal probabilities for all tokens of the vocabulary."""
+    """Whether the run met a number that is not finite, or its final loss is at least ``ln V``. That
+    is the loss of equal probabilities for all tokens of the vocabulary."""
     diverged_step: int | None
     """Steps done when a number was not finite; ``None`` if all were finite."""
     loss: float

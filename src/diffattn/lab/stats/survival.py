@@ -16,10 +16,10 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
     .. math:: \chi^2 = \frac{\left(\sum_t d_t^A - d_t n_t^A / n_t\right)^2}
         {\sum_t d_t \frac{n_t^A}{n_t} \frac{n_t^B}{n_t} \frac{n_t - d_t}{n_t - 1}}
 
-    with d events at step t among n runs without an earlier event. The p-value is exact and valid
-    for few runs: among all ways to split the runs into groups of these sizes, the share with at
-    least the observed statistic. Above 3 million ways (two groups of 13) it comes from the
-    chi-square distribution.
+    with d events at step t among n runs without an earlier event. The p-value is the share of all
+    ways to split the runs into groups of these sizes that reach the observed statistic. It is
+    exact, also for few runs. Above 3 million ways (two groups of 13) it comes from the chi-square
+    distribution.
 
     Source: N. Mantel, Cancer Chemother. Rep. 50 (1966), 163-170.
 

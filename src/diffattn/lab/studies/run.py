@@ -109,8 +109,8 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
         require_same_data(folder, recorded, data.facts())
         return data
     source = {"source": config.source, "vocab_size": config.vocab_size}
-    of_data = source | {"python": package_versions()["python"]} | data.facts()
-    begin_study(folder, resolved, facts | {"data": of_data})
+    data_facts = source | {"python": package_versions()["python"]} | data.facts()
+    begin_study(folder, resolved, facts | {"data": data_facts})
     return data
 
 

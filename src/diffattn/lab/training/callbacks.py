@@ -193,7 +193,7 @@ class CostCallback(TrainerCallback):
             return
         earlier = self.earlier
         step = statistics.median(self.steps) if self.steps else earlier.get("step_seconds")
-        # CPU seconds of one process cover its share of a step: the speed is that of one process.
+        # CPU seconds of one process cover only its share of a step: this is one process's speed.
         share = 1 if torch.cuda.is_available() else num_processes()
         wall, cpu = time.perf_counter() - self.start_wall, time.process_time() - self.start_cpu
         write_json(

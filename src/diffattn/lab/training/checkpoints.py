@@ -57,7 +57,7 @@ class CheckpointCallback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Make the copies that a killed process left undone; the other processes wait."""
         if state.is_world_process_zero:
-            for path in self._to_keep(state.global_step):
+            for path in self._to_copy(state.global_step):
                 try:
                     verify_manifest(path)
                 except CheckpointError as error:
@@ -76,7 +76,7 @@ class CheckpointCallback(TrainerCallback):
         """Copy the newest checkpoint, if it stays; remove old ones. Other processes wait."""
         if state.is_world_process_zero:
             step = state.global_step
-            for path in self._to_keep(step):
+            for path in self._to_copy(step):
                 if checkpoint_step(path) == step:
                     self._copy(path)
             done = self._checkpoints_until(step)
@@ -93,7 +93,7 @@ class CheckpointCallback(TrainerCallback):
     def _checkpoints_until(self, step: int) -> list[Path]:
         return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
 
-    def _to_keep(self, step: int) -> list[Path]:
+    def _to_copy(self, step: int) -> list[Path]:
         """Checkpoints that need a copy: they have none, or one from steps that were undone."""
         every = self.engine.keep_every
         return [
@@ -101,14 +101,14 @@ class CheckpointCallback(TrainerCallback):
             for path in self._checkpoints_until(step)
             if every is not None
             and checkpoint_step(path) % every == 0
-            and _manifest(path) != _manifest(self._kept(path))
+            and _manifest(path) != _manifest(self._copy_path(path))
         ]
 
-    def _kept(self, path: Path) -> Path:
+    def _copy_path(self, path: Path) -> Path:
         return self.folder.parent / KEPT / path.name
 
     def _copy(self, path: Path) -> None:
-        kept = self._kept(path)
+        kept = self._copy_path(path)
         unfinished = kept.with_name(f".{path.name}.tmp")
         make_folder(kept.parent)
         with written_whole(unfinished):

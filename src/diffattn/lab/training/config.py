@@ -160,7 +160,7 @@ class TrainConfig:
         return self.batch_tokens // self.seq_len
 
     def micro_batch(self, devices: int, where: str) -> int:
-        """Sequences per forward pass of one of several devices, which share a batch.
+        """Sequences per forward pass of one device, if several devices share a batch.
 
         Micro batch × accumulation × devices = sequences of a batch.
 
@@ -209,8 +209,8 @@ class GuardConfig:
     limit: Count = 10
     """Most decisions of the guard to leave batches out; a further decision ends the run."""
     lam: Literal["report", "clip", "reinitialise"] = "report"
-    """For a λ outside [0, 1], possible in V1 and Shared DIFF: leave it; move it to the
-    edge by the smallest change of one λ vector; or draw the layer's λ vectors anew."""
+    """A λ outside [0, 1], possible in V1 and Shared DIFF, is left as it is; or moved to the edge by
+    the smallest change of one λ vector; or the layer's λ vectors are drawn anew."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -45,7 +45,7 @@ def initial_weights(
         CheckpointError: The folder holds no model, or a damaged one.
         ConfigError: The model differs; the message names the first setting or parameter.
     """
-    place = _place(folder)
+    place = _model_folder(folder)
     if verify and (place / MANIFEST).exists():
         verify_manifest(place)
     initial = _read_config(folder)
@@ -108,7 +108,7 @@ def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
     Raises:
         ConfigError: The tokenizers differ.
     """
-    place = _place(init.folder)
+    place = _model_folder(init.folder)
     if not (place / "tokenizer.json").exists():
         return
     if tokenizer_hash(load_tokenizer(str(place.absolute()))) != tokenizer_hash(tokenizer):
@@ -118,7 +118,7 @@ def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
         )
 
 
-def _place(folder: Path | str) -> Path:
+def _model_folder(folder: Path | str) -> Path:
     """The folder of ``config.json``."""
     place = checkpoint_folder(str(folder))
     if not place.is_dir():
@@ -130,7 +130,7 @@ def _place(folder: Path | str) -> Path:
 
 
 def _read_config(folder: Path) -> DiffTransformerConfig:
-    place = _place(folder)
+    place = _model_folder(folder)
     settings = read_object(f"{folder}/config.json", place / "config.json")
     if settings.get("model_type") != DiffTransformerConfig.model_type:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _read_config(folder: Path) -> DiffTransformerConfig:
 
 
 def _weight_files(folder: Path | str) -> list[Path]:
-    place = _place(folder)
+    place = _model_folder(folder)
     files = weight_files(str(folder), files_in(place))
     if not files:
         raise CheckpointError(f"{folder}: must hold weights (model.safetensors), got none.")

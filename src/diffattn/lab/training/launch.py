@@ -52,9 +52,9 @@ def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> 
     """Lines that tell the user about side effects of the data: vocabulary size, repeated reads."""
     lines, vocab = [], config.model.vocab_size
     if request.data is not None and not request.same_model:
-        of_recipe = request.recipe_vocab_size
-        if vocab == data.config.vocab_size != of_recipe:
-            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {of_recipe:,}")
+        expected = request.recipe_vocab_size
+        if vocab == data.config.vocab_size != expected:
+            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {expected:,}")
     read, held = config.train.num_steps * config.train.batch_tokens, data.train.num_tokens
     # With up-sampling the run itself reports how often documents are read.
     if read > held and config.windows.upsample_longer_than is None:
@@ -77,9 +77,8 @@ def launch_run(
     def claim_and_pack() -> None:
         if request.resume and not ((request.out / "run.json").exists() or folder.exists()):
             raise ConfigError(f"train: --resume needs a run in {request.out}, got none.")
-        is_claimed(
-            request.out, "run.json", "a run", besides="data"
-        )  # refuses a foreign folder before it packs
+        # A foreign folder is refused before anything is packed.
+        is_claimed(request.out, "run.json", "a run", besides="data")
         if packed is None:
             require = partial(require_enough, config)
             prepare_data(config.data, folder, require=require, on_message=on_message)

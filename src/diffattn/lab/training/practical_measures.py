@@ -37,13 +37,13 @@ def practical_measures(
     """Measure a trained model on sequences that training and validation do not hold.
 
     Returns:
-        Name -> value. A lookup task has, for P pairs in L times the context, ``found_P_xL``: the
-        share of correct answers to questions about keys in the context; and
-        ``unsupported_P_xL``: the share of questions about absent keys that get an answer.
-        ``bits_B`` is the former at the training size, with attention logits of B bits and one
-        scale per layer. ``attention_KIND_GROUP`` comes from :func:`attention_shares`. Many-shot
-        tasks have ``shots_N``: accuracy after N examples in noisy sequences; ``vote_N``: accuracy
-        of :func:`vote_accuracy`; ``order_range``: best less worst accuracy over orders of the
+        Name -> value. A lookup task has values for P pairs in L times the training context.
+        ``found_P_xL``: share of questions about keys in the context that are answered correctly.
+        ``unsupported_P_xL``: share of questions about absent keys that get an answer.
+        ``bits_B``: share found at the training size, with attention logits of B bits and one
+        scale per layer. ``attention_KIND_GROUP``: from :func:`attention_shares`.
+        A many-shot task has ``shots_N``: accuracy after N examples in noisy sequences; ``vote_N``:
+        from :func:`vote_accuracy`; ``order_range``: best less worst accuracy over orders of the
         same examples; ``order_changes``: share of answers that differ between two orders.
     """
     return _lookup(model, task) if isinstance(task, LookupConfig) else _many_shot(model, task)

@@ -69,15 +69,15 @@ def prepare_data(
     on_message: Callable[[str], None] = lambda line: None,
     on_progress: OnProgress = lambda bytes_read, total_bytes, num_tokens: None,
 ) -> PreparedData:
-    """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
+    """Train or load the tokenizer and pack the corpus, or reuse the packed data in ``folder``.
 
     ``data.json`` holds the hash of every file of the source, or the commit of a dataset on the
-    hub, and the hash of the tokenizer, counts and library versions. Every call hashes the files
-    again and raises an error if they changed. A commit does not change, so that the finished
-    packing of a hub dataset needs no access to the hub.
+    hub. It also holds the tokenizer's hash, counts and library versions. Every call hashes the
+    files again and raises an error if they changed. A commit does not change, so that the
+    finished packing of a hub dataset needs no access to the hub.
 
-    The documents are read as a stream, once for the tokenizer if it is trained here and once for
-    the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
+    The documents are read as a stream: once for the tokens, and before for a new tokenizer. An
+    interrupted packing is continued, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
         folder: Where ``tokenizer/`` and the token files lie or will lie.
@@ -94,12 +94,12 @@ def prepare_data(
     folder = Path(folder)
     with sole_writer(folder):
         before = set(folder.iterdir())
-        marker = _claimed(folder, config)
+        marker = _claimed_marker(folder, config)
         unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
         is_packed = marker is not None and "packed" in marker
         if marker is not None:
             on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
-        source = _pinned(folder, config, marker)
+        source = _source_pin(folder, config, marker)
         try:
             if not is_packed:
                 _pack(config, folder, source, on_message, on_progress)
@@ -164,10 +164,10 @@ def _documents(
 
 
 def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
-    """Open what :func:`prepare_data` left in ``folder``.
+    """Open the packed data that :func:`prepare_data` wrote to ``folder``.
 
     Args:
-        folder: With ``data.json``, ``tokenizer/`` and the token files.
+        folder: Folder with ``data.json``, ``tokenizer/`` and the token files.
         verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
             other files are always checked.
 
@@ -218,18 +218,18 @@ def _read_marker(folder: Path) -> dict[str, Any]:
     return marker
 
 
-def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
+def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any] | None:
     """The marker of a folder, if it has one; refuse other data settings and foreign folders."""
     if not is_claimed(folder, _MARKER, "packed data"):
         return None
     with advised(folder):
         marker = _read_marker(folder)
     if marker["config"] != asdict(config):
-        raise _of_another(folder, "settings")
+        raise _foreign_data(folder, "settings")
     return marker
 
 
-def _pinned(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
+def _source_pin(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
     """The hashes of the source's files, or its commit; refuse a source unlike the marker's."""
     if marker is None:
         return pin(config.source)
@@ -237,11 +237,11 @@ def _pinned(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> 
     if "revision" in recorded:
         return recorded
     if changed := difference(recorded, pin(config.source)):
-        raise _of_another(folder, f"source: {changed}")
+        raise _foreign_data(folder, f"source: {changed}")
     return recorded
 
 
-def _of_another(folder: Path, difference: str) -> CheckpointError:
+def _foreign_data(folder: Path, difference: str) -> CheckpointError:
     return CheckpointError(
         f"{folder}: must hold data of this corpus and tokenizer, got another one's ({difference}). "
         "Choose another folder."

@@ -134,9 +134,9 @@ def require_runnable(config: RunConfig) -> None:
     """Refuse a run that cannot start, before any data is packed.
 
     Raises:
-        ConfigError: The run does not fit into memory, its batch cannot be shared out to the
-            processes of the launch, they cannot shard or guard it as asked, or a tracker is not
-            installed.
+        ConfigError: The run does not fit into memory, or its batch cannot be shared out to the
+            processes of the launch. Or sharding, a guard or a tracker is asked for that this
+            launch cannot have.
         BackendError: The configured backend cannot run here.
     """
     require_run_memory(config)
@@ -152,7 +152,7 @@ def finish(
     train: Callable[[], None],
     on_finished: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Claim a run directory, train unless it has results, and return ``results.json``."""
+    """Claim a directory; ``train``, or call ``on_finished`` if it has results; return these."""
 
     def results() -> dict[str, Any]:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)

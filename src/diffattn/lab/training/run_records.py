@@ -55,7 +55,7 @@ def record(
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
-    """The content of ``run.json``."""
+    """The content of ``run.json``. ``resolved``: settings; ``facts``: more facts on the model."""
     gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
         name=name,

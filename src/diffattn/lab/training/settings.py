@@ -43,31 +43,31 @@ def apply_settings(
 ) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
-    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. Unless they
-    are set too, the model's vocabulary and context follow ``data.vocab_size`` and
-    ``train.seq_len``, and its defaults of ``num_kv_heads``, ``intermediate_size`` and
-    ``shared_rank`` follow the settings that they derive from; an embedding multiplier of
-    √hidden_size follows ``hidden_size``.
+    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. These model
+    settings follow others unless they are set too: the vocabulary follows ``data.vocab_size``, and
+    the context ``train.seq_len``. Default values of ``num_kv_heads``, ``intermediate_size`` and
+    ``shared_rank`` are derived anew. An embedding multiplier of √hidden_size follows
+    ``hidden_size``.
 
     Args:
         attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
             then apply to the twin. All others come first, so that the parameter count is equal.
 
     Raises:
-        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or no such twin.
+        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or an impossible twin.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     changed = read_changes(settings)
     model = config.model.settings()
     model |= _followers(model, changed)
-    of_twin: dict[str, Any] = {}
+    twin_changes: dict[str, Any] = {}
     for key, value in changed.items():
         section, field = key.split(".", 1)
         if section != "model":
             continue
         if attention is not None and field in _ATTENTION_SETTINGS:
-            of_twin[field] = value
+            twin_changes[field] = value
         else:
             model[field] = value
     # The model comes last, so that a wrong value of another section is named first.
@@ -75,7 +75,7 @@ def apply_settings(
     with _in_section("model", DiffTransformerConfig):
         made["model"] = DiffTransformerConfig(**model)
     if attention is not None:
-        made["model"] = made["model"].twin(attention, **of_twin).config
+        made["model"] = made["model"].twin(attention, **twin_changes).config
     return dataclasses.replace(config, **made)
 
 

@@ -27,9 +27,10 @@ _OF_V2_NOTE = {
     "diff-v2-across": ("diff_v2_across", 16),
     "softmax-24": ("softmax", 24),
 }
-"""Row of the V2 note -> attention type and number of heads. The note prints no losses. Its rows are
-V2; V2 without λ, without λ's sigmoid, and with pairs of heads that share neither keys nor values;
-and softmax with 1.5 times the heads, of keys and values too, and so a narrower FFN than V2's."""
+"""Row of the V2 note -> attention type and number of heads. The note prints no losses. The rows of
+V2 are: V2; without λ; without λ's sigmoid; pairs of heads that share neither keys nor values.
+``softmax-24`` has 1.5 times the heads, also of keys and values, so its FFN is narrower than V2's.
+"""
 
 
 def ablation(name: str) -> RunPlan:

@@ -76,7 +76,7 @@ def plan(name: str) -> RunPlan:
     """The settings of a recipe, without torch.
 
     Raises:
-        ConfigError: No such recipe.
+        ConfigError: The recipe is unknown.
     """
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES)

@@ -58,9 +58,9 @@ def study() -> RunPlan:
     """Softmax model of 5.3M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
-    bfloat16, the precision of matrix products in the papers. Duration: about 30 core-hours. That
-    covers a sweep of learning rates, whole runs at its two best rates, five seeds of the models
-    that a verdict depends on, and three of the others. The same command continues it. Expected:
+    bfloat16, the precision of matrix products in the papers. Duration: about 30 core-hours: a
+    sweep of learning rates, and whole runs at its two best rates. Models that a verdict depends on
+    have five seeds, the others three. The same command continues an interrupted study. Expected:
     with ``TIED_START`` the results in docs/findings/results.md; with an untied head not known. The
     papers' smallest model also has 8 DIFF heads, but far more training tokens.
     """

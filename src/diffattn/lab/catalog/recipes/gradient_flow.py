@@ -91,7 +91,7 @@ def _plan(
             vocab_size=vocab_size,
             num_hidden_layers=depth,
             max_position_embeddings=train.seq_len,
-            **sane_start(width) | _of_width(width),
+            **sane_start(width) | _width_settings(width),
         ),
         train=train,
         # Small, because every run reads the whole validation split at its end.
@@ -99,14 +99,14 @@ def _plan(
     )
     arms: dict[str, dict[str, Any]] = {"base": {}}
     arms |= {f"depth-{layers}": {"num_hidden_layers": layers} for layers in other_depths}
-    arms |= {f"width-{size}": _of_width(size) for size in other_widths}
+    arms |= {f"width-{size}": _width_settings(size) for size in other_widths}
     # At the papers' widths values have size 1 at the start: 0.02² × 2,500 = 1. So does this arm.
     arms["large-values"] = {"initializer_range": width**-0.5}
     settings = {"arms": arms, "phases": phases}
     return StudyPlan(run=run, seeds=tuple(range(num_seeds)), settings=settings)
 
 
-def _of_width(width: int) -> dict[str, Any]:
+def _width_settings(width: int) -> dict[str, Any]:
     """Model settings of a width. As in the papers, wider models have more heads of equal width."""
     heads = max(2, width // HEAD_DIM)
     return {

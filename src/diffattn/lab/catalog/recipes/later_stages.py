@@ -16,12 +16,12 @@ def long_context(attention_type: str) -> RunPlan:
     """1.5B more tokens at length 65,536 with RoPE θ 640,000 and learning rate 8e-5.
 
     Command: ``diffattn train long-context-diff --init-from MAIN --out FOLDER --set data.source=...
-    --set data.tokenizer=MAIN/model``, where MAIN is the finished run of ``diff-transformer-3b`` (of
-    ``transformer-3b`` for the softmax twin); without ``--init-from`` it starts from fresh weights.
+    --set data.tokenizer=MAIN/model``. MAIN is the finished run of ``diff-transformer-3b``, or of
+    ``transformer-3b`` for the softmax twin. Without ``--init-from`` it starts from fresh weights.
     Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
-    Figures 4 and 5 of the paper, whose models continue the pair of 350B tokens. The paper does not
-    print the warm-up, here a tenth of the steps, or the last rate, here 4 % of the peak as in the
-    main run. It up-samples long documents as Fu et al. do. The numbers are our choice, from an
+    Figures 4 and 5 of the paper, whose models continue the pair of 350B tokens. The paper prints
+    neither warm-up nor last rate: here a tenth of the steps, and 4 % of the peak as in the main
+    run. It up-samples long documents as Fu et al. do. The numbers are our choice, from an
     example in Fu et al.'s code that drops nine of ten documents below 4,096 tokens.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).

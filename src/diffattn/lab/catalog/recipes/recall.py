@@ -40,7 +40,7 @@ def smoke() -> dict[str, Any]:
 def laptop() -> dict[str, Any]:
     """Noisy recall on three seeds at the rates that the study chose, with its decisive control.
 
-    That control is V1 with a uniform second map: what it subtracts is not learned.
+    The control is V1 with a uniform second map: it subtracts λ times the mean value.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: five minutes.
     Expected: every run with attention learns the task, and V1 needs the fewest steps.

@@ -75,7 +75,7 @@ def _ratios(
             ratios = [(spread.median, spread.minimum, spread.maximum) for spread in spreads]
         else:
             base = case.row(against)
-            # The rounds' extremes of two ratios to T do not give those of their quotient.
+            # Two ratios to T do not give the extremes of their quotient: use the medians.
             medians = [
                 row.ratio_t.median / base.ratio_t.median
                 for row in timed

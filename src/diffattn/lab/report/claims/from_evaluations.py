@@ -82,11 +82,11 @@ def evaluated_ratio(
     measured = _compare(logarithms, kind, sign=-1)
     if measured is None:
         return None
-    powers = {name: _power(getattr(measured, name)) for name in ("effect", "low", "high")}
+    powers = {name: _exponential(getattr(measured, name)) for name in ("effect", "low", "high")}
     return replace(measured, **powers)
 
 
-def _power(exponent: float | None) -> Any:
+def _exponential(exponent: float | None) -> Any:
     return None if exponent is None else math.exp(min(exponent, _LARGEST_EXPONENT))
 
 

@@ -100,7 +100,7 @@ def read_claim_records(root: Path) -> ClaimRecords:
 
 
 def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolders:
-    """Read all folders. ``gaps`` names those that are left out as damaged, foreign or misfits.
+    """Read all folders. ``gaps`` names left-out folders: damaged, foreign or misfits.
 
     Args:
         paths: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of

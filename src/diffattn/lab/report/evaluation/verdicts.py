@@ -112,13 +112,13 @@ def _cells(pair: PairedDifference) -> dict[str, str]:
         "p, Holm": p_value(pair.p_holm),
         "Test": pair.test,
         "n": f"{count(pair.n)} seeds" if is_over_seeds else count(pair.n),
-        "Model / baseline": _both(pair.value, pair.baseline_value),
-        "Chance / best guess": _both(pair.chance, pair.guess_ceiling),
+        "Model / baseline": _pair_text(pair.value, pair.baseline_value),
+        "Chance / best guess": _pair_text(pair.chance, pair.guess_ceiling),
         "Best guess": number(pair.guess_ceiling, 3),
         "Not paired": count(pair.num_unpaired + pair.num_other_text),
     }
 
 
-def _both(first: float | None, second: float | None) -> str:
+def _pair_text(first: float | None, second: float | None) -> str:
     values = (first, second)
     return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)

@@ -24,7 +24,7 @@ def provenance(study: Study) -> list[Element]:
 
 
 def statement(study: Study) -> str:
-    """Say what the results can and cannot show."""
+    """The study's recorded statement about its limits."""
     if study.results is None:
         return "The study has not finished, so it makes no statement."
     return str(study.results["statement"])

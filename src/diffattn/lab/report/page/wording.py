@@ -65,7 +65,7 @@ def span(
 
 
 def ends(entry: Mapping[str, Any], digits: int = 4, *, signed: bool = False, none: str = "") -> str:
-    """Both ends of a recorded interval; ``none`` if there is none, as of one seed."""
+    """Both ends of a recorded interval; ``none`` if it has no ends, for example with one seed."""
     return span(entry["low"], entry["high"], digits, signed=signed, none=none)
 
 

@@ -1,4 +1,4 @@
-"""The page of a recall study: who learns it sooner, where attention goes, and what it costs."""
+"""The page of a recall study: steps until models learn the task, attention, and costs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -129,12 +129,12 @@ def recall_document(
 
 def _results(study: Study, task: str) -> list[Element]:
     info = study.info
-    runs, of_types = trial_names(info, task), trial_names(info, task, study.types)
-    of_controls = [name for name in runs if name not in of_types]
+    runs, type_trials = trial_names(info, task), trial_names(info, task, study.types)
+    control_trials = [name for name in runs if name not in type_trials]
     ceilings = tables.ceilings_in_words(task_results(study, task)["ceilings"])
     members: list[Element] = [tables.results_table(study, [task])]
-    if of_controls:
-        members.append(charts.accuracy_chart(study, task, of_controls, f"chart-controls-{task}"))
+    if control_trials:
+        members.append(charts.accuracy_chart(study, task, control_trials, f"chart-controls-{task}"))
     details: list[Element] = [
         Text(_comparison(info)),
         Text(statement(study)),
@@ -143,7 +143,7 @@ def _results(study: Study, task: str) -> list[Element]:
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
         tables.settings_table(study),
-        charts.accuracy_chart(study, task, of_types, f"chart-{task}"),
+        charts.accuracy_chart(study, task, type_trials, f"chart-{task}"),
         tables.trials_table(study, task),
     ]
     if (swept := tables.sweep_table(study, task)) is not None:
@@ -327,13 +327,13 @@ def _costs(study: Study) -> list[Element]:
     costs: list[Element] = []
     sizes: list[Element] = []
     for task in study.info["tasks"]:
-        trials = _only(study, trial_names(study.info, task, study.types))
+        trials = _with_runs(study, trial_names(study.info, task, study.types))
         # One run per type is enough: all seeds have the same sizes.
         first = {**study.info, "seeds": study.info["seeds"][:1]}
         costs += [Text(sentence)] if (sentence := cost_sentence(trials)) else []
         costs.append(_with_task(task, cost_table(trials)))
         sizes.append(
-            _with_task(task, models_table(_only(study, trial_names(first, task, study.types))))
+            _with_task(task, models_table(_with_runs(study, trial_names(first, task, study.types))))
         )
     return [
         *costs,
@@ -342,7 +342,7 @@ def _costs(study: Study) -> list[Element]:
     ]
 
 
-def _only(study: Study, names: Sequence[str]) -> Study:
+def _with_runs(study: Study, names: Sequence[str]) -> Study:
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
 
 

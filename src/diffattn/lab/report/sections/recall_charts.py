@@ -53,7 +53,7 @@ def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
     """The mean of a model's runs; several runs also have a band from lowest to highest."""
     curves = [dict(run.series("accuracy")) for run in runs]
     steps = sorted({step for curve in curves for step in curve})
-    # A run that is solved stops: its last accuracy stands for the rest.
+    # A run stops once it has solved the task: its last accuracy is used for later steps.
     filled = [
         [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
     ]

@@ -79,11 +79,11 @@ def difference(
         at = "best"
     for entry in differences(study, metric):
         if entry["at"] == at and {entry["variant"], entry["baseline"]} == {variant, baseline}:
-            return entry if entry["variant"] == variant else _turn(entry)
+            return entry if entry["variant"] == variant else _negated(entry)
     return None
 
 
-def _turn(entry: dict[str, Any]) -> dict[str, Any]:
+def _negated(entry: dict[str, Any]) -> dict[str, Any]:
     """Negate a difference and swap its sides."""
     low, high = (None if end is None else -end for end in (entry["high"], entry["low"]))
     return entry | {

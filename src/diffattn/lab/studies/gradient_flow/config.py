@@ -50,7 +50,7 @@ class GradientFlowConfig(FixedStudy):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """All steps that are measured."""
+        """All steps that are measured, phase by phase."""
         return tuple(step for phase in self.phases.values() for step in phase)
 
     def keeps_weights(self, run: str) -> bool:

@@ -1,15 +1,15 @@
 """The rules by which the claims of Appendix G are judged, fixed before the first run.
 
-The appendix says that the gradients of differential attention have the magnitude of those of
-softmax attention with h heads of 2d, up to a constant factor; that the head norm's Jacobian is
-Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training; hence that AdamW's updates are alike.
+The appendix makes three statements. Up to a constant factor, the gradients of differential
+attention are as large as those of softmax attention with h heads of 2d. The head norm's Jacobian is
+Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training. Hence AdamW's updates are alike.
 
 - *Level.* Per seed, the largest factor, either way, between the two models' gradients over W_Q,
-  W_K, W_V, W_O and the judged phases; a phase is the geometric mean over layers and its steps.
+  W_K, W_V, W_O and the judged phases. A phase is the geometric mean over layers and its steps.
   Beyond :data:`LEVEL` it is not "the same magnitude".
-- *Drift.* Per seed, the largest change of that ratio over the four matrices: from the shallowest to
-  the deepest and from the narrowest to the widest model at the first step, from λ_init = 0.5 to 0.8
-  there, and from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
+- *Drift.* Per seed, the largest change of that ratio over the four matrices. At the first step the
+  change is over depth, over width, and from λ_init 0.5 to 0.8, each between the extremes; and over
+  training, from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
 - *Null.* The level of two softmax models of different seeds. A phase is judged only if the upper
   end of this level's interval lies below :data:`LEVEL`: else seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within

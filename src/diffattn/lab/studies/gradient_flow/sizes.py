@@ -48,7 +48,7 @@ class Sizes:
         self.results = results
         self.rows = rows
         self._sizes = {
-            name: {phase: self._of_phase(name, phase) for phase in config.phases} for name in rows
+            name: {phase: self._log_sizes(name, phase) for phase in config.phases} for name in rows
         }
 
     def _layers(self, run: str, phase: str) -> list[Any]:
@@ -56,7 +56,7 @@ class Sizes:
         by_step = {row["step"]: row["layers"] for row in self.rows[run]}
         return [by_step[step] for step in self.config.phases[phase]]
 
-    def _of_phase(self, run: str, phase: str) -> dict[Pair, float]:
+    def _log_sizes(self, run: str, phase: str) -> dict[Pair, float]:
         """Measure and matrix -> mean log size over layers and steps. Slopes are summed before."""
         layers = [layer for step in self._layers(run, phase) for layer in step]
         sizes = {}

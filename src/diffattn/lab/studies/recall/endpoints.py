@@ -29,14 +29,14 @@ def step_differences(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[R
 
     Returns:
         Task -> differences. Types have p-values, adjusted by Holm over all tasks."""
-    differences = {name: _of_task(task) for name, task in tasks.items()}
+    differences = {name: _task_differences(task) for name, task in tasks.items()}
     tested = [entry for entries in differences.values() for entry in entries if "p" in entry]
     for entry, p in zip(tested, holm([entry["p"] for entry in tested]), strict=True):
         entry["p_holm"] = p
     return differences
 
 
-def _of_task(task: Mapping[str, Any]) -> list[RecallDifference]:
+def _task_differences(task: Mapping[str, Any]) -> list[RecallDifference]:
     types, controls, last = task["types"], task["controls"], task["num_steps"]
     steps = {name: entry["solved_steps"] for name, entry in {**types, **controls}.items()}
     attending = [name for name in controls if name not in NEVER_ATTEND]
@@ -82,7 +82,7 @@ def find_leak(
 
 
 def explain_uninformative(types: Mapping[str, Any], leak: Leak) -> str:
-    """The reason why a task says nothing about types; empty if it does."""
+    """The reason why a task is uninformative about types; empty if it is informative."""
     if leak["leaks"] is None:
         return "no model without attention was trained, so the task may give its answers away."
     if leak["leaks"]:

@@ -97,8 +97,8 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
             members[name] = {"like": like} if is_control else {}
             members[name] |= {"learning_rate": choice.rate}
             if name in config.swept:
-                members[name] |= _sweep(config, group, choice, results)
-            members[name] |= _counts(groups[group], results)
+                members[name] |= _sweep_record(config, group, choice, results)
+            members[name] |= _trial_summary(groups[group], results)
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
             "ceilings": guessing_ceilings(task.task),
@@ -108,7 +108,7 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
     return tasks
 
 
-def _sweep(
+def _sweep_record(
     config: RecallStudyConfig, group: tuple[str, str], choice: Choice, results: Results
 ) -> dict[str, Any]:
     """Every run of a sweep, and whether the chosen rate lies inside the tried rates."""
@@ -124,7 +124,7 @@ def _sweep(
     return {"inside": choice.inside, "sweep": tries}
 
 
-def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
+def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any]:
     """Solved runs and accuracies of the trials of a type or a control."""
     trials = [results[member.config.name] for member in members]
     steps = [run["solved_step"] for run in trials]
@@ -143,11 +143,11 @@ def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
         "largest_write": max(run["largest_write"] for run in trials),
     }
     if all("attention" in run for run in trials):
-        summary["attention"] = _attention([run["attention"] for run in trials])
+        summary["attention"] = _mean_attention([run["attention"] for run in trials])
     return summary
 
 
-def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+def _mean_attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
     """Map -> group of keys -> mean share of attention over trials, with its interval."""
     means = {}
     for name, groups in shares[0].items():

@@ -15,7 +15,7 @@ FLOORS = (FLOOR, WIDER_FLOOR)
 
 
 class Silent(Enum):
-    """The reason why a difference says nothing about attention, or about large rates."""
+    """Reasons why a difference is uninformative about attention, or about large rates."""
 
     DIVERGED = "a run of one of the two diverged"
     NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"

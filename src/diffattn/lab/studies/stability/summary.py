@@ -155,7 +155,7 @@ class _Measured:
         def why(pair: Pair, rate: float) -> Silent | None:
             return Silent.DIVERGED if any(self.diverged(name, rate) for name in pair) else None
 
-        return _adjusted(self._at_rates(self.among(AGAINST_FLOORS), "loss", why))
+        return _adjusted(self._rate_differences(self.among(AGAINST_FLOORS), "loss", why))
 
     def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
         """Differences of all pairs at each rate, a Holm family per measure; and over rates, one."""
@@ -165,16 +165,16 @@ class _Measured:
 
         differences: list[StabilityDifference] = []
         for metric in METRICS:
-            differences += _adjusted(self._at_rates(list(shared), metric, why))
+            differences += _adjusted(self._rate_differences(list(shared), metric, why))
         overall = [
             self._over_rates(pair, metric, rates)
             for metric in METRICS
             for pair, rates in shared.items()
         ]
-        overall += [self._of_sensitivity(pair, rates) for pair, rates in shared.items()]
+        overall += [self._sensitivity_difference(pair, rates) for pair, rates in shared.items()]
         return differences + _adjusted(overall)
 
-    def _at_rates(
+    def _rate_differences(
         self, pairs: Sequence[Pair], metric: str, why: Callable[[Pair, float], Silent | None]
     ) -> list[StabilityDifference]:
         def values(rate: float, name: str) -> list[float]:
@@ -196,7 +196,7 @@ class _Measured:
 
         return _difference(pair, metric, means, why_silent(shared, self.rates), rates=rates)
 
-    def _of_sensitivity(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
+    def _sensitivity_difference(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
         """The difference of the sensitivities, which always include all rates.
 
         A diverged run counts with the loss of a guess: a model that always diverges would look

@@ -32,7 +32,7 @@ def training_windows(
         longer_than=windows.upsample_longer_than,
         factor=windows.upsample_factor,
         num_tokens=train.num_steps * train.batch_tokens,
-        seed=train.data_seed + 2**32,  # other random numbers than those of the order below
+        seed=train.data_seed + 2**32,  # not the random numbers of the order below
     )
     on_message(drawn.summary())
     generator = torch.Generator().manual_seed(train.data_seed)

@@ -45,7 +45,7 @@ _UNLOGGED = "unlogged.json"
 
 
 class RunTrainer(Trainer):
-    """``transformers.Trainer`` for our runs. Its methods stand in the order of a step:
+    """``transformers.Trainer`` for our runs. Its methods are in the order of a step:
 
     1. ``_get_train_sampler``: the windows come in the order of the dataset.
     2. ``_prepare_inputs``: the batch goes to the device, packed where documents are apart.

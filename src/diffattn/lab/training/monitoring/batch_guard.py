@@ -44,7 +44,7 @@ class BatchGuard(StepLog, Carried):
     """Judges loss and gradient norm of every step before its update.
 
     A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
-    of the run. A roll-back goes to the last evaluation, whatever checkpoints there are, so that the
+    of the run. A roll-back goes to the last evaluation and not to the last checkpoint, so that the
     result does not depend on when a run was interrupted.
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
@@ -123,11 +123,11 @@ class BatchGuard(StepLog, Carried):
         fault = self._fault(loss, norm)
         if fault is None:
             self.losses.append(loss)
-            self.log_norms.append(_log(norm))
+            self.log_norms.append(_log_norm(norm))
             return True
         policy, name, value = fault
         if policy == "stop":
-            raise _stopped(name, value, step)
+            raise _stop_error(name, value, step)
         if policy == "roll_back":
             self.roll_back(step, name, value)
         self._decide("skip", step, step, step, name, value)
@@ -156,7 +156,7 @@ class BatchGuard(StepLog, Carried):
         every = self.config.train.evaluate_every
         target = (step - 1) // every * every if step else 0
         if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
-            raise _stopped(name, value, step)
+            raise _stop_error(name, value, step)
         self._decide("roll_back", step, target + 1, step, name, value)
         trainer = self.trainer
         state = f"stopped after step {step}, from which the run goes back to step {target}"
@@ -169,9 +169,9 @@ class BatchGuard(StepLog, Carried):
             if not math.isfinite(value):
                 return self.policy.not_finite, name, value
         if self.policy.spike != "ignore":
-            if _sticks_out(self.losses, loss, LEAST_LOSS):
+            if _is_spike(self.losses, loss, LEAST_LOSS):
                 return self.policy.spike, "the loss", loss
-            if _sticks_out(self.log_norms, _log(norm), LEAST_GRADIENT):
+            if _is_spike(self.log_norms, _log_norm(norm), LEAST_GRADIENT):
                 return self.policy.spike, "the gradient norm", norm
         return None
 
@@ -221,15 +221,15 @@ def _decisions(path: Path) -> list[dict[str, Any]]:
     return [row for row in rows if is_decision(row)]
 
 
-def _sticks_out(before: Sequence[float], value: float, least: float) -> bool:
+def _is_spike(before: Sequence[float], value: float, least: float) -> bool:
     return bool(spike_steps([*before, value], least)[-1])
 
 
-def _log(norm: float) -> float:
+def _log_norm(norm: float) -> float:
     return math.log(max(norm, torch.finfo(torch.float64).tiny))
 
 
-def _stopped(name: str, value: object, step: int) -> GuardStop:
+def _stop_error(name: str, value: object, step: int) -> GuardStop:
     message = str(diverged(name, value, step))
     if isinstance(value, float) and math.isfinite(value):
         message = (

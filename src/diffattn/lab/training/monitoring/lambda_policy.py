@@ -34,8 +34,8 @@ class LambdaPolicy(StepLog):
         **kwargs: Any,
     ) -> None:
         """Clip or draw anew, and write a row."""
-        of_blocks = enumerate(block.self_attn for block in model.model.layers)
-        layers = {number: layer for number, layer in of_blocks if hasattr(layer, "lam")}
+        attention_layers = enumerate(block.self_attn for block in model.model.layers)
+        layers = {number: layer for number, layer in attention_layers if hasattr(layer, "lam")}
         values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
         action, step = self.config.guard.lam, state.global_step + 1
         for (number, layer), before in zip(layers.items(), values, strict=True):
@@ -72,9 +72,9 @@ def clip_lambda(layer: Any) -> None:
     first = float((q2 @ k2).exp()) + missing
     second = float((q1 @ k1).exp()) - missing
     if first > 0 if above else second <= 0:
-        vectors.lambda_q1 += _along(q1, k1, math.log(first))
+        vectors.lambda_q1 += _shift_along(q1, k1, math.log(first))
     else:
-        vectors.lambda_q2 += _along(q2, k2, math.log(second))
+        vectors.lambda_q2 += _shift_along(q2, k2, math.log(second))
 
 
 @torch.no_grad()
@@ -85,6 +85,6 @@ def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
         vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))
 
 
-def _along(q: Tensor, k: Tensor, product: float) -> Tensor:
+def _shift_along(q: Tensor, k: Tensor, product: float) -> Tensor:
     """The shortest change of q that makes q · k equal ``product``; for k = 0, no change."""
     return ((product - q @ k) / (k @ k).clamp(min=1e-30) * k).float()

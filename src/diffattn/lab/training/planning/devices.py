@@ -59,7 +59,7 @@ def device(name: str) -> Device:
         name: A name from :data:`DEVICES`, in small or capital letters.
 
     Raises:
-        ConfigError: No such device.
+        ConfigError: The device is unknown.
     """
     check_known("plan", "gpu", name.lower(), DEVICES)
     return DEVICES[name.lower()]

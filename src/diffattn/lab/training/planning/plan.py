@@ -80,7 +80,7 @@ def make_plan(
     cache_sequences: int = 1,
     cache_tokens: int | None = None,
 ) -> Plan:
-    """Plan a run as it is configured; memory is that of eager PyTorch without fragmentation.
+    """Plan a run as it is configured. Memory is counted for eager PyTorch without fragmentation.
 
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
@@ -133,8 +133,8 @@ def _repeated(config: RunConfig) -> int:
     model, engine = config.model, config.engine
     logits = 2 * model.vocab_size * model.hidden_size
     blocks = flops_per_token(model, config.train.seq_len) - logits
-    of_logits = 0 if engine.loss_chunk_tokens is None else logits
-    return of_logits + (blocks if engine.activation_checkpointing else 0)
+    logits_again = 0 if engine.loss_chunk_tokens is None else logits
+    return logits_again + (blocks if engine.activation_checkpointing else 0)
 
 
 def _memory_of(device: Device, devices: int) -> int | None:
@@ -193,10 +193,10 @@ def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
 
 
 def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
-    """The phases of a step on one of several devices, in bytes by part.
+    """Phase of a step -> part -> bytes, on one device of several.
 
-    Shards travel in float32; autocast makes a bfloat16 copy of every matrix that was gathered, and
-    the graph keeps it until the backward pass, unless the block is computed again.
+    Shards are sent in float32. Autocast makes a bfloat16 copy of every gathered matrix. The graph
+    keeps the copy until the backward pass, unless the block is computed again.
 
     Args:
         step: A step on one device that holds the whole model.

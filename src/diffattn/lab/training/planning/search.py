@@ -85,7 +85,7 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
 def twin_of(config: RunConfig) -> RunConfig | None:
     """The run with softmax attention and equally many parameters; a softmax run gets DIFF V1.
 
-    ``None``: the model has no such twin, for example because its heads cannot be halved.
+    ``None``: the model has no such twin, for example because it has an odd number of heads.
     """
     kind = "diff" if config.model.attention_type == "softmax" else "softmax"
     try:
@@ -95,7 +95,7 @@ def twin_of(config: RunConfig) -> RunConfig | None:
 
 
 def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> list[str]:
-    """The searched settings of a plan that differ from the recipe's, as ``KEY=VALUE``."""
+    """Searched settings, as ``KEY=VALUE``, that a plan changes and the changes ``given`` do not."""
     keys = {change.partition("=")[0] for change in given}
     changes = []
     for name in SEARCHED:

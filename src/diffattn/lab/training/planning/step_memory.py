@@ -1,7 +1,7 @@
 """Memory of one training step by part, measured by running it on tensors without values.
 
-Two layers are run, and every tensor that lives is counted by part and phase. Each further layer
-adds what the second layer added.
+Two layers are run, and all living tensors are counted by part and phase. Each further layer adds as
+many bytes as the second layer.
 """
 
 from dataclasses import dataclass
