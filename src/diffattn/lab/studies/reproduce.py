@@ -99,7 +99,7 @@ def reproduce(
         extrapolate: Only for scaling: also read equivalents beyond the points of the fits.
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed
             and tokens are copied and not trained again.
-        workers: One-thread processes side by side. Default: GPUs; without one CPU cores, at most 2.
+        workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
         on_message: Called with one line per stage.
         on_progress: Called with a run's name and an event, see
             :data:`diffattn.lab.studies.study.OnProgress`.

@@ -48,7 +48,7 @@ def run_study(
 
     Args:
         reuse: Folders of other studies. Finished runs that equal missing ones are copied.
-        workers: One-thread processes side by side. Default: GPUs; without one CPU cores, at most 2.
+        workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
         on_data: Called with the tokens before the first run; ``None`` for recall tasks.
 
     Raises:

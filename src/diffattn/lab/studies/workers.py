@@ -27,7 +27,7 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_"
 
 
 def worker_count(workers: int | None) -> int:
-    """Number of processes side by side. Default: one per GPU; without GPUs one per core, max. 2."""
+    """Number of processes side by side. Default: one per GPU, or one per CPU core but at most 2."""
     import torch
 
     if workers is None:

@@ -1,4 +1,4 @@
-"""Shared DIFF at several ranks and λ_init, and with its norm on the map. Its paper gives none."""
+"""Shared DIFF at several ranks and λ_init, and with its norm on the map; its paper tests none."""
 
 from dataclasses import replace
 from functools import partial

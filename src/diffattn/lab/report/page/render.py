@@ -72,7 +72,7 @@ def render(
     generator: str = GENERATOR,
     **values: Any,
 ) -> str:
-    """Fill a template. The page needs no network and runs only ``script``.
+    """Fill a template. The page needs no network and runs no script from elsewhere.
 
     Args:
         style: Style sheet, for templates whose content security policy names its hash.

@@ -64,7 +64,7 @@ def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell | s
     """Make a table of cells and of plain strings.
 
     A string in the first column names its row. A column of strings is numeric if every string is
-    short, and is the mark of a missing value or begins with a digit or sign.
+    short, and is the mark of a missing value or begins with a number, also after "below".
     """
     lines = [tuple(row) for row in rows]
     numeric = [

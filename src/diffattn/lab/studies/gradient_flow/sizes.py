@@ -73,7 +73,7 @@ class Sizes:
     def ratio(
         self, arm: str, pair: Pair, phase: str, measure: str, matrix: str
     ) -> list[float] | None:
-        """Log ratios, one per seed; ``None`` if a size is unknown. NULL is the next seed's run."""
+        """One log ratio per seed, or ``None``. The type NULL is the baseline with another seed."""
         (name, baseline), seeds = pair, self.config.seeds
         logs = []
         for index, seed in enumerate(seeds):

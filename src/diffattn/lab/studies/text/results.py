@@ -259,7 +259,7 @@ class _Trials:
     def difference(
         self, variants: Mapping[str, VariantResult], name: str, baseline: str, at: At, metric: str
     ) -> TextDifference:
-        """The paired difference over shared seeds. A best rate may be the common rate of a side."""
+        """The paired difference over shared seeds. A side without ``at`` takes its best rate."""
         sides = (
             self.names(side, at if at in variants[side]["at"] else "best")
             for side in (name, baseline)
