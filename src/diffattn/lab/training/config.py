@@ -191,9 +191,9 @@ class InitConfig:
     :func:`diffattn.lab.training.initial.initial_weights` finds them."""
 
     folder: str
-    """Not part of the run's record: the folder may move before the run is continued."""
+    """Not part of the run's settings: the folder may move before the run is continued."""
     weights: str
-    """SHA-256 of the weights file, part of the record. Several files: hash of their hashes."""
+    """SHA-256 of the weights file, part of the settings. Several files: hash of their hashes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,10 +201,10 @@ class GuardConfig:
     """Policies against bad batches. By default a number that is not finite ends the run."""
 
     not_finite: Literal["stop", "skip", "roll_back"] = "stop"
-    """After a loss or gradient that is not finite: end the run; skip this batch; or go
+    """Action after a loss or gradient that is not finite: end the run; skip this batch; or go
     back to the last evaluation and leave out all batches from there to this batch."""
     spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
-    """After a loss or gradient norm far above the 32 steps before; see
+    """Action after a loss or gradient norm far above the 32 steps before; see
     :func:`diffattn.lab.stats.spikes.spike_steps`."""
     limit: Count = 10
     """Most decisions of the guard to leave batches out; a further decision ends the run."""
