@@ -209,7 +209,7 @@ def _require(kind: Any, value: Any) -> None:
     allowed = int | float if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind in (int, float)):
         raise _Fault(f"must be {_WORDS[kind]}, got {short(value)}")
-    if kind in (int, float) and not abs(value) <= _LARGEST:  # NaN is no size at all
+    if kind in (int, float) and not abs(value) <= _LARGEST:  # false for NaN too
         raise _Fault(f"must be finite, up to {_LARGEST} in size, got {short(value)}")
 
 

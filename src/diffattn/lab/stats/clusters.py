@@ -100,6 +100,6 @@ def _interval(name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] |
     mean, n = float(t.sum() / w.sum()), len(sums)
     if n == 1:
         return Interval(mean, None, None, LEVEL, n, "none: one cluster")
-    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
         half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
     return Interval(mean, mean - half, mean + half, LEVEL, n, METHOD)

@@ -54,7 +54,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     mean, n = float(x.mean()), x.size
     if n == 1:
         return Interval(mean, None, None, LEVEL, n, "none: one value")
-    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
         spread = float(x.std(ddof=1))
     half = t_quantile((1 + LEVEL) / 2, n - 1) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, LEVEL, n, "Student t")

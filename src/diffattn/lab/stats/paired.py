@@ -58,7 +58,7 @@ def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     x = np.asarray(differences, dtype=np.float64)
     if x.size == 1:
         return None
-    with np.errstate(over="ignore"):  # a spread beyond any float: p is 1
+    with np.errstate(over="ignore"):  # a spread above the largest float: p is 1
         error = float(x.std(ddof=1)) / x.size**0.5
     if error <= 1e-12 * float(np.abs(x).max()):
         return sign_flip_test(x)

@@ -48,7 +48,7 @@ def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
         )
         for group in (steps, other_steps)
     ]
-    with np.errstate(invalid="ignore"):  # 0 / 0 where all events share the step
+    with np.errstate(invalid="ignore"):  # 0 / 0 if all events are at one step
         p = float(logrank(*groups).pvalue)
     return 1.0 if math.isnan(p) else p
 

@@ -95,7 +95,7 @@ def prepare_data(
     with sole_writer(folder):
         before = set(folder.iterdir())
         marker = _claimed_marker(folder, config)
-        unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
+        unchanged = stamp(config.source)  # before hashing: a later change is an error
         is_packed = marker is not None and "packed" in marker
         if marker is not None:
             on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
@@ -108,7 +108,7 @@ def prepare_data(
                         f"{folder}: the corpus must stay as it is while it is packed, got a file "
                         "that has changed meanwhile. Delete the folder and pack again."
                     )
-            data = open_data(folder, verify=is_packed)  # else just written, or checked
+            data = open_data(folder, verify=is_packed)  # new tokens need no check
             require(data)
         except ConfigError:
             if marker is None:

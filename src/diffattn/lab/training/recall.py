@@ -235,7 +235,7 @@ def _run(
         else:
             trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
-        # The operator refuses a λ that is not finite with a ShapeError, before any loss is.
+        # The operator raises ShapeError for a λ that is not finite, before the loss is computed.
         if isinstance(error, ShapeError) and all(x.isfinite().all() for x in model.parameters()):
             raise
         has_diverged = True

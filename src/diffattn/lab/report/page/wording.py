@@ -139,5 +139,5 @@ def markdown_table(
 
 
 def _markdown_row(cells: Iterable[str]) -> str:
-    # A bar inside a cell would end it, and a line break the row.
+    # A bar inside a cell would end the cell, and a line break would end the row.
     return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"

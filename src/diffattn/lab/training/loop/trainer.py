@@ -103,10 +103,10 @@ class RunTrainer(Trainer):
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
         if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Each pass shares gradients out; the last one averages them over replicas.
+            # Each pass shards the gradients; only the last pass averages them over replicas.
             context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
             return context
-        # Until the last pass of a step each device would hold whole float32 gradients.
+        # Deferring would keep whole float32 gradients on each device until the last pass.
         return nullcontext()
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:

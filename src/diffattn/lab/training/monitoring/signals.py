@@ -28,7 +28,7 @@ class StopSignals(TrainerCallback):
     def __enter__(self) -> "StopSignals":
         if in_main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as for a job in the background
+                if signal.getsignal(number) != signal.SIG_IGN:  # ignored in a background job
                     self._before[number] = signal.signal(number, self._receive)
         return self
 

@@ -11,7 +11,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.training.engine import TRACKERS, EngineConfig
 
-_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # the only way to tell transformers
+_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # where transformers reads the folder
 
 
 def require_trackers(engine: EngineConfig) -> None:
