@@ -11,9 +11,9 @@ MARGIN = 0.1
 
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
-    """The smallest number of DIFF heads among the models; ``None`` if it is 8 or more.
+    """The smallest number of DIFF heads among V1 and Shared DIFF models; ``None`` if 8 or more.
 
-    V2 is not counted: it has as many heads as the Transformer.
+    ``None`` also without such models. V2 has as many heads as the Transformer and does not count.
     """
     fewest = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=None)
     return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
