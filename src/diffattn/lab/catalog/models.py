@@ -10,8 +10,8 @@ from diffattn.lab.catalog.variant import Variant
 
 BASELINE = "softmax"
 FLOOR, WIDER_FLOOR = "none", "none_ffn"
-"""Controls without attention; the second gives its parameters to the feed-forward layers. A study
-says nothing about attention unless softmax attention beats both."""
+"""Controls without attention; the second gives attention's parameters to the feed-forward layers.
+A study is uninformative about attention unless softmax attention beats both."""
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 UNIFORM_SECOND = "softmax_minus_mean"
 WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
@@ -26,14 +26,14 @@ _rank = partial(Variant, "rank", layer=_SHARED)
 _halved = partial(Variant, "ablation", layer=BASELINE, heads=0.5, width=2)
 GATE, ELEMENT_GATE, GROUPED, DEX = "diff_v2_gate", "gated_element", "grouped_diff", "dex"
 FEW = (BASELINE, _V2, GATE)
-"""For minutes on a laptop: the Transformer, the type with the lowest loss of the study, and the
-control that shares most of its lead."""
+"""Models of the laptop comparison: the Transformer, the type with the lowest loss in the study, and
+the control that has most of that type's lead."""
 _NORM = {"head_norm": True}
 _LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
 
 
 def _match(budget: str, kind: str, title: str, summary: str) -> Variant:
-    """A type that keeps another budget equal."""
+    """A type whose model equals softmax in another budget: heads or training FLOPs."""
     name = f"{kind}_{budget}"
     return Variant("match", name, title, kind, summary, also=(BASELINE,), layer=kind, match=budget)
 
@@ -264,18 +264,18 @@ _RANKED = (
     ),
 )
 VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
-"""Name to variant."""
+"""Name -> variant."""
 NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
-"""Controls that show a side effect of every type."""
+"""Controls that have a side effect of all DIFF types, without their second map."""
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
-"""A type's lead is an effect of its second map only if it also leads all of these."""
+"""Controls on text. A type's lead counts for its second map only if it leads all of them too."""
 RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
 """Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
-"""Variants whose learning rate is swept; the others use that of their baseline."""
+"""Variants whose learning rate is swept. Others use the rate of their baseline."""
 SWEPT_ALONE = (ELEMENT_GATE, GROUPED, DEX)
-"""Swept, too, where they take part, and not run at the common rate."""
+"""Variants that are swept too where they take part. They do not run at the common rate."""
 MEMBERS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (
@@ -286,30 +286,30 @@ MEMBERS: dict[str, tuple[str, ...]] = {
     ),
     "rank": (BASELINE, _V1, WITHOUT_NORM, *(row.name for row in _RANKED), FLOOR),
 }
-"""Kind of study to the variants that it compares, in the order of its tables."""
+"""Kind of study -> names of its variants, in the order of its tables."""
 RANKS_ALONE = (
     *(BASELINE, _V1),
     *(f"shared_diff_r{rank}" for rank in _RANKS),
     *(f"{RANK}{ending}" for ending in _LAMBDA_INITS),
     FLOOR,
 )
-"""The variants of long runs: more seeds tell more than every rank at every λ_init."""
+"""Variants of long rank studies. Fewer of them leave time for more seeds."""
 
 
 def rate_owner(name: str, swept: Collection[str] = SWEPT) -> str:
-    """The variant whose sweep decides the learning rate of ``name``."""
+    """Name of the variant whose sweep sets the learning rate of ``name``."""
     while name not in swept:
         name = VARIANTS[name].compared_with
     return name
 
 
 def own_side_effects(name: str) -> tuple[str, ...]:
-    """Ablations of a type that show a side effect of that type alone."""
+    """Names of the variants that have a side effect of the type ``name`` and of no other type."""
     return tuple(row.name for row in VARIANTS.values() if row.side_effect_of == (name,))
 
 
 def gets_every_seed(name: str) -> bool:
-    """Whether a variant decides how a type's lead is read; others may have fewer seeds."""
+    """Whether a verdict about a type depends on this variant. Others may have fewer seeds."""
     row = VARIANTS.get(name)
     return row is not None and (
         row.role in ("baseline", "type", "control") or bool(row.side_effect_of)
@@ -317,7 +317,7 @@ def gets_every_seed(name: str) -> bool:
 
 
 def type_name(name: str) -> str:
-    """Title of a variant; an unknown one keeps its name."""
+    """Title of a variant; an unknown name is returned as it is."""
     return VARIANTS[name].title if name in VARIANTS else name
 
 

@@ -19,29 +19,29 @@ class Variant:
     """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
     name: str
     title: str
-    """In tables and charts."""
+    """Name in tables and charts."""
     compared_with: str
-    """Its baseline, whose learning rate it uses."""
+    """Name of its baseline. It uses the baseline's learning rate unless its own rate is swept."""
     summary: str
     """The model in words, or the effect that it separates."""
     also: tuple[str, ...] = ()
-    """Other baselines, where they take part."""
+    """Names of further baselines, used if they take part in the study."""
     color: str = "#999999"
     attends: bool = True
     """Whether a position sees other positions."""
     side_effect_of: tuple[str, ...] = ()
-    """Types whose side effect it shows without a second map that learns. If it also leads softmax,
-    their lead is no effect of their second map."""
+    """Types whose side effect this control has without their learned second map. If the control
+    leads softmax too, the lead of these types need not come from their second map."""
     layer: str = ""
     """Attention type of its layers. Default: the name."""
     match: str | None = None
-    """The budget that it keeps equal. Default: that of the comparison."""
+    """Budget that it shares with the softmax model. Default: the comparison's budget."""
     heads: float = 1.0
-    """Number of heads as a factor of the softmax model's."""
+    """Number of heads divided by the softmax model's number."""
     width: int = 1
-    """Width of a head as a factor of the softmax model's."""
+    """Width of a head divided by the softmax model's width."""
     changes: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the model's configuration."""
+    """Field of the model's configuration -> changed value."""
 
     @property
     def attention_type(self) -> str:

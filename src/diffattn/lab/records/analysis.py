@@ -13,7 +13,7 @@ ANALYSIS_FILE = "analysis.json"
 
 
 class Ranges(TypedDict):
-    """A quantity at the first key, and at all others by ranges of the distance."""
+    """A quantity at the first key, and at all other keys by range of their distance."""
 
     first: float | None
     ranges: list[float | None]
@@ -92,7 +92,7 @@ class OutlierRow(TypedDict):
 
 
 class LayerOutlierRow(TypedDict):
-    """The same of one layer."""
+    """One kind of activation in one layer."""
 
     largest: float
     median: float
@@ -111,7 +111,7 @@ class WindowRecord(TypedDict):
 
     lengths: Annotated[list[int], AtLeast(1)]
     sha256: str
-    """Of all tokens: equal hashes, equal inputs."""
+    """Hash of all tokens; equal hashes mean equal inputs."""
 
 
 class SettingsRecord(TypedDict):
@@ -122,7 +122,7 @@ class SettingsRecord(TypedDict):
     bos: bool | None
     dtype: str
     distances: Annotated[list[int], AtLeast(1)]
-    """Where ranges of distances begin."""
+    """Smallest distance of every range, in tokens."""
 
 
 class TextRecord(TypedDict):
@@ -134,7 +134,7 @@ class TextRecord(TypedDict):
 
 
 class MassRecord(TypedDict):
-    """Masses of a uniform map on the same texts."""
+    """Attention mass of a uniform map on the same texts: on the first key, and by distance."""
 
     first: float
     by_distance: list[float]
@@ -142,11 +142,11 @@ class MassRecord(TypedDict):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelAnalysis:
-    """One model."""
+    """The analysis of one model."""
 
     model: dict[str, Any]
     """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; only label and
-    path of a run without weights."""
+    path if the run has no weights."""
     tokens: WindowRecord | None = None
     attention: list[LayerAttentionRecord] = field(default_factory=list)
     uniform: MassRecord | None = None
@@ -183,7 +183,7 @@ class AnalysisResult(FileRecord):
 
 
 def _fault(analysis: ModelAnalysis, num_ranges: int) -> str | None:
-    """The parts of a model's record that contradict each other, or ``None``."""
+    """A sentence on the first parts of a model's record that contradict each other, or ``None``."""
     for layer in analysis.attention:
         sizes = {len(values) for values in layer["heads"].values()}
         if len(sizes) != 1 or 0 in sizes or "context_rms" not in layer["heads"]:

@@ -1,4 +1,4 @@
-"""Whether an output folder is free, or holds the same work already."""
+"""Check whether an output folder is free, or already holds the same work."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -17,7 +17,7 @@ def is_claimed(
     """Whether ``folder`` holds work of a kind; if not, it is free.
 
     Args:
-        marker: Name of the file that work of this kind begins with.
+        marker: Name of the file that is written first for work of this kind.
         subject: The work in words, with its article.
         besides: Name of one entry that may lie in a free folder.
         hint: End of the message where the folder cannot be used.
@@ -55,8 +55,8 @@ def claim_run(
         hint: End of the message where the folder cannot be used.
 
     Raises:
-        CheckpointError: The folder holds another run, whose first other setting is named, or other
-            files.
+        CheckpointError: The folder holds other files, or another run; the message then names the
+            first setting that differs.
     """
     if not is_claimed(folder, "run.json", subject, besides=besides, hint=hint):
         record.write(folder)
@@ -79,14 +79,14 @@ def difference(
     """Describe the first setting that differs between a record and a run; ``None`` if none does.
 
     Args:
-        name: Dotted name of the two; empty for whole configs.
+        name: Dotted name of the setting; empty for whole configs.
         free: Dotted names of settings that may differ.
-        where: The place of ``before``, for the message.
+        where: Words that say where ``before`` comes from, for the message.
     """
     if name in free or before == now:
         return None
     if isinstance(before, dict) and isinstance(now, dict):
-        # Hashes come last: they follow from other settings, which are easier to read.
+        # Hashes come last: they follow from settings that are easier to read.
         names = sorted(dict.fromkeys([*before, *now]), key=("weights", "corpus_hash").__contains__)
         inner = (
             difference(

@@ -1,4 +1,4 @@
-"""EvalResult: the scores of one model by one protocol; and paired differences between models."""
+"""EvalResult: scores of one model by one protocol. Comparison: paired differences of models."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from diffattn.lab.records.lock import sole_writer
 
 EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
-"""Names the models and parts of an evaluation folder, in their order."""
+"""Name of the file that lists the models and variants of an evaluation folder, in order."""
 ITEMS = "items.jsonl"
 _FOLDER = "evaluation folder"
 
@@ -26,13 +26,13 @@ class Metric:
     """For example ``"recall"``."""
     value: float
     n: int
-    """Independent items (clusters, where items share a text) it was computed from."""
+    """Number of independent items; of clusters, where items share a text."""
     low: float | None = None
     """Lower end of the interval; ``None`` if the spread is unknown."""
     high: float | None = None
     level: float = 0.95
     method: str = "none"
-    """Of the interval, for example ``"Wilson"``."""
+    """Method of the interval, for example ``"Wilson"``."""
     unit: str = "share"
     """``"share"`` (0 to 1), ``"nats per token"``, ..."""
     where: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Metric:
     headline: bool = False
     """Whether a table of the paper prints this number."""
     higher_is_better: bool | None = True
-    """``None`` if neither."""
+    """``None`` if neither a high nor a low value is better."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,8 +66,7 @@ class EvalResult(FileRecord):
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
-    """``limit`` and ``shard`` ([i, n]) if not all items were asked; else empty. A shard has no
-    metrics."""
+    """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``.
@@ -78,7 +77,7 @@ class EvalResult(FileRecord):
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
     def unlike(self, first: "EvalResult") -> str:
-        """Why it shares no table with another model's result; empty if it does."""
+        """Why it cannot be in one table with ``first``, another model's result; empty if it can."""
         name = first.model.get("label")
         if (first.protocol, first.version) != (self.protocol, self.version):
             return (
@@ -99,16 +98,16 @@ class EvalResult(FileRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """Scores of two models in one kind of task, and of guessing by each of them."""
+    """Scores of two models in one kind of task, and their scores by guessing."""
 
     where: dict[str, Any]
     """For example ``{"task": "niah_multikey_1"}``; empty for all."""
     n: int
-    """Clusters of the items that have a floor."""
+    """Number of clusters of the items that have a floor."""
     value: float
-    """Of the model, over these items."""
+    """Mean score of the model over these items."""
     guess: float
-    """Of the best guess that does not read the question."""
+    """Score of the model's best guess that does not read the question."""
     baseline_value: float
     baseline_guess: float
 
@@ -119,7 +118,7 @@ class PairedDifference:
 
     variant: str
     score: str
-    """A name from the rows' ``scores``."""
+    """Name of the score in the ``scores`` of the rows of ``items.jsonl``."""
     model: str
     baseline: str
     difference: float
@@ -130,36 +129,36 @@ class PairedDifference:
     p_value: float | None
     test: str
     n: int
-    """Independent clusters of items."""
+    """Number of independent clusters of items."""
     num_items: int
     num_unpaired: int
-    """Items that only one of the two has scored; they are left out."""
+    """Number of items that only one of the two has scored; they are left out."""
     num_other_text: int = 0
-    """Items that both have scored on different texts; they are left out."""
+    """Number of items that both have scored on different texts; they are left out."""
     where: dict[str, Any] = field(default_factory=dict)
-    """Which part of the protocol, for example ``{"length": 4096}``; empty for all."""
+    """The part of the protocol, for example ``{"length": 4096}``; empty for all."""
     primary: bool = False
     """Whether it is the declared primary score over all items."""
     over: str = "items"
-    """The sample that the interval is over: ``"items"`` of one pair of models, or ``"seeds"``."""
+    """The sample of the interval: ``"items"`` of one pair of models, or ``"seeds"``."""
     higher_is_better: bool | None = None
-    """``None`` if neither, or unknown."""
+    """``None`` if neither is better, or it is unknown."""
     value: float | None = None
-    """Mean of the model over the paired items."""
+    """Mean score of the model over the paired items."""
     baseline_value: float | None = None
     p_holm: float | None = None
-    """Of primary scores: adjusted for all of them over the same of items or seeds."""
+    """Holm-adjusted over the primary scores with equal ``over``; ``None`` for other scores."""
     chance: float | None = None
     """Score of guessing at random; ``None`` if it is not known."""
     guess_ceiling: float | None = None
-    """Score of the best guess that does not read the question, the greater of the two models';
+    """Score of the best guess that does not read the question, the larger of the two models;
     ``None`` if it is not known."""
     guess: str = ""
-    """That guess, in words."""
+    """The best guess in words."""
     floors: list[Floor] = field(default_factory=list)
-    """Of primary scores over items: kind by kind, those that have one."""
+    """For primary scores over items: one floor for each kind of task that has one."""
     verdict: str = ""
-    """Of primary scores: the verdict on the two models."""
+    """For primary scores: the verdict on the two models."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -187,7 +186,8 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
     """``models`` and ``variants`` of an evaluation folder, in their order.
 
     Raises:
-        CheckpointError: The file is missing or of another kind, or names what is no folder's name.
+        CheckpointError: The file is missing or of another kind, or has a name that no folder can
+            have.
     """
     path = Path(folder) / EVALUATION_MARKER
     if not path.exists():
@@ -206,7 +206,7 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
 
 
 def register(folder: Path, label: str, variant: str) -> None:
-    """Add a model and a part to an evaluation folder, which other processes may do as well."""
+    """Add a model and a variant to an evaluation folder. Other processes may do so meanwhile."""
     folder = Path(folder)
     with sole_writer(folder, wait=True):
         known: dict[str, Any] = {"models": [], "variants": []}

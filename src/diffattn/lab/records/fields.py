@@ -31,8 +31,8 @@ Record = TypeVar("Record")
 _DEEPEST = 64
 """Levels of lists and objects; the standard library writes and shows values recursively."""
 _LARGEST = 1e305
-"""Size of a number. Perplexities reach e^700; percentages and sums of larger ones would overflow
-a float."""
+"""Largest absolute value of a number. Perplexities reach e^700. Percentages and sums of larger
+numbers would overflow a float."""
 _SMALLEST = 2.0**-126
 """The smallest normal number of float32."""
 _WORDS: dict[Any, str] = {
@@ -46,7 +46,7 @@ _WORDS: dict[Any, str] = {
     dict: "an object",
 }
 _PLAIN = {list: list[Any], dict: dict[str, Any], float: float, int: int}
-"""What is checked where any value is allowed."""
+"""Type of a value -> annotation that it must fulfil where any value is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ Probability = Annotated[float, AtLeast(0), AtMost(1)]
 
 
 class _Fault(Exception):
-    """What is wrong, and where within the file."""
+    """A fault of a value; ``steps``: keys and indices to its place in the file, innermost first."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -83,17 +83,17 @@ class _Fault(Exception):
 
 
 def checked(kind: type[Record], value: Any, where: str) -> Record:
-    """A value from a file, if it is what ``kind`` says; dataclasses are made of their fields.
+    """Check a value from a file against ``kind``; objects become dataclasses if ``kind`` is one.
 
     Args:
-        kind: A dataclass (no other fields are allowed), a ``TypedDict`` (others are, of any plain
-            kind), or anything that can annotate one of their fields. ``float`` means a finite
-            number, whole or not.
-        value: From :func:`diffattn.files.io.read_json` or the like.
-        where: The file, for messages.
+        kind: A dataclass, which allows no further keys; a ``TypedDict``, which allows further keys
+            with any JSON values; or an annotation of one of their fields. ``float`` means a
+            finite number, whole or not.
+        value: Parsed JSON, for example from :func:`diffattn.files.io.read_json`.
+        where: Name of the file, for messages.
 
     Raises:
-        CheckpointError: The first value that is something else, named by its place.
+        CheckpointError: A value does not fit; the message names the place of the first.
     """
     try:
         made: Record = _made(kind, value, 0)
@@ -104,15 +104,15 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
 
 
 class FileRecord:
-    """A dataclass that is a file of its own, of a kind and schema version."""
+    """A dataclass that is stored as one JSON file, with a kind and a schema version."""
 
     FILE = ""
-    """Name in its folder. Empty: paths name the file itself."""
+    """Name of the file in its folder. Empty: ``path`` names the file, not the folder."""
     KIND = ""
     SCHEMA = 1
 
     def write(self, path: Path) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, whole or not at all. ``path``: its folder, or the file; see ``FILE``."""
         record: Any = self
         head = {"schema": self.SCHEMA, "kind": self.KIND}
         write_json(Path(path) / self.FILE, head | asdict(record))
@@ -129,18 +129,18 @@ class FileRecord:
 
 
 def checked_setting(kind: Any, value: Any, name: str) -> Any:
-    """A setting, if it is what ``kind`` says; lists become tuples where ``kind`` is a tuple.
+    """Check a setting against ``kind``; lists become tuples if ``kind`` is a tuple.
 
-    Numbers so small that float32, in which models compute, rounds them to 0 are refused.
+    Numbers below the smallest normal float32 in size, but not 0, are refused: models compute in
+    float32.
 
     Args:
         kind: An annotation, as for :func:`checked`.
-        value: From a user or a caller.
-        name: Of the setting, for messages.
+        value: The setting's value.
+        name: Name of the setting, for messages.
 
     Raises:
-        ConfigError: The value is something else.
-    """
+        ConfigError: The value does not fit."""
     try:
         made = _made(kind, value, 0)
         if isinstance(made, float) and 0 < abs(made) < _SMALLEST:
@@ -151,13 +151,13 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
 
 
 def require(where: str, holds: bool, condition: str, value: Any) -> None:
-    """Refuse a setting for which a condition does not hold."""
+    """Raise ``ConfigError`` unless ``holds``; ``condition`` says in words what must hold."""
     if not holds:
         raise ConfigError(f"{where}: {condition}, got {value!r}.")
 
 
 def check_settings(config: Any) -> None:
-    """Refuse settings by the first field that does not hold what its annotation says."""
+    """Check all fields of a dataclass against their annotations; ``ConfigError`` for the first."""
     owner: Any = type(config)
     kinds = _fields_of(owner)[0]
     for name in (field.name for field in fields(config)):
@@ -205,11 +205,11 @@ def _tuple(kinds: tuple[Any, ...], value: Any, depth: int) -> tuple[Any, ...]:
 
 
 def _require(kind: Any, value: Any) -> None:
-    """Check the kind of one value, not of what it holds."""
+    """Check the type of a value, but not of its entries."""
     allowed = int | float if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind in (int, float)):
         raise _Fault(f"must be {_WORDS[kind]}, got {short(value)}")
-    if kind in (int, float) and not abs(value) <= _LARGEST:  # NaN is no size at all
+    if kind in (int, float) and not abs(value) <= _LARGEST:  # false for NaN too
         raise _Fault(f"must be finite, up to {_LARGEST} in size, got {short(value)}")
 
 
@@ -237,7 +237,7 @@ def _object(kind: Any, value: Any, depth: int) -> Any:
 
 @cache
 def _fields_of(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Annotations of the fields, and which of them must be there."""
+    """Field -> annotation, and the names of the required fields."""
     hints = get_type_hints(kind, include_extras=True)
     if is_typeddict(kind):
         return hints, tuple(name for name in hints if name in kind.__required_keys__)
@@ -250,7 +250,7 @@ def _fields_of(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _any_of(kinds: tuple[Any, ...], value: Any, depth: int) -> Any:
-    """A value of one of several kinds; of one kind or null, the fault is that of the kind."""
+    """Check a value against a union. For ``X | None`` the message is that of X alone."""
     if value is None and type(None) in kinds:
         return None
     others = [kind for kind in kinds if kind is not type(None)]
@@ -275,6 +275,6 @@ def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
 
 
 def _name(key: str) -> str:
-    """A key as part of a place; one that is no name in quotes, its end left out."""
+    """A key as part of a place. A key that is no identifier is quoted and shortened."""
     is_name = key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 60
     return key if is_name else short(key)

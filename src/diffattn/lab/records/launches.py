@@ -1,4 +1,4 @@
-"""``launches.jsonl``: every start of a run, of which ``run.json`` records the first."""
+"""``launches.jsonl``: one row per start of a run. ``run.json`` records the first start only."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,15 +14,15 @@ LAUNCHES = "launches.jsonl"
 def append_launch(
     folder: Path, *, step: int, device: str, threads: int, engine: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Append a row: when, from which step, by which versions and commit, executed how.
+    """Append a row with time, step, device, threads, engine settings, versions and commit.
 
     Args:
         step: Steps done at the checkpoint that the run continues from; 0 at the start.
-        threads: Of one operator on the CPU; the last bits of its sums depend on them.
+        threads: CPU threads per operator; the last bits of its sums depend on them.
         engine: Engine settings, ``processes`` and ``parallel``.
 
     Returns:
-        The row before, if there is one.
+        The previous row, or ``None``.
 
     Raises:
         OSError: The disk is full or not writable.
@@ -48,7 +48,7 @@ def append_launch(
 
 
 def read_launches(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run directory; older runs have none.
+    """The rows of a run directory; empty for runs older than this file.
 
     Raises:
         CheckpointError: A row is damaged.

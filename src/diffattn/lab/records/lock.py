@@ -13,7 +13,7 @@ from diffattn.files.io import make_folder
 from diffattn.files.temporary import clean_leftovers
 
 LOCK = ".lock"
-"""The file that holds a folder. A killed process leaves it behind."""
+"""Name of the lock file in a folder. A killed process leaves it behind."""
 
 
 class BusyError(CheckpointError):
@@ -24,22 +24,22 @@ class BusyError(CheckpointError):
 def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold a folder, so that no second process writes into it.
 
-    A file is locked, because a network file system passes on locks of files to other machines. The
-    lock ends with the process. A killed process leaves an empty ``.lock``, which the next process
-    takes. Temporary files of earlier processes are removed.
+    The lock is on a file, because network file systems pass file locks on to other machines. It
+    ends with the process. A killed process leaves an empty ``.lock``, which the next process
+    takes. Temporary files of earlier processes are removed. Without file locks there is a warning.
 
     Args:
         folder: The folder; made if missing, with its parents; removed again if nothing was written.
         wait: Whether to wait until no other process holds it.
 
     Raises:
-        ConfigError: ``folder`` is no folder.
+        ConfigError: ``folder`` is a file.
         BusyError: Another process holds the folder, and ``wait`` is false.
     """
     folder = Path(folder)
     require_folder_destination(folder)
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    handle = _held(folder, wait)
+    handle = _locked(folder, wait)
     try:
         clean_leftovers(folder)
         yield
@@ -52,15 +52,15 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
                 path.rmdir()
 
 
-def _held(folder: Path, wait: bool) -> int:
-    """A handle of the folder's lock, taken."""
+def _locked(folder: Path, wait: bool) -> int:
+    """Take the lock of a folder, and return its open file descriptor."""
     path = folder / LOCK
     while True:
         make_folder(folder)
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except FileNotFoundError:
-            continue  # the process before has just removed the folder that it had made
+            continue  # the previous process has just removed the folder that it had made
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError as error:
@@ -75,7 +75,7 @@ def _held(folder: Path, wait: bool) -> int:
                 stacklevel=4,
             )
             return handle
-        # The process before may have removed what it held.
+        # The previous process may have removed the file: then our lock is on no file in the folder.
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(handle), path.stat()):
                 return handle

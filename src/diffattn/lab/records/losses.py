@@ -14,19 +14,19 @@ _SHOWN = ("name", "parameters or tokens", "loss")
 
 
 def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
-    """Read one row per run: ``name``, ``parameters`` or ``tokens``, ``loss``; others are ignored.
+    """Read one row per run: ``name``, ``parameters`` or ``tokens``, and ``loss``.
 
     Args:
-        path: CSV whose first line names the columns, or a JSON list of objects.
+        path: CSV whose first line names the columns, or a JSON list of objects. Other columns are
+            ignored.
 
     Returns:
-        ``"parameters"`` or ``"tokens"``; and for every name, in the order of the file, pairs of it
-        and the loss.
+        ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
+        in the order of the file.
 
     Raises:
-        ConfigError: The file is no such table; names the row, counted from 1, or the column.
-        OSError: It cannot be read.
-    """
+        ConfigError: The table is wrong; the message names the row, from 1, or the column.
+        OSError: The file cannot be read."""
     rows = _rows(path)
     axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
     if len(axes) != 1:

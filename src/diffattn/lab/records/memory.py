@@ -11,7 +11,7 @@ _CLEAR = Path("/proc/self/clear_refs")
 
 
 def highest() -> int:
-    """Peak of resident bytes since :func:`reset_highest`; outside Linux of the whole process."""
+    """Peak of resident bytes since :func:`reset_highest`; outside Linux since process start."""
     if _STATUS.exists():
         return resident("VmHWM")
     value = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -28,7 +28,7 @@ def reset_highest() -> bool:
 
 
 def resident(key: str) -> int:
-    """Bytes of this process under a name of Linux, such as ``VmRSS``."""
+    """Bytes of an entry in ``/proc/self/status``, such as ``VmRSS``."""
     for line in _STATUS.read_text(encoding="ascii").splitlines():
         if line.startswith(f"{key}:"):
             return 1024 * int(line.split()[1])

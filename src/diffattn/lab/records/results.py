@@ -25,7 +25,7 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRow:
-    """One contender on one case. A contender that failed its check carries no number."""
+    """One contender on one case. A contender that failed its check has no times."""
 
     contender: str
     role: str
@@ -35,48 +35,48 @@ class BenchRow:
     status: str
     """``"ok"``, ``"failed"`` (wrong or crashed) or ``"not run"``."""
     reason: str | None = None
-    """Why it failed or was not run; of a row that is ok, why its memory was not measured."""
+    """Why it failed or was not run. With status ``"ok"``: why its memory was not measured."""
     check: dict[str, Any] | None = None
     """Largest error against the float64 reference, its budget, and the tensors compared."""
     seconds: Spread | None = None
-    """On a GPU the time of the device."""
+    """Time of one call; on a GPU the time on the device."""
     host_seconds: float | None = None
-    """On a GPU: until a run is queued, the device idle before it."""
+    """On a GPU: time until the CPU has queued a call, with an idle device."""
     ratio_t: Spread | None = None
-    """Time over that of T, round by round."""
+    """Time divided by T's time in the same round."""
     ratio_tc: Spread | None = None
-    """Time over that of softmax attention by the same technique, round by round."""
+    """Time divided by that of softmax attention by the same technique in the same round."""
     ratio_two_calls: Spread | None = None
-    """Time over that of the paper's two calls, round by round."""
+    """Time divided by that of the paper's two calls in the same round."""
     peak_bytes: int | None = None
-    """Largest memory above the inputs, forward and backward."""
+    """Largest memory above the inputs, over forward and backward pass."""
     held_bytes: int | None = None
-    """Memory held between forward and backward, output included."""
+    """Memory held between forward and backward pass, with the output."""
     flops: int | None = None
-    """Floating-point operations of the matrix products, causal pairs only."""
+    """Floating-point operations of the matrix products; attention counts causal pairs only."""
     flops_per_second: float | None = None
     share_of_peak: float | None = None
-    """``flops_per_second`` over the rate of a plain matrix product in the same process."""
+    """``flops_per_second`` divided by the rate of a plain matrix product in the same process."""
     tokens_per_second: float | None = None
     cache_bytes: int | None = None
-    """Keys and values of all cached tokens; for generation."""
+    """In generation: bytes of the keys and values of all cached tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """One target on one case."""
+    """Whether a contender meets a target on one case."""
 
     target: str
-    """In words, for example ``"forward at most 1.05 × T"``."""
+    """The target in words, for example ``"forward at most 1.05 × T"``."""
     contender: str
     value: float
     limit: float
     goal: bool = False
-    """Hoped for, not promised."""
+    """Whether the target is a goal that we do not promise to meet."""
 
     @property
     def passed(self) -> bool:
-        """Whether the value keeps the limit."""
+        """Whether the value is at most the limit."""
         return self.value <= self.limit
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ def case_key(case: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchRun:
-    """Where numbers came from. Its name tells runs of other code, machines or settings apart."""
+    """Provenance of numbers. Runs of different code, machines or settings have different names."""
 
     name: str
     created: str
@@ -135,7 +135,7 @@ class BenchRun:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchResult(FileRecord):
-    """One file of benchmark cases and the runs they came from."""
+    """One file of benchmark cases and their runs. ``runs``: name of a run -> its provenance."""
 
     KIND = "benchmark"
 

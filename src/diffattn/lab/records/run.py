@@ -25,19 +25,19 @@ class RunRecord:
     """One run: resolved config and provenance. Written once to ``run.json``, never edited."""
 
     name: str
-    """Unique within its study, e.g. ``"diff-seed1"``. A copy in another study keeps this name, but
-    that study uses the name of the copy's folder."""
+    """Unique within its study, e.g. ``"diff-seed1"``. A copy in another study keeps this name;
+    the other study uses the name of the copy's folder."""
     config: dict[str, Any]
     """Resolved settings: ``{"model": ..., "train": ..., "data": ...}``."""
     seed: int
     backends: dict[str, str] = field(default_factory=dict)
-    """Operator name to the backend that ran it."""
+    """Operator -> name of the backend that ran it."""
     device: str = "cpu"
     engine: dict[str, Any] = field(default_factory=dict)
     """Engine settings, ``processes`` and ``parallel`` of the first launch; empty in older records.
     Later launches may differ, see :mod:`diffattn.lab.records.launches`."""
     model: dict[str, Any] = field(default_factory=dict)
-    """Exact counts: ``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``."""
+    """``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``, further facts."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     commit: str | None = field(default_factory=lambda: git_state()[0])
     dirty: bool | None = field(default_factory=lambda: git_state()[1])
@@ -72,12 +72,12 @@ def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> No
 def config_hash(config: Mapping[str, Any]) -> str:
     """First 16 hex digits of the SHA-256 of a resolved config, independent of key order."""
     text = json.dumps(config, sort_keys=True, ensure_ascii=False, allow_nan=False)
-    text = text.replace('"gated_head"', '"diff_v2_gate"')  # the name that first records have
+    text = text.replace('"gated_head"', '"diff_v2_gate"')  # its name in the first records
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of Python and of the packages that shape a result."""
+    """Package name -> installed version, for Python and the packages that shape a result."""
     versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
@@ -100,10 +100,10 @@ def hardware() -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of the source tree and whether it was changed; ``None`` outside a checkout.
+    """Commit of the source tree and whether the tree was changed; ``None`` outside a checkout.
 
-    A change is one of a tracked file, or a new file in the package. Benchmark records do not count,
-    because a benchmark writes them while it runs.
+    The tree is changed if a tracked file differs or the package has a new file. Benchmark records
+    do not count, because a benchmark writes them while it runs.
     """
     package = Path(__file__).parents[2]
     if _git(package, "ls-files", "--error-unmatch", "lab/records/run.py") is None:

@@ -10,7 +10,7 @@ from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.records.fields import checked_setting
 
 LARGEST_COUNT = 10_000_000
-"""Items, tokens, documents and whatever else a whole number of a protocol counts."""
+"""Largest whole number in a protocol's settings: of items, tokens, documents and so on."""
 LARGEST_SEED = 2**32 - 1
 
 
@@ -23,13 +23,13 @@ def read_settings(
 ) -> dict[str, Any]:
     """Keys and values in the order given; the last of equal keys counts.
 
-    A value is JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), else text. Where a setting takes
-    text, other JSON than ``null`` is text too: a folder may be called 2024. Lists become tuples,
-    and whole numbers floats, where the annotation says so.
+    A value is parsed as JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), or else is text. If a
+    setting takes text, all JSON but ``null`` stays text: a folder may be called 2024. Lists become
+    tuples, and whole numbers floats, if the annotation says so.
 
     Args:
-        kinds: All keys, and the annotation of each; ``Any`` takes all values.
-        option: For messages.
+        kinds: Every known key -> its annotation; ``Any`` takes all values.
+        option: Name of the command-line option, for messages.
         form: The form of a setting, for messages.
 
     Raises:
@@ -52,9 +52,9 @@ def require_counts(key: str, name: str, value: Any) -> None:
     """Refuse whole numbers that are too large to count anything, or to seed a generator.
 
     Args:
-        key: Of the setting, for messages.
-        name: Of the field; ``"seed"`` has a limit of its own.
-        value: Also lists and mappings of numbers.
+        key: Name of the setting, for messages.
+        name: Name of the field; ``"seed"`` has another limit.
+        value: A number, or nested lists and mappings of numbers; other values pass.
 
     Raises:
         ConfigError: A number is negative or too large.

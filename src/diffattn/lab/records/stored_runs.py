@@ -1,7 +1,7 @@
 """One compressed table of all runs of a study, in place of their folders.
 
 ``pandas.read_json("published/text/runs.jsonl.gz", lines=True)`` reads it: one row per run, with its
-name and one column per file of its folder. Columns of ``.jsonl`` files hold lists of rows.
+name and one column per file of its folder. The column of a ``.jsonl`` file holds a list of rows.
 """
 
 import gzip
@@ -21,7 +21,7 @@ def pack_runs(runs: Path, table: Path) -> None:
     """Write the table of every run folder below ``runs``.
 
     Raises:
-        CheckpointError: A file would not be the same, byte for byte, when it is unpacked.
+        CheckpointError: A file could not be unpacked again byte for byte.
     """
     lines = []
     for folder in sorted({path.parent for path in runs.rglob("*.json")}):
@@ -31,7 +31,7 @@ def pack_runs(runs: Path, table: Path) -> None:
 
 
 def unpack_runs(table: Path, runs: Path) -> None:
-    """Write the run folders of a table again, byte for byte.
+    """Write the run folders of a table, with the same bytes as before :func:`pack_runs`.
 
     Raises:
         CheckpointError: The table is damaged.

@@ -28,7 +28,7 @@ class RecallTry(TypedDict):
 
 
 class RecallMember(TypedDict):
-    """The trials of one type or control."""
+    """The trials of one type or control. ``like``: the member whose learning rate it uses."""
 
     like: NotRequired[str]
     learning_rate: float
@@ -40,22 +40,22 @@ class RecallMember(TypedDict):
     solved: int
     solved_steps: list[int | None]
     median_step: float | None
-    """``None`` where half of the runs or more did not learn it."""
+    """Median of ``solved_steps``; ``None`` if half of the runs or more did not learn the task."""
     steps: list[int]
     test_accuracy: list[float]
     test_by_query: list[float]
     largest_write: float
     attention: NotRequired[dict[str, dict[str, SeedMean]]]
-    """By map, then by group of keys."""
+    """Map -> group of keys -> share of attention."""
 
 
 class RecallDifference(SeedMean):
-    """The steps until a task is learned minus those of another model; the mean is the median."""
+    """Difference in steps until a task is learned. Its ``mean`` holds the median over seeds."""
 
     variant: str
     baseline: str
     p: NotRequired[Probability]
-    """Of the log-rank test of a type."""
+    """P-value of the log-rank test; only types have it."""
     p_holm: NotRequired[Probability]
 
 
@@ -77,7 +77,7 @@ class RecallTaskResult(TypedDict):
     differences: list[RecallDifference]
     leak: Leak
     uninformative: str
-    """Why the task says nothing about types; empty if it does."""
+    """Why the task says nothing about types; empty if it is informative."""
 
 
 class RecallResults(Results):
@@ -97,11 +97,11 @@ class PracticalMember(TypedDict):
     measures: dict[str, Mean]
     """Empty if a run diverged."""
     learned: int
-    """Runs beyond the middle between a guess and a perfect answer, or a vote."""
+    """Number of runs above the middle between a guess and a perfect answer, or a vote."""
 
 
 class PracticalDifference(MeanInterval):
-    """A model less softmax attention in one measure, paired by seed."""
+    """A model minus softmax attention in one measure, paired by seed."""
 
     type: str
     measure: str
@@ -114,7 +114,7 @@ class PracticalTask(TypedDict):
 
     guesses: dict[str, float]
     best: dict[str, float]
-    """The best possible value of a measure, where it is not 0 or 1."""
+    """Measure -> best possible value, where that is not 0 or 1."""
     members: dict[str, PracticalMember]
     differences: list[PracticalDifference]
 
@@ -158,7 +158,7 @@ class StabilityDifference(Mean):
     p_value: Probability | None
     p_holm: Probability | None
     why: str
-    """Why it says nothing about attention, or about large rates; empty if it does."""
+    """Why it says nothing about attention or about large rates; empty if it is informative."""
 
 
 class StabilityVerdict(Outcome):
@@ -179,7 +179,7 @@ class StabilityResults(Results):
 
 
 class GradientRatio(SeedMean):
-    """The size of a gradient or an update over that of another model."""
+    """The size of a gradient or an update divided by that of another model."""
 
     arm: str
     type: str
@@ -203,7 +203,7 @@ class HeadSize(TypedDict):
 
 
 class Judgement(TypedDict):
-    """One claim, judged by a rule that was fixed before."""
+    """One claim (``says``), judged by a rule that was fixed before the first run."""
 
     id: str
     says: str
@@ -266,7 +266,7 @@ class Equivalent(TypedDict):
     extrapolated: bool
     refused: str | None
     point: NotRequired[int]
-    """Index of the point that it is read at."""
+    """Index of the point at which it is read."""
 
 
 class ScalingType(TypedDict):
@@ -277,7 +277,7 @@ class ScalingType(TypedDict):
 
 
 class ScalingAxis(TypedDict):
-    """All models along parameters or tokens."""
+    """All models along parameters or tokens. ``unbent``: models without an offset fit."""
 
     form: str
     unbent: list[str]
@@ -310,7 +310,7 @@ RESULTS: dict[str, tuple[Any, int]] = {
     "gradient-flow": (GradientFlowResults, 1),
     "scaling": (ScalingResults, 1),
 }
-"""Kind of study to the type of its results and their schema version."""
+"""Kind of study -> type of its results, and their schema version."""
 
 
 def read_study_results(folder: Path) -> Any:

@@ -5,9 +5,9 @@ from typing import Any, Literal, NotRequired, TypedDict
 from diffattn.lab.records.fields import Probability
 
 At = Literal["best", "common"]
-"""Which learning rate: the one chosen for a variant, or the common one."""
+"""The learning rate: the rate chosen for a variant, or the rate common to all."""
 COPIES = "bigram_copy"
-"""The best count model. A language model that has learned less says nothing about attention."""
+"""Name of the best n-gram count model. Models with a higher loss say nothing about attention."""
 
 
 class Protocol(TypedDict):
@@ -18,7 +18,7 @@ class Protocol(TypedDict):
 
 
 class MeanInterval(TypedDict):
-    """A mean and its interval; without ends where one value shows no spread."""
+    """A mean and its interval. ``low`` and ``high`` are ``None`` for a single value."""
 
     mean: float
     low: float | None
@@ -33,7 +33,7 @@ class SeedMean(MeanInterval):
 
 
 class Mean(SeedMean):
-    """The same, with the number of values."""
+    """A mean over seeds, with its values and their number ``n``."""
 
     n: int
 
@@ -57,7 +57,7 @@ class Try(TypedDict):
 
 
 class SweepResult(TypedDict):
-    """The learning rates that a variant has tried."""
+    """The learning rates that a variant has tried. ``inside``: the best is not at the edge."""
 
     best: float
     inside: bool
@@ -108,11 +108,11 @@ class TextDifference(Mean):
 
 
 class Endpoint(Mean):
-    """A measure of a type beside the Transformer that was fixed beforehand, and its test."""
+    """A primary measure of a type against the Transformer, fixed beforehand, and its test."""
 
     variant: str
     measure: Literal["loss", "tokens"]
-    """Loss minus the Transformer's, or the share of the tokens that leads to its loss."""
+    """Loss minus the Transformer's; or the share of tokens needed to reach its loss."""
     p: Probability | None
     p_holm: Probability | None
 
@@ -127,7 +127,7 @@ class AdjustedLead(TypedDict):
 
 
 class Row(TypedDict):
-    """A comparison that a study of ablations is made for; ``differences`` has its numbers."""
+    """A comparison of a study of ablations or ranks; ``differences`` has its numbers."""
 
     variant: str
     baseline: str
@@ -142,7 +142,7 @@ class PhaseRule(TypedDict):
 
 
 class Outcome(TypedDict):
-    """Whether a study says something, and the sentence."""
+    """Whether a study is informative, and its verdict as a sentence."""
 
     informative: bool
     sentence: str
@@ -168,13 +168,13 @@ class ComparisonResults(TypedDict):
     variants: dict[str, VariantResult]
     differences: list[TextDifference]
     endpoints: NotRequired[list[Endpoint]]
-    """Of a comparison of types."""
+    """Only in a comparison of types."""
     adjusted_leads: NotRequired[list[AdjustedLead]]
-    """Of a comparison of types."""
+    """Only in a comparison of types."""
     rows: NotRequired[list[Row]]
-    """Of ablations and ranks."""
+    """Only in studies of ablations and ranks."""
     diverged: NotRequired[dict[str, list[int]]]
-    """Variant to its number of diverged runs and of all runs."""
+    """Variant -> number of diverged runs, number of all runs."""
     left_out_steps: NotRequired[dict[str, int]]
     complete: bool
 

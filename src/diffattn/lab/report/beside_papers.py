@@ -64,7 +64,7 @@ _WORDS = {
     "V1, V2, Shared DIFF": "V1 is the first paper's. V2 gives both maps the same keys and each "
     "token its λ. Shared DIFF gives both maps common weights, and each map a small update.",
 }
-"""The words that a reader without the papers has to know."""
+"""Term -> explanation, for a reader who does not know the papers."""
 _STAGES = "These parts have just run here, at scale “{scale}”. Each has a page of its own."
 
 
@@ -83,11 +83,11 @@ def build_papers_report(
     page and left out. Records of different protocol versions are never mixed.
 
     Args:
-        folders: Of ``diffattn reproduce`` and ``diffattn evaluate``, and files of ``diffattn
-            bench`` or folders of them.
-        root: Paths are named from here. Default: as they are.
+        folders: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
+            ``diffattn bench`` or folders of them.
+        root: The page shows paths relative to this folder. Default: as they are given.
         stages: Links to the pages of a reproduction that has just run.
-        stage_benchmarks: Records of ``diffattn bench`` of the same; no claim is measured by them.
+        stage_benchmarks: Its records of ``diffattn bench``. No claim is measured by them.
 
     Raises:
         CheckpointError: None of the folders could be read.
@@ -181,7 +181,7 @@ def _read_studies(records: RecordFolders) -> dict[str, Any]:
 
 
 def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
-    """Charts and tables of the records, by the result of a paper that they belong to."""
+    """Result of a paper (its id) -> charts and tables of the records that belong to it."""
     finished = {kind: study for kind, study in studies.items() if study.results is not None}
     elements: dict[str, list[Element]] = {result.id: [] for result in paper_results()}
     if (scaling := finished.get("scaling")) is not None:

@@ -1,4 +1,4 @@
-"""Put pages together: a study of any kind, with what stands beside it, or an evaluation."""
+"""Put pages together: of a study of any kind, of a short reproduction, or of an evaluation."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +39,7 @@ KINDS = {
     ),
     "scaling": Kind(scaling.read_scaling_study, scaling.scaling_document),
 }
-"""Kind of study to its records and its page."""
+"""Kind of study -> reader of its records, and builder of its page."""
 
 
 def build_report(
@@ -54,11 +54,11 @@ def build_report(
     The same files give the same bytes: nothing in the page depends on when it was built.
 
     Args:
-        study: Study folder with ``study.json``. What else is missing is named in the report.
+        study: Study folder with ``study.json``. The report names all other missing files.
         out: File to write. Default ``study / "report.html"``.
         benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
         claims: Folder whose ``published/`` and ``benchmarks/`` have numbers for the papers'
-            claims; shown beside a study on text or of recall. Default: none.
+            claims. Pages of studies on text and of recall show them. Default: none.
 
     Raises:
         CheckpointError: A file is damaged, or of another kind or schema version.
@@ -85,8 +85,8 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
     """Write the page of a short reproduction: retrieval, maps, cost and language models.
 
     Args:
-        recall_folder: Finished study of recall.
-        text: Study on text; may be missing.
+        recall_folder: Folder of a finished study of recall.
+        text: Folder of a study on text; may be missing.
         claims: As in :func:`build_report`.
 
     Raises:
@@ -109,14 +109,12 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     """Write one HTML file that shows an evaluation folder and needs no network.
 
     Args:
-        folder: Written by ``diffattn evaluate``.
+        folder: A folder that ``diffattn evaluate`` wrote. A result that is damaged, or of another
+            version than the first model's, is named in the page and left out.
         out: File to write. Default ``folder / "report.html"``.
 
     Raises:
-        CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read; a
-            result that is damaged, or of another version than the first model's, is left out and
-            named.
-    """
+        CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read."""
     recorded = read_evaluation(folder)
     every = [result for results in recorded.results.values() for result in results]
     document = evaluation_document(recorded, published_values(), evaluation_claims(every))
@@ -124,7 +122,9 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
 
 
 def markdown_results(study: Path) -> str:
-    """The main table of a study of any kind, in Markdown. Empty while it has not finished."""
+    """The main table of a study of any kind, in Markdown; empty while the study is unfinished.
+
+    A study on text has its verdict too."""
     kind = KINDS.get(study_kind(study), _TEXT)
     with showing(study):
         if kind is _TEXT:
@@ -134,7 +134,7 @@ def markdown_results(study: Path) -> str:
 
 
 def sentences_of(study: Path) -> list[str]:
-    """The sentences that stand first on the page of a study."""
+    """The verdict of a study: the sentences at the top of its page."""
     sentences: list[str] = []
     with showing(study):
         for element in _document(study).lead:

@@ -19,7 +19,7 @@ THROUGHPUT_SOURCE = "arXiv:2410.05258v2, Table 7"
 
 @cache
 def throughput() -> dict[tuple[str, int, str], Throughput]:
-    """Preset, tokens and mode to the speeds that the paper prints."""
+    """Preset, tokens per sequence and mode -> the speeds that the paper prints."""
     train, train_diff, read, read_diff = (row[1:] for row in published_tables()["throughput"].rows)
     places = (("3b", 2_048), ("3b", 4_096), ("13.1b", 2_048))
     return {
@@ -53,13 +53,13 @@ class ScalingCurves(NamedTuple):
     """Losses of Transformer (``softmax``) and DIFF (``diff``), as plotted."""
 
     unit: str
-    """Of ``x``."""
+    """Unit of ``x``."""
     x: list[float]
     losses: dict[str, list[float]]
     curves: dict[str, list[float]]
-    """a, b and c of the plotted curves."""
+    """Model -> a, b and c of the plotted curve a x^-b + c."""
     read_at: list[float]
-    """DIFF's x at which the paper reads how much more the Transformer needs."""
+    """The x of DIFF for which the paper says how much more the Transformer needs."""
 
     def points(self) -> dict[str, list[tuple[float, float]]]:
         """The plotted points of both models."""
@@ -85,16 +85,16 @@ class PublishedTable(NamedTuple):
     digits: int
     """Decimals as printed."""
     columns: list[str]
-    """The first stands over the names of the rows."""
+    """Headers. The first header belongs to the names of the rows."""
     rows: list[list[Any]]
-    """A name and then numbers."""
+    """Each row is a name and then numbers."""
     names: Sequence[str] = ()
-    """Of the rows in studies, where these train them."""
+    """Names of the rows' models in our studies; empty if no study trains them."""
 
 
 @cache
 def published_tables() -> dict[str, PublishedTable]:
-    """Tables and figures of the first paper that no other function here gives, by our names.
+    """Our name -> table or figure of the first paper, except those of the functions above.
 
     Source: arXiv:2410.05258v2; figures read from its vector graphics.
     """
@@ -118,7 +118,7 @@ class PaperResult(NamedTuple):
     """One table or figure of a paper."""
 
     id: str
-    """Unique in the page."""
+    """Short name, unique in the page."""
     title: str
     source: str
     """Paper and table, figure or section."""
@@ -126,9 +126,9 @@ class PaperResult(NamedTuple):
     """The result of the paper in a sentence or two, with its scale."""
     claims: Sequence[StatedClaim]
     tables: Sequence[str] = ()
-    """Of :func:`published_tables`."""
+    """Names of its tables in :func:`published_tables`."""
     remark: str = ""
-    """A fact that a reader needs to weigh it."""
+    """A fact that a reader needs to judge the result."""
 
 
 @cache
@@ -141,7 +141,7 @@ def paper_results() -> list[PaperResult]:
 
 
 def table_6() -> dict[str, float]:
-    """Validation losses of 1.4B models after 10B tokens, under the names of studies.
+    """Name of a variant in our studies -> validation loss of a 1.4B model after 10B tokens.
 
     Source: arXiv:2410.05258v2, Table 6.
     """

@@ -18,7 +18,7 @@ _DATA_SETS = {
 }
 _SEGMENT_COLORS = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
 _TYPES = ("softmax", "diff")
-"""The rows of a table, Transformer and DIFF, by the names that give colours."""
+"""Names of the models in the rows of a table, Transformer and DIFF; the names give colours."""
 
 
 def published_table(name: str) -> Table:

@@ -14,13 +14,13 @@ METHOD = "Student t over clusters (jackknife)"
 def cluster_mean(
     values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
-    """Mean of all values and its interval; clusters, not values, are independent.
+    """Mean of all values and its interval. Clusters are independent, values need not be.
 
     :func:`cluster_ratio` with every weight 1.
 
     Args:
         values: ``[n]``, finite, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is its own.
+        clusters: Name of each value's cluster. Default: every value is a cluster.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
@@ -40,14 +40,14 @@ def cluster_ratio(
     r"""Weighted mean as a ratio of sums, :math:`r = \sum_i t_i / \sum_i w_i`, and its interval.
 
     For example the loss per token over items of unequal length: totals are summed losses,
-    weights are tokens. Clusters without weight say nothing and are left out.
+    weights are numbers of tokens. Clusters of weight 0 are left out.
 
     .. math:: r \pm t_{(1 + \text{level}) / 2,\; G - 1}
               \sqrt{\tfrac{G - 1}{G} \sum_{g=1}^G (r_{-g} - r)^2}
 
     over G clusters, :math:`r_{-g}` the ratio without cluster g. With equal weights and one value
-    per cluster it is Student's interval, so it holds from two clusters on where values are about
-    normal; a percentile bootstrap covers 75 to 89 % there (``docs/records/coverage.md``).
+    per cluster it is Student's interval. For about normal values it covers well from two clusters
+    on, where a percentile bootstrap covers 75 to 89 % (``docs/records/coverage.md``).
 
     Source: J. W. Tukey, Ann. Math. Stat. 29 (1958), 614; R. M. Bell, D. F. McCaffrey, Surv.
     Methodol. 28 (2002), 169 (few clusters).
@@ -55,7 +55,7 @@ def cluster_ratio(
     Args:
         totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
         weights: ``[n]``, finite, 0 or more, not all 0.
-        clusters: Name of each item's cluster. Default: every item is its own.
+        clusters: Name of each item's cluster. Default: every item is a cluster.
 
     Returns:
         The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
@@ -79,7 +79,7 @@ def cluster_sums(
 
 
 def jackknife_variance(sums: np.ndarray, sizes: np.ndarray) -> float:
-    """Variance of the ratio of sums over two or more clusters, all of positive size."""
+    """Jackknife variance of Σ sums / Σ sizes, over two or more clusters of positive size."""
     n, total, size = len(sums), sums.sum(), sizes.sum()
     without = (total - sums) / (size - sizes)
     return float((n - 1) / n * ((without - total / size) ** 2).sum())
@@ -100,6 +100,6 @@ def _interval(name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] |
     mean, n = float(t.sum() / w.sum()), len(sums)
     if n == 1:
         return Interval(mean, None, None, LEVEL, n, "none: one cluster")
-    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
         half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
     return Interval(mean, mean - half, mean + half, LEVEL, n, METHOD)

@@ -1,6 +1,6 @@
 """Paired differences between two models: an interval and a test that never contradict each other.
 
-Both are of the mean difference over all items; clusters are independent, items need not be.
+Both are about the mean difference over all items. Clusters are independent, items need not be.
 """
 
 import math
@@ -21,7 +21,7 @@ _T_TEST = "Student t over clusters"
 class Contrast:
     """A mean difference with its interval, and the p-value of no difference.
 
-    The p-value is at most ``1 - LEVEL`` exactly where the interval leaves 0 out.
+    The p-value is at most ``1 - LEVEL`` exactly if the interval excludes 0.
     """
 
     interval: Interval
@@ -33,8 +33,8 @@ class Contrast:
 def tango_interval(wins: int, losses: int, n: int) -> Interval:
     r"""Score interval of the difference of two paired proportions.
 
-    All Δ at which the score statistic stays within z, the probability q of a loss being the most
-    likely one under Δ:
+    It holds all Δ whose score statistic is at most z in size. There q is the probability of a
+    loss that is most likely under Δ:
 
     .. math:: \frac{b - c - n\Delta}{\sqrt{n\,(2 q + \Delta (1 - \Delta))}},
               \quad 2 n q^2 + ((2 n - b + c) \Delta - b - c)\, q = c\, \Delta (1 - \Delta)
@@ -42,9 +42,9 @@ def tango_interval(wins: int, losses: int, n: int) -> Interval:
     Source: T. Tango, Stat. Med. 17 (1998), 891.
 
     Args:
-        wins: b, items that the first alone has right.
-        losses: c, items that the second alone has right.
-        n: All items, 1 or more.
+        wins: b, number of items that only the first model has right.
+        losses: c, number of items that only the second model has right.
+        n: Number of all items, 1 or more.
     """
     assert 0 <= wins + losses <= n, "no item is won and lost"
     from scipy.special import ndtri
@@ -52,21 +52,21 @@ def tango_interval(wins: int, losses: int, n: int) -> Interval:
     mean, z = (wins - losses) / n, float(ndtri((1 + LEVEL) / 2))
 
     def excess(delta: float) -> float:
-        """Squared distance in standard errors beyond z; 0 or less inside."""
+        """Squared score statistic less z², times a positive factor; 0 or less inside."""
         linear = (2 * n - wins + losses) * delta - wins - losses
         root = math.sqrt(max(0.0, linear**2 + 8 * n * losses * delta * (1 - delta)))
-        # Of the two forms of the root, the one that subtracts no equal numbers.
+        # The form of the root that does not cancel digits.
         if linear <= 0:
             q = (root - linear) / (4 * n)
         else:
             q = 2 * losses * delta * (1 - delta) / (linear + root)
         return (wins - losses - n * delta) ** 2 - z * z * n * (2 * q + delta * (1 - delta))
 
-    return Interval(mean, _end(excess, mean, -1.0), _end(excess, mean, 1.0), LEVEL, n, "Tango")
+    return Interval(mean, _bound(excess, mean, -1.0), _bound(excess, mean, 1.0), LEVEL, n, "Tango")
 
 
-def _end(excess: Callable[[float], float], inside: float, outside: float) -> float:
-    """Where ``excess`` turns positive between the two, to the last bit that matters."""
+def _bound(excess: Callable[[float], float], inside: float, outside: float) -> float:
+    """Bisect for the point between the two at which ``excess`` turns positive."""
     if excess(outside) <= 0:
         return outside
     for _ in range(60):
@@ -90,18 +90,18 @@ def paired_contrast(
 
     The caller says whether the scores are shares, because losses below 1 look like shares.
 
-    - Shares that are independent zeros and ones of one weight: McNemar's exact test and Tango's
-      interval, which is widened to 0 where the test does not reject, so that they agree at any
-      number of items.
+    - Shares that are independent zeros and ones of equal weight: McNemar's exact test and Tango's
+      interval. The interval is widened to 0 if the test does not reject, so that both agree at
+      any number of items.
     - Other shares: :func:`clustered_shares`.
     - Other scores, such as losses, and shares outside 0 to 1: Student's t over clusters, test and
-      interval.
+      interval. If all clusters differ equally: no interval, and :func:`sign_flip_test`.
 
     Args:
-        values: ``[n]``, finite, n >= 1: of the model.
-        baseline: ``[n]``: of the baseline, on the same items.
-        weights: ``[n]``, above 0: of the items in the mean. Default: 1 each.
-        clusters: Name of each item's cluster. Default: every item is its own.
+        values: ``[n]``, finite, n >= 1: scores of the model.
+        baseline: ``[n]``: scores of the baseline on the same items.
+        weights: ``[n]``, above 0: weights of the items in the mean. Default: 1 each.
+        clusters: Name of each item's cluster. Default: every item is a cluster.
         shares: Whether the scores are shares, from 0 to 1.
 
     Raises:
@@ -114,10 +114,10 @@ def paired_contrast(
             "paired_contrast: values, baseline and weights must be finite and of one length, got "
             f"{list(x.shape)}, {list(b.shape)} and {list(w.shape)}."
         )
-    plain = cluster_ratio(w * (x - b), w, clusters)  # checks what is left to check
+    plain = cluster_ratio(w * (x - b), w, clusters)  # checks weights and n >= 1
     both = np.concatenate([x, b])
     if not shares or not ((both >= 0) & (both <= 1)).all():
-        return _unbounded(plain, w * (x - b), w, clusters)
+        return _t_contrast(plain, w * (x - b), w, clusters)
     alone = clusters is None or len(set(clusters)) == x.size
     if alone and len(set(w)) == 1 and set(np.unique(both)) <= {0.0, 1.0}:
         wins, losses = int((x > b).sum()), int((x < b).sum())
@@ -136,16 +136,16 @@ def clustered_shares(
 ) -> Contrast:
     r"""Mean of differences from -1 to 1 that come in clusters: adjusted Wald, Student's t.
 
-    Two pairs are added, half of one won and half of one lost, each of weight u, and the variance
-    is that over clusters:
+    As in Agresti and Min's interval, two pseudo-items of weight u are added, whose wins and losses
+    cancel. The variance is taken over clusters:
 
     .. math:: \tilde r = \frac{\sum S_g}{\sum W_g + 2 u}, \quad
               v = \frac{\tfrac{G}{G-1} \sum (S_g - r W_g)^2 + u^2}{(\sum W_g + 2 u)^2}
 
     with sums S and weights W of G clusters and their ratio r. With one item per cluster u is an
-    item's weight, and this is Agresti and Min's interval with t for z. In larger clusters u is the
-    geometric mean of the weights of an item and of a cluster: these would be right for independent
-    and for equal items of a cluster. If all clusters are equal, u is the weight of a cluster.
+    item's mean weight: Agresti and Min's interval with t for z. In larger clusters u is the
+    geometric mean of an item's weight, right for independent items, and of a cluster's, right for
+    equal items of a cluster. If all clusters have the same ratio, u is a cluster's mean weight.
 
     Source: A. Agresti, Y. Min, Stat. Med. 24 (2005), 729; the weight in clusters is ours, and
     simulated in ``tests/lab/stats/test_coverage.py``.
@@ -153,7 +153,7 @@ def clustered_shares(
     Args:
         differences: ``[n]``, from -1 to 1.
         weights: ``[n]``, above 0.
-        clusters: Name of each item's cluster. Default: every item is its own.
+        clusters: Name of each item's cluster. Default: every item is a cluster.
     """
     sums, num_items = cluster_sums(weights * differences, clusters)
     sizes, _ = cluster_sums(weights, clusters)
@@ -175,10 +175,10 @@ def clustered_shares(
     return Contrast(Interval(mean, low, high, LEVEL, n, method), p, f"{_T_TEST}, adjusted")
 
 
-def _unbounded(
+def _t_contrast(
     plain: Interval, totals: np.ndarray, weights: np.ndarray, clusters: Sequence[str] | None
 ) -> Contrast:
-    """Student's t test with Student's interval; a test of signs if all clusters are equal."""
+    """Student's t test and interval; sign flips and no interval if all clusters are equal."""
     if plain.low is None or plain.high is None:
         return Contrast(plain, None, _T_TEST)
     sums, sizes = cluster_sums(totals, clusters)[0], cluster_sums(weights, clusters)[0]

@@ -1,4 +1,4 @@
-"""How much of one model, or of its data, suffices for the loss of another."""
+"""How many parameters or tokens one model needs to reach the loss of another."""
 
 from dataclasses import dataclass
 
@@ -11,36 +11,36 @@ from diffattn.lab.stats.power_law import PowerLaw
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Equivalence:
-    """``x`` of one law gives the loss that ``other_x`` of another gives."""
+    """The first law has at ``x`` the loss that the second has at ``other_x``."""
 
     x: float
     other_x: float
     loss: float
     ratio: Interval
-    """Of ``x / other_x``: 0.62 means that 62 % is enough. ``n`` counts the points of the fit with
-    fewer."""
+    """``x / other_x``. At 0.62 the first model needs 62 % of the second's parameters or tokens.
+    ``n``: number of points of the fit with fewer points."""
     extrapolated: bool
-    """Whether one of the two lies outside the points of its fit."""
+    """Whether ``x`` or ``other_x`` lies outside the points of its fit."""
 
 
 def equivalent(
     x: float, fit_a: PowerLaw, fit_b: PowerLaw, *, extrapolate: bool = False
 ) -> Equivalence:
-    r"""Where the second law reaches the loss that the first has at ``x``.
+    r"""Find where the second law reaches the loss that the first has at ``x``.
 
     .. math:: x_b = ((L_a(x) - c_b) / a_b)^{-1 / b_b}
 
     Source: arXiv:2410.05258v2, section 3.2.
 
     Args:
-        x: In the unit of both fits.
-        fit_a: ``"offset"`` or ``"kaplan"``.
-        fit_b: ``"offset"`` or ``"kaplan"``.
-        extrapolate: Allow an ``x`` outside the points of its fit, where only its form decides.
+        x: Parameters or tokens, in the unit of both fits.
+        fit_a: The first law, of either form.
+        fit_b: The second law, of either form.
+        extrapolate: Allow x and x_b outside the points, where only the form of a law decides.
 
     Raises:
-        ConfigError: Outside the points and not asked to extrapolate, or the second law never
-            reaches the loss.
+        ConfigError: x or x_b lies outside the points of its fit without ``extrapolate``, or the
+            second law never reaches the loss.
     """
     loss = float(fit_a.predict(x))
     other = _inverse(fit_b, loss)
@@ -81,7 +81,7 @@ def _ratio_interval(x: float, fit_a: PowerLaw, other: float, fit_b: PowerLaw) ->
     if first is None or second is None:
         method = "none: no more different x than parameters"
         return Interval(x / other, None, None, LEVEL, n, method)
-    # d log(x / other) by the parameters of either fit: other moves by dL / L_b'(other).
+    # Delta method for log(x / other): an error dL of either loss moves other by dL / L_b'(other).
     a, b, _ = _abc(fit_b)
     slope = -a * b * other ** (-b) / other
     spread = float(np.hypot(first, second)) / abs(slope * other)

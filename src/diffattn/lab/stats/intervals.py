@@ -10,25 +10,25 @@ import numpy as np
 from diffattn.errors import ConfigError
 
 LEVEL = 0.95
-"""Coverage of every interval of this folder, unless its caller says otherwise."""
+"""Coverage of every interval of this folder; only ``wilson_interval`` takes another level."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean and the interval that covers it at ``level``, over ``n`` independent values."""
+    """An estimate and its confidence interval at ``level``, over ``n`` independent values."""
 
     mean: float
-    """Or the median, where the function is of one."""
+    """The estimate: a mean, or the quantity that the function names, such as a median."""
     low: float | None
-    """Lower end; ``None`` if one value says nothing about the spread."""
+    """Lower end; ``None`` if the values do not show a spread, as a single value."""
     high: float | None
-    """Upper end; ``None`` if one value says nothing about the spread."""
+    """Upper end; ``None`` if the values do not show a spread, as a single value."""
     level: float
     n: int
     method: str
 
     def recorded(self) -> Any:
-        """The fields of an interval in records."""
+        """The fields of an interval in a study's records."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "level": self.level}
 
     def around_mean(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     mean, n = float(x.mean()), x.size
     if n == 1:
         return Interval(mean, None, None, LEVEL, n, "none: one value")
-    with np.errstate(over="ignore"):  # a spread beyond any float: an interval without end
+    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
         spread = float(x.std(ddof=1))
     half = t_quantile((1 + LEVEL) / 2, n - 1) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, LEVEL, n, "Student t")
@@ -66,21 +66,21 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
     .. math:: [x_{(k)},\; x_{(n + 1 - k)}],\quad
         2\, P\big(\mathrm{B}(n, \tfrac12) < k\big) \le 1 - \text{level}
 
-    with the largest such k. It covers at ``level`` or more whatever the distribution is.
+    with the largest k that fulfils this. It covers at least ``level`` for any distribution.
 
     Args:
         values: ``[n]``, finite, n >= 1; one value per seed.
 
     Returns:
-        The median as ``mean``, and the interval; for so few values that no k is large enough (at
-        0.95 fewer than 6) its ends are ``None``.
+        The median as ``mean``, and the interval. With fewer than 6 values, at level 0.95, no k
+        fulfils the condition, and the ends are ``None``.
 
     Raises:
         ConfigError: As :func:`mean_interval`.
     """
     x = np.sort(_finite("median_interval", values))
     n, k, below = x.size, 0, 1
-    while 2 * below <= (1 - LEVEL) * 2**n:  # below: ways of B(n, ½) to be at most k
+    while 2 * below <= (1 - LEVEL) * 2**n:  # below / 2**n = P(B(n, ½) <= k)
         k += 1
         below += math.comb(n, k)
     low, high = (None, None) if k == 0 else (float(x[k - 1]), float(x[n - k]))

@@ -1,22 +1,22 @@
-"""Several tests at once: p-values that stand for all of them."""
+"""Several tests at once: p-values that are adjusted for their number."""
 
 from collections.abc import Sequence
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    r"""Holm's adjusted p-values: at most a share α of families has any wrong one below α.
+    r"""Holm's adjusted p-values: any true null falls below α with probability at most α.
 
     .. math:: \tilde p_{(i)} = \max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})
 
-    for the m p-values in rising order. It needs no assumption on how the tests depend.
+    for the m p-values in rising order. The tests may depend on each other in any way.
 
     Source: S. Holm, Scand. J. Stat. 6 (1979), 65-70.
 
     Args:
-        p_values: Of the whole family, from 0 to 1; none gives none.
+        p_values: P-values of the whole family of tests, from 0 to 1; may be empty.
 
     Returns:
-        As many, in the order given.
+        The adjusted p-values, in the order given.
     """
     assert all(0 <= p <= 1 for p in p_values), "p-values are probabilities"
     adjusted, least = [0.0] * len(p_values), 0.0

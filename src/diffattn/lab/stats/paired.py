@@ -15,8 +15,8 @@ def paired_difference(
 
     .. math:: \bar d \pm t_{(1 + \text{level}) / 2,\; n - 1}\; s_d / \sqrt{n}, \quad d_i = x_i - b_i
 
-    Pairing removes what both runs of a seed share, such as the order of the data, so that it
-    does not hide the difference.
+    Pairing removes effects that both runs of a seed share, such as the order of the data, so that
+    they do not hide the difference.
 
     Args:
         values: ``[n]``, finite, n >= 1.
@@ -40,8 +40,8 @@ def paired_difference(
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     """Two-sided p-value of Student's t test that paired differences have mean 0.
 
-    It goes with the interval of :func:`paired_difference`. Where all differences are equal they
-    show no spread to compare with: then p is 1 if they are 0, else that of random signs.
+    It belongs to the interval of :func:`paired_difference`. If all differences are equal they
+    have no spread: then p is 1 if they are 0, else that of :func:`sign_flip_test`.
 
     Source: Student, Biometrika 6 (1908), 1-25.
 
@@ -58,7 +58,7 @@ def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     x = np.asarray(differences, dtype=np.float64)
     if x.size == 1:
         return None
-    with np.errstate(over="ignore"):  # a spread beyond any float: nothing is shown
+    with np.errstate(over="ignore"):  # a spread above the largest float: p is 1
         error = float(x.std(ddof=1)) / x.size**0.5
     if error <= 1e-12 * float(np.abs(x).max()):
         return sign_flip_test(x)
@@ -73,8 +73,8 @@ def mcnemar_test(wins: int, losses: int) -> float:
     Source: Q. McNemar, Psychometrika 12 (1947), 153; exact form by the binomial distribution.
 
     Args:
-        wins: Items that the first alone has right, 0 or more.
-        losses: Items that the second alone has right, 0 or more.
+        wins: Number of items that only the first model has right.
+        losses: Number of items that only the second model has right.
     """
     if wins == losses == 0:
         return 1.0
@@ -84,22 +84,22 @@ def mcnemar_test(wins: int, losses: int) -> float:
 
 
 def sign_flip_test(differences: Sequence[float] | np.ndarray, *, repeats: int = 20_000) -> float:
-    """Two-sided p-value: how often random signs give as large a sum as the one observed.
+    """Two-sided p-value: share of random signs whose absolute sum is at least the observed one.
 
-    Exact over all signs for up to 14 values, else by ``repeats`` random draws, counted with the
-    observed one so that p is never 0.
+    Up to 14 values: exact, over all signs. More values: ``repeats`` random draws. The observed
+    signs count as a draw, so that p is never 0.
 
     Source: R. A. Fisher, The Design of Experiments (1935), section 21.
 
     Args:
-        differences: ``[n]``, finite, n >= 1: one paired difference (or cluster sum) each.
-        repeats: Random draws.
+        differences: ``[n]``, finite, n >= 1: paired differences, or their sums by cluster.
+        repeats: Number of random draws.
     """
     x = np.asarray(differences, dtype=np.float64)
     assert np.isfinite(x).all(), "differences are finite"
     observed = abs(x.sum())
-    # Sums of the same terms in another order are equal. scipy.stats.permutation_test compares
-    # them to a tolerance relative to the observed sum, which splits ties where that is near 0.
+    # Sums of the same terms in another order must tie. scipy.stats.permutation_test has a
+    # tolerance relative to the observed sum, which breaks ties if the sum is near 0.
     tolerance = 1e-12 * np.abs(x).sum()
     if x.size <= 14:
         bits = np.arange(2**x.size)[:, None] >> np.arange(x.size) & 1

@@ -10,7 +10,7 @@ from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
 FORMS: dict[str, tuple[str, ...]] = {"offset": ("a", "b", "c"), "kaplan": ("a", "b")}
 _EXPONENT_SPANS = np.geomspace(0.02, 60.0, 240)
-"""Exponents searched, times ln(largest x / smallest x): from a straight line in ln x to a step."""
+"""Exponents to search, times ln(largest x / smallest x): from a line in ln x to a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -20,14 +20,14 @@ class PowerLaw:
     form: str
     parameters: dict[str, float]
     x: np.ndarray = field(repr=False)
-    """float64 ``[n]``."""
+    """Parameters or tokens of each point, float64 ``[n]``."""
     y: np.ndarray = field(repr=False)
-    """float64 ``[n]``."""
+    """Loss of each point, float64 ``[n]``."""
     covariance: np.ndarray | None = field(repr=False)
-    """``[p, p]`` of the parameters by the delta method; ``None`` with no more different x than
-    parameters."""
+    """Covariance of the parameters ``[p, p]`` by the delta method. ``None``: there are at most as
+    many different x as parameters, or the law was not fitted."""
     r2: float
-    """Share of the variance of y explained."""
+    """Share of the variance of y that the law explains."""
     max_error: float
     """Largest ``|y - predict(x)|``."""
 
@@ -42,13 +42,13 @@ class PowerLaw:
         return len(np.unique(self.x)) - len(self.parameters)
 
     def predict(self, x: Sequence[float] | np.ndarray | float) -> np.ndarray:
-        """The law at ``x`` ``[...]``, positive, inside the data or not."""
+        """The loss of the law at ``x``, any shape, positive, also outside the data."""
         return _law_at(np.asarray(x, dtype=np.float64), self.values)
 
     def spread(self, gradient: np.ndarray) -> float | None:
-        """Standard error of a quantity with this gradient ``[p]`` by the parameters.
+        """Standard error of a quantity, by the delta method; ``None`` without a covariance.
 
-        ``None`` with no more different x than parameters.
+        ``gradient``: derivatives of the quantity by the parameters, ``[p]``.
         """
         if self.covariance is None:
             return None
@@ -79,9 +79,9 @@ def fit_power_law(
     ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
 
-    Points of one x, such as seeds of a size, share the error of the law there. So intervals have
-    the degrees of freedom of different x. Their variance is that of the means of each x about the
-    law, or that of all points if it is larger.
+    Points with equal x, such as seeds of one size, share the error of the law there. So degrees of
+    freedom count different x. The variance of a point is estimated from the means at each x and
+    from all points; the larger estimate is used.
 
     Source: arXiv:2410.05258v2, section 3.2 (offset: its plotted curves); arXiv:2001.08361,
     Eq. (1.1).
@@ -92,11 +92,11 @@ def fit_power_law(
         form: ``"offset"`` or ``"kaplan"``.
 
     Returns:
-        The law. Its exponent is positive: it falls with x, or rises towards c for a < 0.
+        The law. An offset law's exponent b is positive: it falls with x, or rises to c if a < 0.
 
     Raises:
-        ConfigError: The points are too few or out of range, or do not bend like a power law, so
-            that no exponent fits them best.
+        ConfigError: The points are too few, out of range or all equal, or do not bend like a
+            power law, so that no exponent fits them best.
     """
     points, losses = _checked(x, y, form)
     if form == "kaplan":
@@ -112,18 +112,18 @@ def fit_power_law(
 
 
 def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Least squares of a x^-b + c for many y, as a bootstrap needs them.
+    """Least squares of a x^-b + c for many sets of y at once, for a bootstrap.
 
-    a and c are linear given b, so b alone is searched: on a grid, then by Brent's method for the
-    root of the derivative next to the best grid point, which cannot diverge.
+    Given b, a and c follow by linear least squares. So only b is searched: on a grid, then by
+    Brent's method for the root of the derivative near the best grid point. It cannot diverge.
 
     Args:
         x: ``[n]``, positive, three different values or more.
         ys: ``[sets, n]``.
 
     Returns:
-        a, b, c ``[sets, 3]``, and bool ``[sets]``: the best exponent lies at the edge of the
-        search, so that the points say nothing about it.
+        a, b, c ``[sets, 3]``, and bool ``[sets]``: True if the best exponent lies at the edge of
+        the search, so that the points do not determine it.
     """
     middle = np.exp(np.log(x).mean())
     z = np.log(x / middle)
@@ -144,7 +144,7 @@ def fit_offset(x: np.ndarray, ys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _centred_power(z: np.ndarray, b: np.ndarray | float) -> np.ndarray:
-    """exp(-b z) without its mean; expm1 keeps its digits for small b."""
+    """exp(-b z) less its mean over the points; expm1 keeps its digits for small b."""
     u = np.expm1(-b * z)
     return u - u.mean(-1, keepdims=True)
 
@@ -178,7 +178,7 @@ def _gradient_at(x: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Points and losses as float64, fit to be fitted."""
+    """Points and losses as float64; refuse points that have no fit."""
     points, losses = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     least = len(FORMS[form])
     if losses.ndim != 1 or points.shape != losses.shape or losses.size < least:
@@ -206,15 +206,15 @@ def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLa
     if form == "kaplan":  # fitted on the logarithm
         jacobian, residuals = jacobian / predicted[:, None], np.log(y) - np.log(predicted)
     covariance = None
-    _, of_x, counts = np.unique(x, return_inverse=True, return_counts=True)
+    _, x_index, counts = np.unique(x, return_inverse=True, return_counts=True)
     free = len(counts) - len(values)
     if free > 0:
-        misses = np.bincount(of_x, weights=residuals) / counts
-        # Of one point: from the means of each x, which may lie on the law by chance, or from all.
+        misses = np.bincount(x_index, weights=residuals) / counts
+        # The larger of two estimates: the means at each x may lie on the law by chance.
         variance = max(
             float(counts @ misses**2) / free, float(residuals @ residuals) / (len(y) - len(values))
         )
-        # Columns differ by orders of magnitude: scaled first, the inverse keeps its digits.
+        # Columns differ by orders of magnitude; scaling keeps the digits of the inverse.
         scale = np.linalg.norm(jacobian, axis=0)
         inverse = np.linalg.pinv((jacobian / scale).T @ (jacobian / scale))
         covariance = inverse / np.outer(scale, scale) * variance

@@ -1,4 +1,4 @@
-"""Proportions and means of shares: intervals, range by sampling alone."""
+"""Intervals of proportions and of mean shares, and the range of proportions by chance alone."""
 
 import math
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ def wilson_interval(successes: int, n: int, level: float = LEVEL) -> Interval:
     Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209.
 
     Args:
-        successes: From 0 to n.
-        n: Independent trials, 1 or more.
+        successes: Number of successes, from 0 to n.
+        n: Number of independent trials, 1 or more.
         level: Coverage, in (0, 1). Default 0.95.
     """
     from scipy.stats import binomtest
@@ -32,29 +32,29 @@ def wilson_interval(successes: int, n: int, level: float = LEVEL) -> Interval:
 def share_interval(
     values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
-    r"""Mean of values from 0 to 1 and the interval that fits them.
+    r"""Mean of values from 0 to 1 and its interval.
 
-    Independent zeros and ones are a proportion: Wilson's interval. Shares in between, or several
-    values per cluster, get Wilson's interval of the effective number of independent items,
+    Independent zeros and ones get Wilson's interval of a proportion. Shares in between, or several
+    values per cluster, get Wilson's interval with an effective number of independent items,
 
     .. math:: n_\text{eff} = \frac{\hat p (1 - \hat p)}{v}, \quad
               v = \frac{G \hat v + \hat p (1 - \hat p) / n}{G + 1},
 
-    with Student's t at G - 1 degrees of freedom in place of z, for G clusters of n values:
-    :math:`\hat v` is the jackknife's variance over clusters, drawn by the weight of one cluster to
-    that of n independent items, since few clusters near 0 or 1 show next to no spread. Where every
-    value is 0, or every value is 1, each cluster counts as one item.
+    with Student's t at G - 1 degrees of freedom in place of z, for G clusters with n values in all.
+    :math:`\hat v` is the jackknife variance over clusters. The variance of n independent items is
+    averaged in, with the weight of one cluster: a few clusters near 0 or 1 have almost no spread.
+    If every value is 0, or every value is 1, each cluster counts as one item.
 
     Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209; E. L. Korn, B. I. Graubard, Surv.
     Methodol. 24 (1998), 193 (effective sample size); the weight of one cluster is ours.
 
     Args:
         values: ``[n]``, from 0 to 1, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is its own.
+        clusters: Name of each value's cluster. Default: every value is a cluster.
 
     Returns:
-        The interval; its ends are ``None`` for one cluster of more than one value, and for one
-        value strictly in between. ``n`` counts clusters.
+        The interval; its ends are ``None`` for one cluster, unless all its values are 0 or all
+        are 1. ``n`` counts clusters.
 
     Raises:
         ConfigError: A value lies outside [0, 1], or there is none.
@@ -78,15 +78,15 @@ def share_interval(
 
 
 def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
-    r"""Mean of the groups' means and the interval that fits shares, also near 0 and 1.
+    r"""Mean of the groups' means and its interval, also near 0 and 1.
 
     Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. So
-    differences between groups do not widen the interval. It is Wilson's, with
-    :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and Student's t;
-    :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`, and :math:`v_k` is the mean squared deviation
-    of group k's values and of one more, which is 1 with probability :math:`\bar p`, else 0. So a
-    group in which nothing varies has the spread that the pooled mean leaves possible. Where all
-    values are 0, or all are 1, this is Wilson's interval of all items together.
+    differences between groups do not widen the interval. It is Wilson's, with Student's t,
+    :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and
+    :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`. Here v_k is the mean squared deviation of
+    group k's values and one more value. That value is 1 with probability :math:`\bar p`, else 0.
+    So a group of equal values has a spread too. If all values are 0, or all are 1, or a single
+    group holds only zeros and ones, this is Wilson's interval of all items together.
 
     Source: as :func:`share_interval`; the value added per group is ours.
 
@@ -120,7 +120,7 @@ def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
 
 
 def _effective_wilson(p: float, variance: float, df: int) -> tuple[float, float]:
-    """Ends of Wilson's interval of p (1 - p) / variance items, with Student's t for z."""
+    """Ends of Wilson's interval with p (1 - p) / variance items, with Student's t for z."""
     n, t2 = p * (1 - p) / variance, t_quantile((1 + LEVEL) / 2, df) ** 2
     centre = (p + t2 / (2 * n)) / (1 + t2 / n)
     half = math.sqrt(t2 * (p * (1 - p) / n + t2 / (4 * n * n))) / (1 + t2 / n)
@@ -128,12 +128,12 @@ def _effective_wilson(p: float, variance: float, df: int) -> tuple[float, float]
 
 
 def expected_range(p: float, n: int, draws: int) -> float:
-    """Mean of (best − worst) of ``draws`` binomial proportions: the range by sampling alone.
+    """Mean of (best − worst) of ``draws`` binomial proportions: the range by chance alone.
 
     Args:
         p: Success probability, in [0, 1].
-        n: Trials per draw, 1 or more.
-        draws: Proportions compared, 1 or more.
+        n: Trials per proportion, 1 or more.
+        draws: Number of proportions compared, 1 or more.
     """
     # The error of 20,000 simulated sets is about 0.004 / sqrt(n).
     counts = np.random.default_rng(0).binomial(n, p, size=(20_000, draws))

@@ -1,4 +1,4 @@
-"""Power laws through the losses of several models, and how much of one equals another."""
+"""Power laws through the losses of several models, and the size or data at which they are equal."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,18 +10,18 @@ from diffattn.lab.stats.equivalence import equivalent
 from diffattn.lab.stats.power_law import FORMS, PowerLaw, fit_power_law
 
 Points = Sequence[tuple[float, float]]
-"""Parameters or tokens, and the loss of one run."""
+"""Pairs, one per run: parameters or tokens, and the loss in nats per token."""
 
 
 def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
     """Fit a law to a model's losses, which have to fall.
 
     Args:
-        points: One per run: its parameters or tokens, and its loss.
+        points: One pair per run.
         form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
 
     Raises:
-        ConfigError: The points have no law, or one by which the loss rises.
+        ConfigError: No law fits the points, or the loss of the law rises.
     """
     law = fit_power_law([x for x, _ in points], [loss for _, loss in points], form=form)
     falls = law.parameters["a"] > 0 and law.parameters["b"] > 0
@@ -39,13 +39,13 @@ def fits_of(
     """Fit a law to every group, and make a record of each.
 
     Args:
-        groups: Name to points; see :func:`fit_falling`.
+        groups: Name -> points; see :func:`fit_falling`.
         form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
 
     Returns:
-        Laws by name, without those that were refused; and for every name ``form``, ``points``,
-        ``parameters`` (``mean``, ``low``, ``high`` and ``level`` of each), ``r2``, ``max_error``
-        and ``refused``, the reason why there is no law, or ``None``.
+        Name -> law, without the groups that have no fit. And name -> record. A record has
+        ``form``, ``points`` (their number), ``r2``, ``max_error``, and for each of ``parameters``
+        ``mean``, ``low``, ``high`` and ``level``. ``refused``: why there is no law, or ``None``.
     """
     laws, entries = {}, {}
     for name, points in groups.items():
@@ -66,7 +66,7 @@ def fits_of(
 
 
 def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
-    """A law with known a, b and c, such as those of a plotted curve; it has no intervals.
+    """A law with known a, b and c, for example from a plotted curve; it has no intervals.
 
     Args:
         parameters: a, b and c.
@@ -93,14 +93,14 @@ def equivalence_of(
 
     Args:
         x: Parameters or tokens.
-        name: One group.
-        baseline: Another.
+        name: Name of a group.
+        baseline: Name of the group to compare it with.
         laws: From :func:`fits_of`.
-        extrapolate: Allow both beyond the points of their fits.
+        extrapolate: Allow x and its equivalent outside the points of their fits.
 
     Returns:
         ``type``, ``baseline``, ``x``, ``other_x``, ``loss``, ``ratio`` with ``low``, ``high`` and
-        ``level``, ``extrapolated``, and ``refused``: the reason why all of them are ``None``.
+        ``level``, ``extrapolated``, and ``refused``: the reason why the numbers are ``None``.
     """
     entry: dict[str, Any] = {"type": name, "baseline": baseline, "x": x}
     entry |= dict.fromkeys(("other_x", "loss", "ratio", "low", "high", "level"))
@@ -123,7 +123,7 @@ def equivalence_of(
 
 
 def equivalent_at(axis: Mapping[str, Any], name: str, baseline: str) -> Any:
-    """The record of a pair at the point where an axis of a study is read; ``None`` without one."""
+    """The record of a pair at ``axis["read_at"]``, the point that is reported; ``None`` if none."""
     key = (name, baseline, axis["read_at"])
     rows = axis["equivalents"]
     return next((x for x in rows if (x["type"], x["baseline"], x.get("point")) == key), None)

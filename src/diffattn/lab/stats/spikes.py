@@ -1,8 +1,8 @@
 """How unstable a training run was: spikes of its loss and gradient norm, clipping, divergence.
 
-The definitions below were fixed, in a commit of their own, before the first run of the stability
-study. Every one of them looks at one run alone. Hard batches raise the loss of any model: runs are
-therefore compared with runs that read the same tokens at the same step.
+The definitions below were fixed, in a separate commit, before the first run of the stability study.
+Each measures a single run. Hard batches raise the loss of any model. Therefore runs are compared
+with runs that read the same tokens at the same step.
 """
 
 import math
@@ -14,15 +14,15 @@ import numpy as np
 from diffattn.errors import ConfigError
 
 WINDOW = 32
-"""Steps before a step that it is compared with; the first ``WINDOW`` steps are not judged."""
+"""A step is compared with so many steps before it. The first ``WINDOW`` steps are not judged."""
 DEVIATIONS = 5.0
-"""Robust standard deviations above the median of the window that a spike exceeds."""
+"""A spike exceeds the window's median by more than so many robust standard deviations."""
 LEAST_LOSS = 0.1
-"""Nats above the median of the window that a spike of the loss exceeds as well."""
+"""A spike of the loss exceeds the window's median by more than this too, in nats."""
 LEAST_GRADIENT = math.log(2.0)
-"""The same for the logarithm of the gradient norm: a factor of 2."""
+"""Likewise for the natural logarithm of the gradient norm: a factor of 2."""
 _ROBUST = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
+"""Standard deviation of a normal distribution divided by its median absolute deviation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,10 +30,10 @@ class Stability:
     """The measures of one run. All shares are from 0 (stable) to 1."""
 
     diverged: bool
-    """The run met a number that is not finite, or its final loss is no better than ``ln V``, that
-    of guessing every token of the vocabulary alike."""
+    """Whether the run met a number that is not finite, or its final loss is at least ``ln V``. That
+    is the loss of equal probabilities for all tokens of the vocabulary."""
     diverged_step: int | None
-    """Steps done when the number that is not finite was met; ``None`` if none was."""
+    """Steps done when a number was not finite; ``None`` if all were finite."""
     loss: float
     """Final validation loss in nats per token, at most ``ln V``; ``ln V`` if the run diverged."""
     loss_spike_share: float
@@ -43,11 +43,11 @@ class Stability:
     clipped_share: float
     """Share of all steps whose gradient was clipped."""
     median_gradient_norm: float | None
-    """Median gradient norm before clipping, over the judged steps; ``None`` if there is none."""
+    """Median gradient norm before clipping, over judged steps made; ``None`` if none was made."""
 
 
 def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarray:
-    r"""Find values that exceed those just before them.
+    r"""Find values that stick out above the 32 values before them.
 
     .. math:: x_t - m_t > \max(5 \cdot 1.4826\,\mathrm{median}_i |x_i - m_t|,\ \text{least}),
         \quad m_t = \mathrm{median}_i\, x_i, \quad t - 32 \le i < t
@@ -83,8 +83,8 @@ def stability(
 ) -> Stability:
     """Measure one run.
 
-    A step that a diverged run did not make counts as a spike of both kinds and as clipped: the
-    worst, so that a run cannot look stable by ending early.
+    Each step that a diverged run did not make counts as both kinds of spike and as clipped.
+    Otherwise a run could look stable by ending early.
 
     Args:
         losses: ``[n]``, training loss of every step made, in nats per token.
@@ -92,7 +92,7 @@ def stability(
         num_steps: Steps planned, more than 32 and at least n.
         vocab_size: V.
         max_gradient_norm: Norm above which gradients are clipped; 0 for never.
-        validation_loss: Of the finished run; ``None`` if it met a number that is not finite.
+        validation_loss: Final validation loss; ``None`` if the run met a number that is not finite.
 
     Raises:
         ConfigError: The lists differ in length, are not finite, or do not fit ``num_steps``.
@@ -127,7 +127,7 @@ def stability(
 
 
 def rate_sensitivity(losses: Mapping[float, float]) -> float:
-    r"""Mean excess of the loss over that of the best learning rate.
+    r"""Mean loss over learning rates, less the loss at the best learning rate.
 
     .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
 
@@ -135,7 +135,7 @@ def rate_sensitivity(losses: Mapping[float, float]) -> float:
     rates that are evenly spaced in logarithm).
 
     Args:
-        losses: Learning rate to :attr:`Stability.loss`. Every rate counts alike: where they are not
-            evenly spaced, those that lie close together count for more.
+        losses: Learning rate -> :attr:`Stability.loss`. All rates have equal weight, also if they
+            are not evenly spaced.
     """
     return sum(losses.values()) / len(losses) - min(losses.values())

@@ -1,4 +1,4 @@
-"""Time to an event, in runs of which some end before the event."""
+"""Time to an event, in runs that may end before the event."""
 
 import math
 from collections.abc import Sequence
@@ -6,28 +6,28 @@ from collections.abc import Sequence
 import numpy as np
 
 _MOST_SPLITS = 3_000_000
-"""Ways to split two groups of 12 are 2.7 million."""
+"""Most ways to split the runs that are enumerated; two groups of 12 have 2.7 million."""
 Steps = Sequence[int | None]
 
 
 def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
-    r"""Two-sided p-value of the log-rank test that two groups are equally fast.
+    r"""Two-sided p-value of the log-rank test of equal times to the event in two groups.
 
     .. math:: \chi^2 = \frac{\left(\sum_t d_t^A - d_t n_t^A / n_t\right)^2}
         {\sum_t d_t \frac{n_t^A}{n_t} \frac{n_t^B}{n_t} \frac{n_t - d_t}{n_t - 1}}
 
-    with d events among n runs still under way at step t. The p-value is the share of all ways to
-    split the runs into groups of these sizes that give at least the observed statistic: exact, and
-    valid for few runs. Above 3 million ways (two groups of 13) it is that of the chi-square
+    with d events at step t among n runs without an earlier event. The p-value is the share of all
+    ways to split the runs into groups of these sizes that reach the observed statistic. It is
+    exact, also for few runs. Above 3 million ways (two groups of 13) it comes from the chi-square
     distribution.
 
     Source: N. Mantel, Cancer Chemother. Rep. 50 (1966), 163-170.
 
     Args:
-        steps: The one group: the step of the event, from 1 to ``last_step``, or ``None`` where it
-            did not happen within ``last_step`` steps.
-        other_steps: The other group.
-        last_step: Steps after which a run without the event was no longer watched.
+        steps: First group: each run's step of the event, from 1 to ``last_step``, or ``None`` if
+            it did not happen within ``last_step`` steps.
+        other_steps: The second group, likewise.
+        last_step: Last step of a run without the event.
     """
     assert min(len(steps), len(other_steps)) > 0, "both groups have runs"
     if math.comb(len(steps) + len(other_steps), len(steps)) > _MOST_SPLITS:
@@ -48,21 +48,21 @@ def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
         )
         for group in (steps, other_steps)
     ]
-    with np.errstate(invalid="ignore"):  # 0 / 0 where all events share the step
+    with np.errstate(invalid="ignore"):  # 0 / 0 if all events are at one step
         p = float(logrank(*groups).pvalue)
     return 1.0 if math.isnan(p) else p
 
 
 def _share_of_splits(steps: Steps, other_steps: Steps) -> float:
-    """Share of all splits whose statistic is the observed one or larger.
+    """Share of all splits whose statistic is at least the observed one.
 
-    Splits with equal numbers of runs of each step in the first group have the same statistic. So
-    the numbers are enumerated step by step, and each counts as often as there are such splits.
+    The statistic depends only on how many events of each step fall into the first group. So these
+    numbers are enumerated step by step, and weighted with the number of splits that have them.
     scipy.stats.logrank tests one split per call, which is thousands of times slower.
     """
     pooled = (*steps, *other_steps)
-    left = np.array([len(steps)])  # [draws]: of the first group, still under way
-    weight = np.ones(1)  # all whole numbers far below 2**53
+    left = np.array([len(steps)])  # [draws]: runs of the first group without an event so far
+    weight = np.ones(1)  # [draws]: number of splits, exact as it is far below 2**53
     surplus, variance = np.zeros(1), np.zeros(1)
     total, observed = len(pooled), 0
     for time in sorted({step for step in pooled if step is not None}):
@@ -80,11 +80,11 @@ def _share_of_splits(steps: Steps, other_steps: Steps) -> float:
         left, total = left[row] - taken, rest
     weight *= _ways(total)[left]
     statistics = np.divide(surplus**2, variance, out=np.zeros_like(surplus), where=variance > 0)
-    # Equal ones may differ in the last digits.
+    # Equal statistics may differ in the last digits.
     reached = statistics >= statistics[observed] * (1 - 1e-9)
     return float(weight[reached].sum() / weight.sum())
 
 
 def _ways(size: int) -> np.ndarray:
-    """Ways ``[size + 1]`` to take 0 to ``size`` of so many."""
+    """Numbers of ways to take 0 to ``size`` of ``size`` runs, ``[size + 1]``."""
     return np.array([float(math.comb(size, taken)) for taken in range(size + 1)])

@@ -1,1 +1,1 @@
-"""Runners put together: matched models trained, compared and reported."""
+"""Studies: train matched models, compare them, and write the report."""

@@ -8,10 +8,10 @@ from diffattn.probes.attention_rows import attention_rows
 
 
 def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int) -> dict[str, Any]:
-    """Maps of one head, rounded to four digits, and its λ.
+    """Attention maps of one head, rounded to four digits, and the head's λ.
 
     Args:
-        ids: int64 ``[T]``.
+        ids: Token ids, int64 ``[T]``.
     """
     rows = attention_rows(model, ids[None])[layer]
     first, *second = rows.maps[head]
@@ -19,7 +19,7 @@ def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int) -> dict[str, A
     if second:
         entry["map_2"] = _rounded(second[0])
         entry["difference"] = _rounded(rows.signed[head])
-        # Every row of the difference sums to 1 − λ; V2 has one λ per row, so give their mean.
+        # Each row of the difference sums to 1 − λ. V2 has one λ per row: take the mean.
         entry["lam"] = round(1.0 - float(rows.signed[head].sum(-1).mean()), 4)
     return entry
 

@@ -11,16 +11,16 @@ MARGIN = 0.1
 
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
-    """The fewest DIFF heads of any model; ``None`` if the papers' models have no more.
+    """The smallest number of DIFF heads among V1 and Shared DIFF models; ``None`` if 8 or more.
 
-    V2 is not counted: it has as many heads as the Transformer.
+    ``None`` also without such models. V2 has as many heads as the Transformer and does not count.
     """
     fewest = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=None)
     return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
 
 
 def heads_below(models: Iterable[DiffTransformerConfig]) -> str:
-    """A sentence about too few heads with a space after it, or nothing."""
+    """A sentence, with a space after it, about too few heads; empty if there are enough."""
     heads = few_heads(models)
     if heads is None:
         return ""
@@ -29,7 +29,7 @@ def heads_below(models: Iterable[DiffTransformerConfig]) -> str:
 
 
 def spread(num_seeds: int) -> str:
-    """A sentence about the seeds that intervals are over."""
+    """A sentence about the number of seeds that intervals are computed from."""
     if num_seeds == 1:
         return "With one seed there is no interval: a difference here may be chance."
     return f"Intervals are over {num_seeds} seeds of initial weights and data order."

@@ -8,6 +8,6 @@ from diffattn.lab.stats.intervals import mean_interval
 
 
 def mean_of_seeds(values: Sequence[float]) -> Mean:
-    """One value per seed, with their mean and its interval."""
+    """The record of one value per seed: values, mean, interval and number."""
     interval = mean_interval(values).recorded()
     return cast(Mean, {"values": list(values), **interval, "n": len(values)})

@@ -1,4 +1,4 @@
-"""The page of a study, with the committed records beside a study on text."""
+"""The page of a study. Studies on text also show the committed benchmarks and claims."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +11,12 @@ from diffattn.lab.report.page.runs import study_kind
 def build_study_page(
     study: Path, out: Path | None = None, *, benchmarks: Sequence[Path] | None = None
 ) -> Path:
-    """Write the page of a study; beside a study on text or of recall stand the papers' claims.
+    """Write the page of a study. Studies of kind text or recall also show the papers' claims.
 
     Args:
         out: File to write. Default ``study / "report.html"``.
-        benchmarks: Records of ``diffattn bench``. Default: of a study on text those of the
-            checkout that runs.
+        benchmarks: Records of ``diffattn bench``. Default: for a study of kind text the records of
+            this checkout, else none.
     """
     kind = study_kind(study)
     if benchmarks is None:
@@ -26,6 +26,6 @@ def build_study_page(
 
 
 def committed_benchmarks() -> list[Path]:
-    """Benchmark records of the checkout that runs; none for an installed package."""
+    """Benchmark records of this checkout; empty for an installed package."""
     folder = Path(__file__).parents[4] / "benchmarks" / "results"
     return sorted(folder.glob("*.json"))

@@ -29,14 +29,14 @@ from diffattn.models.config.known_names import check_known
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of study: its settings, and the results of its finished runs."""
+    """One kind of study: how its settings and its results are made."""
 
     make: Callable[..., Study]
-    """From a scale and the options below to the settings."""
+    """Makes the settings from a scale and the options below."""
     judge: Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
-    """From finished runs to ``results.json``."""
+    """Makes the content of ``results.json`` from finished runs."""
     options: tuple[str, ...] = ("seeds", "settings", "match")
-    """Arguments of :func:`reproduce` that the kind takes."""
+    """Names of the arguments of :func:`reproduce` that the kind takes."""
 
 
 KINDS: dict[str, Kind] = {
@@ -63,7 +63,7 @@ KINDS: dict[str, Kind] = {
         options=("seeds", "settings", "match", "extrapolate"),
     ),
 }
-"""Name of a kind to its settings and results."""
+"""Name of a kind -> the kind."""
 
 
 def reproduce(
@@ -85,34 +85,34 @@ def reproduce(
     The same call again continues an interrupted study.
 
     Args:
-        scale: ``"smoke"`` (a minute), ``"laptop"`` (under ten minutes), ``"study"`` (a day) or, of
-            text, ablations and rank, ``"workstation"`` or ``"lease"`` (one GPU, the latter for a
-            quarter of an hour at a time).
+        scale: ``"smoke"`` (a minute), ``"laptop"`` (about ten minutes, scaling an hour) or
+            ``"study"`` (hours to a day, not for scaling). Text, ablations and rank also have
+            ``"workstation"`` and ``"lease"`` (one GPU; a lease is a quarter of an hour at a time).
         kind: ``"text"`` for softmax, DIFF V1, DIFF V2, Shared DIFF and controls; ``"ablations"``
             for Table 6 and more; ``"rank"`` for Shared DIFF's rank and λ_init; ``"recall"``,
             ``"practical"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.
-        out: Study folder. Default: ``runs/<kind>-<scale>``, or ``runs/<scale>`` of text.
-        seeds: Seeds of initial weights and data order. Default: the scale's.
-        settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``; none of
-            recall and practical.
+        out: Study folder. Default: ``runs/<kind>-<scale>``; for text ``runs/<scale>``.
+        seeds: Seeds of initial weights and data order. Default: the scale's seeds.
+        settings: Changes such as ``"train.num_steps=500"`` or ``"data.source=my_texts"``; recall
+            and practical take none.
         match: The budget that the models keep equal; see :func:`diffattn.models.twins.twin`.
-        extrapolate: Of scaling: also read equivalents beyond the points of the fits.
+        extrapolate: Only for scaling: also read equivalents beyond the points of the fits.
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed
             and tokens are copied and not trained again.
-        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
-        on_message: Given one line per stage.
-        on_progress: Given progress of each run: its name, and ``step`` and ``loss``; and ``total``,
-            the most steps of all runs, where a sweep changes them.
+        workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
+        on_message: Called with one line per stage.
+        on_progress: Called with a run's name and an event, see
+            :data:`diffattn.lab.studies.study.OnProgress`.
 
     Returns:
-        The path of ``report.html``; beside it lie ``study.json``, ``results.json``, ``costs.json``
-        and ``runs/``; of a study on text ``data/``, and of text, ablations and rank
-        ``counts.json`` and ``maps.json``.
+        The path of ``report.html``. Beside it lie ``study.json``, ``results.json``, ``costs.json``
+        and ``runs/``. All kinds but recall and practical have ``data/``; text, ablations and rank
+        have ``counts.json`` and ``maps.json``; recall may have ``maps.json``.
 
     Raises:
         ConfigError: An unknown kind, scale or setting, or a folder or device that does not fit.
         CheckpointError: ``out`` or a run to be copied holds foreign or damaged files.
-        DiffAttnError: A run failed; or a run that counts diverged, and all others are made.
+        DiffAttnError: A run failed; or all runs are made, but one that must not diverge did.
     """
     study = make_study(
         kind, scale, seeds=seeds, settings=settings, match=match, extrapolate=extrapolate
@@ -148,5 +148,5 @@ def make_study(
 
 
 def judge(study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage) -> Any:
-    """The ``results.json`` of a study, of whichever kind."""
+    """Make the content of ``results.json`` for a study of any kind."""
     return KINDS[study.kind].judge(study, runs, data, on_message)

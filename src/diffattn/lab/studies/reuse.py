@@ -29,7 +29,7 @@ def require_studies(folders: Iterable[Path]) -> None:
 
 
 def is_reusable(folder: Path) -> bool:
-    """Whether a folder holds a study that has begun to train."""
+    """Whether a folder holds a study with run directories or their table."""
     return (folder / "study.json").exists() and runs_folder(folder).is_dir()
 
 
@@ -42,13 +42,13 @@ def reuse_runs(
     study.
 
     Args:
-        data_facts: Hashes and counts of its tokens.
-        studies: Folders of other studies; the first that has a run gives it.
-    """
+        data_facts: Hashes and counts of the study's tokens.
+        runs: Folder of the study's run directories.
+        studies: Folders of other studies. If several have a run, the first is used."""
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
     finished: dict[str, Path] = {}
     for study in studies if waiting else ():
-        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no copy that was cut off
+        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no unfinished copy
             if is_done(run):
                 finished.setdefault(config_hash(RunRecord.read(run).config), run)
     copied = []
@@ -62,7 +62,7 @@ def reuse_runs(
 
 
 def _copy(run: Path, target: Path) -> None:
-    """Whole or not at all."""
+    """Copy a run directory, whole or not at all; refuse a damaged one."""
     read_jsonl(run / METRICS, recorded=read_json(run / RESULTS).get("metrics"))
     if (run / "model").exists():  # records are committed without weights
         verify_manifest(run / "model")

@@ -30,7 +30,7 @@ from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_dat
 from diffattn.lab.training.run import RESULTS, require_enough
 
 Judge = Callable[[Study, Runs, PreparedData | None, OnMessage], Any]
-"""Makes the ``results.json`` of a study from its finished runs."""
+"""Makes the content of a study's ``results.json`` from its finished runs."""
 
 
 def run_study(
@@ -47,13 +47,13 @@ def run_study(
     """Begin or continue a study: train the missing runs, judge all, and write the page.
 
     Args:
-        reuse: Folders of other studies whose equal runs are copied.
-        workers: One-thread processes side by side. Default: CPU cores, at most 2; 1 on a GPU.
-        on_data: Given the tokens before the first run.
+        reuse: Folders of other studies. Finished runs that equal missing ones are copied.
+        workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
+        on_data: Called with the tokens before the first run; ``None`` for recall tasks.
 
     Raises:
         ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
-            study, or the scale is made for a GPU and there is none.
+            study, the first runs do not fit into memory, or the scale needs a missing GPU.
     """
     if study.scale in GPU_SCALES and not torch.cuda.is_available() and _is_whole_size(study):
         raise ConfigError(f"reproduce: scale {study.scale!r} needs a CUDA device, got none here.")
@@ -79,7 +79,7 @@ def run_study(
 
 
 def _is_whole_size(study: Study) -> bool:
-    """Whether the models have the recipe's width: settings may make a small copy for a CPU."""
+    """Whether the models have at least the recipe's width; settings may shrink them for a CPU."""
     width = recipe(study.scale).model.hidden_size
     return study.base is None or study.base.model.hidden_size >= width
 
@@ -87,8 +87,8 @@ def _is_whole_size(study: Study) -> bool:
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
     """Write ``study.json``, or check that the folder holds this study and the same tokens.
 
-    A folder of another configuration or text is refused before any work. Where the text is packed,
-    the hash of the text is checked when the packed data is opened.
+    A folder of another configuration or text is refused before any work. If the text is packed
+    already, opening the packed data checks the text's hash.
     """
     resolved: dict[str, Any] = study.resolved()
     facts: dict[str, Any] = {"kind": study.kind}
@@ -109,8 +109,8 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
         require_same_data(folder, recorded, data.facts())
         return data
     source = {"source": config.source, "vocab_size": config.vocab_size}
-    of_data = source | {"python": package_versions()["python"]} | data.facts()
-    begin_study(folder, resolved, facts | {"data": of_data})
+    data_facts = source | {"python": package_versions()["python"]} | data.facts()
+    begin_study(folder, resolved, facts | {"data": data_facts})
     return data
 
 

@@ -13,7 +13,7 @@ STUDIES_OF: dict[str, tuple[str, ...]] = {
     "study": ALL_STUDIES,
     "workstation": ALL_STUDIES,
 }
-"""Scale to its studies, in the order in which they run."""
+"""Scale -> its studies, in the order in which they run."""
 TITLES = {
     "text": "The comparison on text",
     "gradient-flow": "Gradient flow",
@@ -30,7 +30,7 @@ TITLES = {
 def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the stages, in order: studies, then the analysis of their models, then timings.
 
-    A short scale has the studies alone.
+    The scales ``smoke`` and ``laptop`` have studies only.
 
     Raises:
         ConfigError: An unknown scale or name.
@@ -50,9 +50,9 @@ def is_long(scale: str) -> bool:
 
 
 def scale_of(study: str, scale: str) -> str:
-    """The scale of one study within the whole: its largest, where it has none of that name.
+    """The scale of one study within the whole reproduction at ``scale``.
 
-    On one GPU the comparisons grow by their recipe; studies of many small models do not.
+    Scaling has no scale above ``laptop``. Studies of many small models have none above ``study``.
     """
     if not is_long(scale):
         return scale

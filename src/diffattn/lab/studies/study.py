@@ -20,11 +20,11 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
 
 Results = Mapping[str, Mapping[str, Any]]
-"""Name of a run to its ``results.json``."""
+"""Name of a run -> content of its ``results.json``."""
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[str, dict[str, Any]], None]
-"""Called with a run's name and its event: ``step`` and ``loss``, ``message``, ``done`` or
-``error``; or ``total``, the steps of all runs."""
+"""Called with a run's name and an event: ``step`` and ``loss``, ``message``, ``done``,
+``error``, or ``total``, the number of steps of all runs together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,7 +35,7 @@ class Member:
     facts: dict[str, Any]
     """Exact differences to the softmax base: parameters, training FLOPs per token."""
     records_divergence: bool = False
-    """Whether a run on text that diverges ends with results, without a loss. Else it fails."""
+    """Whether a diverged run on text counts as finished, without a loss. Else it is an error."""
 
     @classmethod
     def from_twin(
@@ -70,12 +70,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """Runs that are trained before the next wave is known."""
+    """Runs that are trained together. Their results decide which runs the next wave has."""
 
     members: Sequence[Member]
     title: str = ""
     total_steps: int | None = None
-    """Steps of all runs of the study, where this wave changes their number."""
+    """Steps of all runs of the study; ``None`` if this wave does not change the number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +83,11 @@ class Runs:
     """The finished runs of a study."""
 
     folder: Path
-    """Holds one folder per run."""
+    """Folder that holds one run directory per run."""
     results: Results
 
     def rows(self, file: str) -> dict[str, list[dict[str, Any]]]:
-        """Name of every run to the rows of its ``<file>.jsonl``.
+        """Name of a run -> rows of its ``<file>.jsonl``.
 
         Args:
             file: ``"metrics"`` or ``"gradients"``.
@@ -103,17 +103,18 @@ class Study:
     """The settings of a study of any kind."""
 
     shares_workers: ClassVar[bool] = False
-    """Whether a process makes several runs, because starting it takes long compared with a run."""
+    """Whether a worker process makes several runs, because starting it takes long compared with a
+    run."""
     always_workers: ClassVar[bool] = False
-    """Whether even a single worker is a separate process, as runs may take hours."""
+    """Whether even a single worker is a separate process, because runs may take hours."""
     kind: str
-    """As ``diffattn reproduce`` names it."""
+    """Name of the kind in ``diffattn reproduce``."""
     scale: str
     """Name of the recipe."""
     base: RunConfig | None = None
     """The run on text that all others are made from; ``None`` if no run reads text."""
     seeds: tuple[int, ...]
-    """Of initial weights and data order."""
+    """Seeds of initial weights and data order."""
     match: str = "params"
     """The budget that the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
 
@@ -125,18 +126,17 @@ class Study:
 
     @property
     def total_steps(self) -> int:
-        """Most steps of all runs together, as planned."""
+        """Largest number of steps of all runs together, as planned."""
         raise NotImplementedError
 
     def steps_by_run(self) -> Callable[[str], int]:
-        """From the name of a run to its most steps."""
+        """A function from the name of a run to its largest number of steps."""
         raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """All runs, wave by wave.
 
-        Args:
-            results: Holds the runs of every wave before the next one is asked for.
+        ``results``: the caller adds the results of each wave before it asks for the next wave.
         """
         raise NotImplementedError
 
@@ -151,10 +151,10 @@ class Study:
 
 @dataclass(frozen=True, kw_only=True)
 class FixedStudy(Study):
-    """A study on text whose runs are known before the first of them."""
+    """A study on text whose runs do not depend on results: it has one wave."""
 
     base: RunConfig
-    """The softmax run; the others are made from it."""
+    """The softmax run; all other runs are made from it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -205,7 +205,7 @@ class FixedStudy(Study):
         raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
-        """One wave of all runs."""
+        """A single wave with all runs."""
         yield Wave(self.members())
 
     @property
@@ -214,12 +214,12 @@ class FixedStudy(Study):
         return sum(member.config.train.num_steps for member in self.members())
 
     def steps_by_run(self) -> Callable[[str], int]:
-        """From the name of a run to its steps; 0 for a run of another study."""
+        """A function from the name of a run to its steps; 0 for a run of another study."""
         steps = {m.config.name: m.config.train.num_steps for m in self.members()}
         return lambda run: steps.get(run, 0)
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
-    """Refuse a base of twins that is no softmax model."""
+    """Refuse a base model that is no softmax model; ``field`` is its name in the message."""
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)

@@ -1,4 +1,4 @@
-"""``study.json``: the study that a folder holds."""
+"""``study.json``: which study a folder holds."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -19,7 +19,7 @@ def recorded_study(
 ) -> dict[str, Any] | None:
     """``study.json`` of a folder that holds the same study; ``None`` for a free folder.
 
-    The run folders of a committed study are unpacked from its table, so that it can go on.
+    The run folders of a committed study are unpacked from its table, so that it can continue.
 
     Args:
         besides: Name of one entry that may lie in a free folder.
@@ -52,7 +52,7 @@ def _first_difference(recorded: dict[str, Any], resolved: dict[str, Any]) -> str
 
 
 def _way_to_add_seeds(folder: Path, recorded: dict[str, Any], resolved: dict[str, Any]) -> str:
-    """A study keeps its seeds; one of more seeds takes over the runs of this one."""
+    """A hint if seeds differ: a new study with more seeds can copy the runs of this one."""
     if recorded.get("seeds") == resolved.get("seeds") or "data" not in recorded:
         return ""
     return f"; for more seeds, with --reuse {folder}, which copies its runs"
@@ -69,11 +69,11 @@ def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -
 
 
 def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
-    """``costs.json`` of finished runs by their names in this study, which a copy may not hold."""
+    """Name of a finished run in this study -> its ``costs.json``, with this name as ``run``."""
     costs = {}
     for name in names:
         path = runs / name / "costs.json"
-        # A run that diverged before its first checkpoint has none.
+        # A run that diverged before its first checkpoint has no costs.
         if path.exists() or read_json(runs / name / "results.json").get("diverged_step") is None:
             costs[name] = read_json(path) | {"run": name}
     return costs
@@ -83,7 +83,7 @@ def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, A
     """Refuse to continue a study on other tokens.
 
     Args:
-        facts: Of the data at hand: hashes and counts.
+        facts: Hashes and counts of the tokens at hand.
 
     Raises:
         ConfigError: One of ``facts`` has changed since the study began.

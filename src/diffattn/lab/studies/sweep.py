@@ -1,10 +1,10 @@
-"""A sweep of learning rates that extends itself while a leading rate lies at its edge."""
+"""A sweep of learning rates that is extended while a leading rate lies at its edge."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 EXTENSIONS = 3
-"""How often a sweep is extended by a factor of 2."""
+"""How often a sweep may be extended by a factor of 2."""
 Score = TypeVar("Score")
 
 
@@ -19,10 +19,10 @@ def swept_rates(
     """Replay a sweep as far as its runs are done.
 
     Args:
-        score: Rate to the score of its runs; ``None`` while a run is missing.
-        order: Score to a number or tuple, smaller where the score is better.
+        rates: The rates to begin with.
+        score: From a rate to the score of its runs; ``None`` while a run is missing.
+        order: From a score to its sort key; a smaller key is better.
         leading: How many of the best rates must lie inside the sweep.
-        extensions: How often the sweep may be extended.
 
     Returns:
         The scores so far, by rising rate; and the rates that must run before a rate is chosen.

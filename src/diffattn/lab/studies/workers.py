@@ -1,4 +1,4 @@
-"""Train runs side by side, each in a process with one thread."""
+"""Train runs side by side in worker processes, each with one thread."""
 
 import contextlib
 import json
@@ -23,11 +23,11 @@ from diffattn.lab.training.prepare import PreparedData
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_": str(2**25)}
-"""glibc keeps the memory that a step frees: touching fresh pages takes a tenth of a step."""
+"""Have glibc keep the memory that a step frees: fresh pages would cost a tenth of a step."""
 
 
 def worker_count(workers: int | None) -> int:
-    """Processes side by side: by default one per GPU, else one per core up to two."""
+    """Number of processes side by side. Default: one per GPU, or one per CPU core but at most 2."""
     import torch
 
     if workers is None:
@@ -38,7 +38,7 @@ def worker_count(workers: int | None) -> int:
 
 
 def visible_devices() -> list[str]:
-    """GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them; none without one."""
+    """GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
     import torch
 
     count = torch.cuda.device_count()
@@ -52,7 +52,7 @@ def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
 
 
 def is_done(run: Path) -> bool:
-    """Whether a run directory has results, and was not killed before it had cleaned up."""
+    """Whether a run directory has results and no leftovers of a killed process."""
     left = (run / name for name in ("checkpoints", LOCK))
     return (run / "results.json").exists() and not any(path.exists() for path in left)
 
@@ -68,15 +68,15 @@ def run_members(
 ) -> None:
     """Train the members, ``workers`` at a time.
 
-    If one fails the others finish what they started, and the next call continues from their
-    checkpoints.
+    If one run fails, the runs in progress are finished, and no further run starts. The next call
+    trains the missing runs, from their checkpoints if they have any.
 
     Args:
-        data: Folder of the prepared tokens; ``None`` for recall tasks, which need none.
-        folder: Where the run directories lie, one per member.
-        workers: Processes at a time, each with one thread; on the GPUs by turns, if there are any.
-        short: Whether a process makes one run after another, because starting it takes long.
-            Outside Linux the recorded peak memory is then that of the process so far.
+        data: Folder of the prepared tokens; ``None`` for recall tasks.
+        folder: Folder of the run directories, one per member.
+        workers: Processes at a time, each with one thread, spread evenly over the GPUs.
+        short: Whether a process makes several runs, because starting it takes long. Outside Linux
+            the recorded peak memory then includes the earlier runs of the process.
 
     Raises:
         DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
@@ -93,7 +93,7 @@ def run_members(
 
 
 def _longest_first(members: Sequence[Member]) -> list[Member]:
-    """Sort the runs of each seed by arithmetic, so that no core waits for another at the end."""
+    """Sort the runs of each seed by falling FLOPs, so that all cores end at about the same time."""
     return [
         member
         for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
@@ -104,9 +104,9 @@ def _longest_first(members: Sequence[Member]) -> list[Member]:
 def run_here(
     members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
-    """Train one after the other in this process, on one thread as a worker would.
+    """Train one run after another in this process, on one thread as a worker would.
 
-    That saves the start-up of a process per run, which counts where runs are short.
+    This saves the start of a process per run, which matters if runs are short.
     """
     import torch
 
@@ -134,9 +134,9 @@ class _Worker:
     process: "subprocess.Popen[str]"
     log: Path
     device: str | None
-    """The only GPU it sees."""
+    """The only GPU that the process sees; ``None`` without GPUs."""
     run: str = ""
-    """Name of the run it was given last."""
+    """Name of the run that it was given last."""
 
     @classmethod
     def start(cls, log: Path, events: "_Events", device: str | None) -> "_Worker":
@@ -149,7 +149,7 @@ class _Worker:
                 stderr=file,
                 text=True,
                 env=_ALLOCATOR | os.environ | _ENVIRONMENT | devices,
-                start_new_session=True,  # Ctrl-C reaches this process alone, which ends the others
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends the workers
             )
         worker = cls(process, log, device)
 
@@ -167,10 +167,10 @@ class _Worker:
         return worker
 
     def give(self, member: Member, data: Path | None, folder: Path) -> None:
-        """Send the next run. Standard input stays open: its end would end the worker."""
+        """Send the next run. Standard input stays open: closing it would end the worker."""
         self.run = member.config.name
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has died: its exit is reported
+        with contextlib.suppress(BrokenPipeError):  # it has died; ``listen`` reports its exit
             self.process.stdin.write(job(member, data, folder / self.run) + "\n")
             self.process.stdin.flush()
 
@@ -182,7 +182,7 @@ class _Worker:
 
 
 class _Pool:
-    """Workers side by side, and the runs that wait for them."""
+    """Worker processes side by side, and the runs that wait for them."""
 
     def __init__(
         self,
@@ -204,7 +204,7 @@ class _Pool:
         self.failures: list[str] = []
 
     def run(self, workers: int) -> None:
-        """Start workers until no run waits, or one has failed; wait for all that have started."""
+        """Start workers until no run waits or a run has failed; wait for all started workers."""
         while self.active or (self.waiting and not self.failures):
             while self.waiting and len(self.active) < workers and not self.failures:
                 log = self.folder / f"{self.waiting[0].config.name}.log"
@@ -222,7 +222,7 @@ class _Pool:
         return min(self.devices, key=used.count, default=None)
 
     def end(self) -> None:
-        """Terminate the workers that are left; each saves a checkpoint first."""
+        """Terminate the remaining workers; each saves a checkpoint first."""
         for worker in self.active:
             worker.process.terminate()
         for worker in self.active:

@@ -26,7 +26,7 @@ from diffattn.ops.backends.chunk_layout import release_memory
 from diffattn.probes.lambdas import layer_lambdas
 
 OnProgress = Callable[[int, float | None], None]
-"""Called with the steps done and the last training loss in nats per token."""
+"""Called with the steps done and the last logged training loss in nats per token, if any."""
 OnMessage = Callable[[str], None]
 METRICS = "metrics.jsonl"
 
@@ -46,7 +46,7 @@ class MetricsCallback(TrainerCallback):
         self.config, self.probe, self.on_progress = config, probe, on_progress
         self.loss: float | None = None
         self.report: Callable[[Mapping[str, Any]], None] = lambda values: None
-        """Given the values that transformers does not send to trackers."""
+        """Called with values that transformers does not send to trackers."""
 
     def restore(self, checkpoint: Path | None) -> None:
         """Go back to the rows of a checkpoint; later rows will be measured again."""
@@ -99,11 +99,11 @@ class MetricsCallback(TrainerCallback):
 
 
 class StepLog(TrainerCallback):
-    """A log beside ``metrics.jsonl`` whose rows name their ``step``; it goes back with a run.
+    """A log of rows with a ``step``. A run that goes back to an earlier step drops later rows.
 
     Args:
-        path: The log; the first process writes it.
-        keeps: Tells the rows that stay when their step is undone. Default: none.
+        path: File of the log, which the first process writes.
+        keeps: Whether a row stays although its step is undone. Default: no row stays.
     """
 
     def __init__(
@@ -160,10 +160,10 @@ def diverged(name: str, got: object, step: int) -> DivergenceError:
 
 
 class CostCallback(TrainerCallback):
-    """Keeps time and memory apart from results, in ``costs.json``; survives a restart.
+    """Keeps time and memory apart from results, in ``costs.json``; adds up over restarts.
 
-    Steps are timed in CPU seconds of the process, which other load does not stretch. The median
-    step counts, so that start-up and evaluation do not.
+    A step is timed in CPU seconds of the process, which other load does not stretch; with a GPU,
+    in wall seconds. The median step gives the speed: start-up and evaluation do not change it.
     """
 
     def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:
@@ -193,7 +193,7 @@ class CostCallback(TrainerCallback):
             return
         earlier = self.earlier
         step = statistics.median(self.steps) if self.steps else earlier.get("step_seconds")
-        # Of processes on CPUs each spends such seconds on its share of a step.
+        # CPU seconds of one process cover only its share of a step: this is one process's speed.
         share = 1 if torch.cuda.is_available() else num_processes()
         wall, cpu = time.perf_counter() - self.start_wall, time.process_time() - self.start_cpu
         write_json(
@@ -225,7 +225,7 @@ def _reset_peak() -> None:
 
 
 def _step_clock() -> float:
-    """CPU seconds of this process; on a GPU wall seconds after its work is done."""
+    """CPU seconds of this process; with a GPU, wall seconds after the GPU's work is done."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
         return time.perf_counter()

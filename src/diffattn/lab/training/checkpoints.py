@@ -1,4 +1,4 @@
-"""Checkpoints that are either whole or do not count."""
+"""Checkpoints. One that is damaged or half-written is left out."""
 
 import re
 import shutil
@@ -17,31 +17,31 @@ from diffattn.lab.training.distributed import wait_for_all
 from diffattn.lab.training.engine import EngineConfig
 
 KEPT = "kept"
-"""Folder of the checkpoints that stay, in the run directory."""
+"""Folder in the run directory for copies of checkpoints that stay after the run."""
 
 
 class Carried:
     """State besides model and optimizer that goes into every checkpoint."""
 
     def save(self, checkpoint: Path) -> None:
-        """Write it into the folder of a checkpoint; called by every process of a launch."""
+        """Write the state into a checkpoint's folder; every process of a launch calls this."""
         raise NotImplementedError
 
     def load(self, checkpoint: Path) -> None:
-        """Read it from there."""
+        """Read the state from a checkpoint's folder."""
         raise NotImplementedError
 
 
 class CheckpointCallback(TrainerCallback):
     """Decides when a checkpoint is written, and which are kept.
 
-    transformers' limit goes by modification times, and its interval is part of the saved state, so
-    that a continued run could not change it.
+    transformers picks the newest checkpoints by modification time. It also saves the interval in
+    the checkpoint, so that a continued run could not change it.
 
     Args:
         back_every: Steps between the checkpoints to which a run may go back. Each is written, and
             kept while the run may need it. Default: the run never goes back.
-        on_message: Given one line for each damaged checkpoint that cannot be kept.
+        on_message: Called with one line for each damaged checkpoint that cannot be copied.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class CheckpointCallback(TrainerCallback):
         self.back_every, self.on_message = back_every, on_message
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make the copies that a killed process did not; the other processes wait."""
+        """Make the copies that a killed process left undone; the other processes wait."""
         if state.is_world_process_zero:
-            for path in self._to_keep(state.global_step):
+            for path in self._to_copy(state.global_step):
                 try:
                     verify_manifest(path)
                 except CheckpointError as error:
@@ -73,16 +73,16 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy the newest checkpoint, if it stays, and remove old ones; the others wait."""
+        """Copy the newest checkpoint, if it stays; remove old ones. Other processes wait."""
         if state.is_world_process_zero:
             step = state.global_step
-            for path in self._to_keep(step):
+            for path in self._to_copy(step):
                 if checkpoint_step(path) == step:
                     self._copy(path)
-            done = self._until(step)
-            # One of a later step is damaged, or the run would have gone on from there.
+            done = self._checkpoints_until(step)
+            # Checkpoints of later steps are damaged, else the run had continued from them.
             ahead = [path for path in _checkpoints(self.folder) if path not in done]
-            # Steps to which a fault of the next step goes back, or one of this step found later.
+            # Targets of a roll-back from the next step, and from this step if it fails late.
             every = self.back_every
             needed = {step // every * every, (step - 1) // every * every} if every else set()
             for path in ahead + done[: -self.engine.keep_checkpoints]:
@@ -90,25 +90,25 @@ class CheckpointCallback(TrainerCallback):
                     shutil.rmtree(path, ignore_errors=True)
         wait_for_all()
 
-    def _until(self, step: int) -> list[Path]:
+    def _checkpoints_until(self, step: int) -> list[Path]:
         return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
 
-    def _to_keep(self, step: int) -> list[Path]:
-        """Checkpoints that stay and have no copy, or only a copy of steps that were undone."""
+    def _to_copy(self, step: int) -> list[Path]:
+        """Checkpoints that need a copy: they have none, or one from steps that were undone."""
         every = self.engine.keep_every
         return [
             path
-            for path in self._until(step)
+            for path in self._checkpoints_until(step)
             if every is not None
             and checkpoint_step(path) % every == 0
-            and _manifest(path) != _manifest(self._kept(path))
+            and _manifest(path) != _manifest(self._copy_path(path))
         ]
 
-    def _kept(self, path: Path) -> Path:
+    def _copy_path(self, path: Path) -> Path:
         return self.folder.parent / KEPT / path.name
 
     def _copy(self, path: Path) -> None:
-        kept = self._kept(path)
+        kept = self._copy_path(path)
         unfinished = kept.with_name(f".{path.name}.tmp")
         make_folder(kept.parent)
         with written_whole(unfinished):
@@ -138,11 +138,11 @@ def last_checkpoint(
     *,
     fits: Callable[[Path], bool] = lambda checkpoint: True,
 ) -> Path | None:
-    """The newest whole checkpoint, or ``None``.
+    """The newest checkpoint that is whole and fits the run, or ``None``.
 
     Args:
-        on_message: Given one line for each newer checkpoint that is damaged or half-written.
-        fits: Whether a checkpoint agrees with the run as it is now; others are removed.
+        on_message: Called with one line for each newer checkpoint that is left out.
+        fits: Whether a checkpoint agrees with the run's decisions. A misfit is removed.
 
     Raises:
         CheckpointError: From ``fits``.

@@ -24,11 +24,11 @@ class DataConfig:
     text_field: str = "text"
     """Field of a JSONL file or hub dataset that holds the text."""
     tokenizer: str | None = None
-    """A tokenizer's name or folder. Default: byte-level BPE trained on both splits of the corpus;
-    its merges have seen the held-out text too, equally for all models of a comparison."""
+    """A tokenizer's name or folder. Default: byte-level BPE trained on both splits of the corpus.
+    Its merges have seen the held-out text, but all models of a comparison share them."""
     vocab_size: Annotated[int, AtLeast(SMALLEST_VOCAB_SIZE), AtMost(LARGEST_VOCAB_SIZE)] = 1_024
-    """Entries of the tokenizer trained here, and rows of the model's embedding. The smallest one
-    holds all bytes and the end token."""
+    """Entries of the tokenizer trained here, and rows of the model's embedding. The smallest
+    vocabulary holds all bytes and the end token."""
     validation_fraction: float = 0.05
     """Share of the documents held out."""
 
@@ -46,10 +46,10 @@ class WindowConfig:
     """``"apart"``: a token attends to its document only, positions begin again with each document,
     and nothing predicts a document's first token, in training and validation alike."""
     upsample_longer_than: Count | None = None
-    """Train more often on documents of more tokens, within each source; see
-    :class:`diffattn.lab.data.upsampling.UpsampledTokens`. Default: no document more often."""
+    """Documents of more tokens are read more often, within each source; see
+    :class:`diffattn.lab.data.upsampling.UpsampledTokens`. Default: all are read equally often."""
     upsample_factor: float = _UPSAMPLE_FACTOR
-    """How much more often."""
+    """Factor by which long documents are read more often."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -65,7 +65,7 @@ class WindowConfig:
         return self.documents == "apart"
 
     def resolved(self) -> dict[str, Any]:
-        """Plain values, for records; those of up-sampling only where documents are up-sampled."""
+        """Plain values, for records. Up-sampling settings appear only if they are in use."""
         settings = asdict(self)
         return {"documents": self.documents} if self.upsample_longer_than is None else settings
 
@@ -76,15 +76,15 @@ class TrainConfig:
 
     num_steps: Count
     batch_tokens: Count = 4_096
-    """Tokens per optimizer step, summed over accumulation."""
+    """Tokens per optimizer step, summed over devices and accumulation."""
     seq_len: Annotated[int, AtLeast(2)] = 256
     """Tokens per sequence."""
     micro_batch_sequences: int | None = None
-    """Sequences per forward pass. Default: the whole batch."""
+    """Sequences per forward pass of one device. Default: the device's whole share of a batch."""
     learning_rate: float = 1e-3
     """Peak learning rate."""
     final_learning_rate: float = 1e-4
-    """Floor that the linear decay reaches at the last step."""
+    """Learning rate of the last step, where the linear decay ends."""
     warmup_steps: int = 20
     beta_1: float = 0.9
     beta_2: float = 0.95
@@ -96,13 +96,13 @@ class TrainConfig:
     log_every: Count = 10
     """Steps between rows of training loss."""
     evaluate_every: Count = 100
-    """Steps between rows of validation loss and λ, and between checkpoints."""
+    """Steps between rows of validation loss and λ. Without ``save_every``, a checkpoint each."""
     evaluation_tokens: Annotated[int, AtLeast(2)] = 16_384
-    """Validation tokens read while training; the final loss reads all of them."""
+    """Validation tokens of each evaluation in training. The final loss reads the whole split."""
     seed: Seed = 0
-    """Initial weights."""
+    """Seed of the initial weights."""
     data_seed: Seed = 0
-    """Order of the training windows; equal for every member of a comparison."""
+    """Seed of the order of training windows; equal for all models of a comparison."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -137,7 +137,7 @@ class TrainConfig:
         """The same training at another peak rate, with the same ratio of final to peak rate.
 
         Args:
-            seed: Of initial weights and data order.
+            seed: Seed of the initial weights and of the data order.
 
         Raises:
             ConfigError: A value is out of range.
@@ -160,7 +160,7 @@ class TrainConfig:
         return self.batch_tokens // self.seq_len
 
     def micro_batch(self, devices: int, where: str) -> int:
-        """Sequences per forward pass of one of several devices, which share a batch.
+        """Sequences per forward pass of one device, if several devices share a batch.
 
         Micro batch × accumulation × devices = sequences of a batch.
 
@@ -191,9 +191,9 @@ class InitConfig:
     :func:`diffattn.lab.training.initial.initial_weights` finds them."""
 
     folder: str
-    """Not part of the run: the folder may be moved before the run is continued."""
+    """Not part of the run's settings: the folder may move before the run is continued."""
     weights: str
-    """SHA-256, part of the run; of several files, the hash of their hashes in lines."""
+    """SHA-256 of the weights file, part of the settings. Several files: hash of their hashes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,16 +201,16 @@ class GuardConfig:
     """Policies against bad batches. By default a number that is not finite ends the run."""
 
     not_finite: Literal["stop", "skip", "roll_back"] = "stop"
-    """After a loss or gradient that is not finite: end the run; skip this batch; or go
-    back to the last evaluation and leave out all batches up to this one."""
+    """Action after a loss or gradient that is not finite: end the run; skip this batch; or go
+    back to the last evaluation and leave out all batches from there to this batch."""
     spike: Literal["ignore", "stop", "skip", "roll_back"] = "ignore"
-    """The same for a loss or gradient norm far above the 32 steps before; see
+    """Action after a loss or gradient norm far above the 32 steps before; see
     :func:`diffattn.lab.stats.spikes.spike_steps`."""
     limit: Count = 10
-    """The most interventions; one more ends the run."""
+    """Most decisions of the guard to leave batches out; a further decision ends the run."""
     lam: Literal["report", "clip", "reinitialise"] = "report"
-    """For a layer's λ outside [0, 1], where V1's and Shared DIFF's can be: leave it, move it to the
-    edge by the smallest change of one λ vector, or draw its vectors anew."""
+    """A λ outside [0, 1], possible in V1 and Shared DIFF, is left as it is; or moved to the edge by
+    the smallest change of one λ vector; or the layer's λ vectors are drawn anew."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -243,7 +243,7 @@ class RunConfig:
     guard: GuardConfig = field(default_factory=GuardConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     init: InitConfig | None = None
-    """Default: fresh weights, by ``train.seed``."""
+    """Weights to start from. Default: fresh weights, drawn with ``train.seed``."""
     gradient_steps: tuple[int, ...] = ()
     """Steps, counted from 1, whose gradients and updates are written to ``gradients.jsonl``."""
 
@@ -268,7 +268,7 @@ class RunConfig:
     def resolved(self) -> dict[str, Any]:
         """All settings that shape the result as plain values, for records.
 
-        Windows, the guard's policies, initial weights and measured steps are named only where they
+        Windows, the guard's policies, initial weights and ``gradient_steps`` appear only if they
         differ from the default.
         """
         settings: dict[str, Any] = {

@@ -17,16 +17,16 @@ from diffattn.lab.training.config import TrainConfig
 
 Made = TypeVar("Made")
 
-# While the first process packs a corpus or hashes a checkpoint, the others wait this long.
+# The others wait at most this long while the first process packs a corpus or hashes a checkpoint.
 _PATIENCE = timedelta(days=1)
 _SEEN_SECONDS = 120.0
 _VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# The group of all processes for plain objects: on gloo, also where tensors use NCCL.
+# The process group that sends Python objects. It uses gloo, also where tensors use NCCL.
 _objects: Any = None
 
 
 def num_processes() -> int:
-    """Processes of the launch; 1 without one.
+    """Number of processes that torchrun launched together; 1 without torchrun.
 
     Raises:
         ConfigError: WORLD_SIZE is no number.
@@ -43,7 +43,7 @@ def process_index() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process writes: records, checkpoints, messages and progress."""
+    """Whether this process is the first, which writes records, messages and progress."""
     return process_index() == 0
 
 
@@ -58,15 +58,15 @@ def local_processes() -> int:
 
 
 def run_device() -> str:
-    """Type of the device of a run. Not Apple's GPU, which has no float64 for the losses."""
+    """Device type of a run. Apple's GPU is left out: it has no float64 for the losses."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def take_gpu() -> None:
     """Make this process's GPU the current one, if there are GPUs and several processes.
 
-    It comes before every other use of a GPU: a process that touches the first GPU holds some of its
-    memory until it ends.
+    Call it before every other use of a GPU: a process that touches the first GPU holds some of its
+    memory until the process ends.
 
     Raises:
         ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
@@ -109,7 +109,7 @@ def micro_batch(config: TrainConfig) -> int:
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """Join the other processes of the launch, if there are any and they are not joined yet.
+    """Join the process group of the launch, if there are other processes and it is not joined.
 
     Raises:
         ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
@@ -168,7 +168,7 @@ def together() -> Iterator[None]:
     """Raise an error of one process on all of them, once all have left the block.
 
     Raises:
-        DiffAttnError: The error of the first process that failed, if this one did not.
+        DiffAttnError: Another process failed. A process that failed raises its own error.
     """
     failure: Exception | None = None
     try:
@@ -204,7 +204,7 @@ def wait_for_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def _sendable(failure: Exception) -> DiffAttnError:
-    """An error of the same family, which can be sent and raised by the other processes."""
+    """An error of the same class that can be pickled and raised on the other processes."""
     known = (ConfigError, CheckpointError)
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
     process = f"process {process_index()}" if process_index() else "the first process"

@@ -15,12 +15,12 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "wandb": ("wandb",),
     "trackio": ("trackio",),
 }
-"""Trackers to the modules of which one must be installed."""
+"""Tracker -> modules; at least one of them must be installed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """These settings change results by rounding alone; a continued run may change them."""
+    """Settings that change results by rounding alone. A continued run may change them."""
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Whether several processes keep whole copies of the model, or shards."""
@@ -33,22 +33,22 @@ class EngineConfig:
     """torch.compile the model."""
     loss_chunk_tokens: Count | None = None
     """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
-    the whole micro batch, on GPUs at most 2²⁹ logits, which are computed once."""
+    the whole micro batch, but on GPUs at most 2²⁹ logits. The default computes logits once."""
     save_every: Count | None = None
-    """Steps between checkpoints. Default: one at every evaluation. A run whose guard may go back to
-    an evaluation writes that checkpoint too."""
+    """Steps between checkpoints. Default: one at every evaluation. If the guard may roll back,
+    evaluations write checkpoints too."""
     keep_checkpoints: Count = 2
-    """Newest checkpoints that are kept until the run ends."""
+    """Number of newest checkpoints that are kept until the run ends."""
     keep_every: Count | None = None
-    """Checkpoints at multiples of so many steps are copied to ``kept/``; a model loads from each.
-    Default: none."""
+    """Checkpoints at multiples of so many steps are copied to ``kept/``, each loadable as a model.
+    Default: no copies."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: Count | None = None
     """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
     peak_flops: float | None = None
-    """Peak of all devices of the run together, in FLOP/s, from which the MFU follows. Default:
-    unknown, and no MFU is stated."""
+    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU).
+    Default: unknown, and no MFU is written."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -70,7 +70,7 @@ class EngineConfig:
         require(where, "none" not in self.trackers, must, self.report_to)
 
     def shards(self, devices: int, where: str = "training") -> int:
-        """Devices that hold one copy of the model together: 1, or with ``"fsdp"`` several.
+        """Number of devices that share one copy of the model: 1, or with ``"fsdp"`` several.
 
         Args:
             devices: Devices of the whole run.
@@ -95,13 +95,13 @@ class EngineConfig:
 
     @property
     def trackers(self) -> tuple[str, ...]:
-        """Names in ``report_to``."""
+        """Names in ``report_to``; empty for ``"none"``."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
 
 
 def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of settings that are not default and that no launch of a finished run had.
+    """Names of settings that differ from the default and that no launch of a finished run used.
 
     Args:
         launches: Rows of ``launches.jsonl``.

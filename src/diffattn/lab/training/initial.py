@@ -1,4 +1,4 @@
-"""Starting from given weights: a stage of training that continues another run's model."""
+"""Start training from given weights, for a stage that continues another run's model."""
 
 import hashlib
 from copy import deepcopy
@@ -26,7 +26,7 @@ _FREE = (
     "initializer_range", "depth_scaled_init", "scaled_head_init",
     "pad_token_id", "bos_token_id", "eos_token_id",
 )  # fmt: skip
-"""Settings of a model that its next stage may change. The others give the weights their meaning."""
+"""Model settings that a next stage may change. All others must equal those of the weights."""
 
 
 def initial_weights(
@@ -43,9 +43,9 @@ def initial_weights(
 
     Raises:
         CheckpointError: The folder holds no model, or a damaged one.
-        ConfigError: It holds another model; names the first setting or parameter that differs.
+        ConfigError: The model differs; the message names the first setting or parameter.
     """
-    place = _place(folder)
+    place = _model_folder(folder)
     if verify and (place / MANIFEST).exists():
         verify_manifest(place)
     initial = _read_config(folder)
@@ -90,7 +90,7 @@ def initial_config(folder: Path) -> DiffTransformerConfig:
 def initial_model(
     config: DiffTransformerConfig, init: InitConfig | None
 ) -> DiffTransformerForCausalLM:
-    """A model with fresh weights by torch's seed, or those of :func:`initial_weights`."""
+    """A model with fresh weights by torch's seed, or with the weights that ``init`` names."""
     model = DiffTransformerForCausalLM(deepcopy(config))
     if init is not None:
         parameters = {saved_name(name): x for name, x in model.named_parameters()}
@@ -103,12 +103,12 @@ def initial_model(
 
 
 def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
-    """Refuse data of another tokenizer than that of the weights, if their folder has one.
+    """Refuse data whose tokenizer differs from the weights' tokenizer, if their folder has one.
 
     Raises:
         ConfigError: The tokenizers differ.
     """
-    place = _place(init.folder)
+    place = _model_folder(init.folder)
     if not (place / "tokenizer.json").exists():
         return
     if tokenizer_hash(load_tokenizer(str(place.absolute()))) != tokenizer_hash(tokenizer):
@@ -118,7 +118,7 @@ def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
         )
 
 
-def _place(folder: Path | str) -> Path:
+def _model_folder(folder: Path | str) -> Path:
     """The folder of ``config.json``."""
     place = checkpoint_folder(str(folder))
     if not place.is_dir():
@@ -130,7 +130,7 @@ def _place(folder: Path | str) -> Path:
 
 
 def _read_config(folder: Path) -> DiffTransformerConfig:
-    place = _place(folder)
+    place = _model_folder(folder)
     settings = read_object(f"{folder}/config.json", place / "config.json")
     if settings.get("model_type") != DiffTransformerConfig.model_type:
         raise ConfigError(
@@ -142,7 +142,7 @@ def _read_config(folder: Path) -> DiffTransformerConfig:
 
 
 def _weight_files(folder: Path | str) -> list[Path]:
-    place = _place(folder)
+    place = _model_folder(folder)
     files = weight_files(str(folder), files_in(place))
     if not files:
         raise CheckpointError(f"{folder}: must hold weights (model.safetensors), got none.")

@@ -24,11 +24,11 @@ from diffattn.lab.training.settings import apply_settings
 
 
 def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
-    """The recipe's configuration with the request applied, and the packing that it names.
+    """The recipe's configuration with the request applied, and the packed data it names, if any.
 
     Raises:
         ConfigError: The request contradicts the recipe, the data or the initial weights.
-        CheckpointError: A folder holds no packing or no model, or a damaged one.
+        CheckpointError: A folder holds no packed data or no model, or damaged files.
     """
     packed = None if request.data is None else open_data(request.data, verify=False)
     if packed is not None:  # the model's vocabulary follows the data's
@@ -49,12 +49,12 @@ def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, Prep
 
 
 def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> list[str]:
-    """Consequences of the data that the user may not have meant, a line each."""
+    """Lines that tell the user about side effects of the data: vocabulary size, repeated reads."""
     lines, vocab = [], config.model.vocab_size
     if request.data is not None and not request.same_model:
-        of_recipe = request.recipe_vocab_size
-        if vocab == data.config.vocab_size != of_recipe:
-            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {of_recipe:,}")
+        expected = request.recipe_vocab_size
+        if vocab == data.config.vocab_size != expected:
+            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {expected:,}")
     read, held = config.train.num_steps * config.train.batch_tokens, data.train.num_tokens
     # With up-sampling the run itself reports how often documents are read.
     if read > held and config.windows.upsample_longer_than is None:
@@ -77,9 +77,8 @@ def launch_run(
     def claim_and_pack() -> None:
         if request.resume and not ((request.out / "run.json").exists() or folder.exists()):
             raise ConfigError(f"train: --resume needs a run in {request.out}, got none.")
-        is_claimed(
-            request.out, "run.json", "a run", besides="data"
-        )  # refuses a foreign folder before it packs
+        # A foreign folder is refused before anything is packed.
+        is_claimed(request.out, "run.json", "a run", besides="data")
         if packed is None:
             require = partial(require_enough, config)
             prepare_data(config.data, folder, require=require, on_message=on_message)

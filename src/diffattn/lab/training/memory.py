@@ -17,34 +17,34 @@ _TRAINED_BYTES = 16
 _LOGIT_BYTES = 8
 """Per token and id of the vocabulary: the logit and its gradient."""
 _ORDER_BYTES = 24
-"""Per window of the training order: its number, and twice again while the order is made."""
+"""Per window of the training order: three copies of its index while the order is made."""
 _PLENTY = 50
-"""With so many times the rough estimate, the run surely fits, and no step is counted."""
+"""If the free memory is so many times the rough estimate, the run fits without a count."""
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
-    """Refuse a run that does not fit into this process's GPU, or into the machine with all its
-    processes.
+    """Refuse a run that does not fit into this process's GPU, or into the machine's memory with
+    all processes of the launch.
 
-    Runs that are far too large, or very small, are judged from sizes alone. For the others a step
-    is counted as in ``diffattn plan``, which takes a second.
+    Runs that are far too large, or very small, are judged from sizes alone. For the others the
+    memory of a step is counted as in ``diffattn plan``, which takes a second.
 
     Args:
-        side_by_side: Runs like this one at the same time, on this machine's devices by turns.
+        side_by_side: Number of such runs at the same time, spread evenly over the GPUs.
 
     Raises:
-        ConfigError: The run does not fit: names the bytes needed by part, and those available. Or
-            its batch cannot be shared out to the processes of the launch.
+        ConfigError: The run does not fit; the message names the bytes by part and the free
+            bytes. Or its batch cannot be shared out to the processes of the launch.
     """
     train = config.train
-    least = _least(config)
+    least = _least_bytes(config)
     take_gpu()
     on_gpu = torch.cuda.is_available()
-    on_host = _on_host(config, on_gpu)
-    _require(least, on_host, side_by_side, on_gpu)
+    on_host = _host_bytes(config, on_gpu)
+    _require_room(least, on_host, side_by_side, on_gpu)
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
     here = side_by_side * local_processes()
-    if room is None or _PLENTY * here * (sum(least.values()) + _maps(config)) <= room:
+    if room is None or _PLENTY * here * (sum(least.values()) + _map_bytes(config)) <= room:
         return
     step = step_memory(
         config.model,
@@ -59,35 +59,35 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     phases = device_phases(
         step, devices=num_processes(), shards=config.engine.shards(num_processes())
     )
-    _require(largest(phases), on_host, side_by_side, on_gpu)
+    _require_room(largest(phases), on_host, side_by_side, on_gpu)
 
 
-def _require(
+def _require_room(
     on_device: dict[str, int], on_host: dict[str, int], side_by_side: int, on_gpu: bool
 ) -> None:
     if on_gpu:
         free = torch.cuda.mem_get_info()[0]
         each = math.ceil(side_by_side / torch.cuda.device_count())
-        require_memory("training on the GPU", _times(on_device, each), available=free)
+        require_memory("training on the GPU", _multiples(on_device, each), available=free)
         on_device = {}
-    of_processes = _times(on_device, local_processes()) | on_host
-    require_memory("training", _times(of_processes, side_by_side))
+    in_main_memory = _multiples(on_device, local_processes()) | on_host
+    require_memory("training", _multiples(in_main_memory, side_by_side))
 
 
-def _on_host(config: RunConfig, on_gpu: bool) -> dict[str, int]:
-    """Bytes that the processes of this machine hold in main memory together, beside a step."""
+def _host_bytes(config: RunConfig, on_gpu: bool) -> dict[str, int]:
+    """Bytes that this machine's processes together hold in main memory, besides a step."""
     train, processes = config.train, local_processes()
     parts = {
         "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
         "tokens of a step": processes * 16 * train.batch_tokens,
     }
-    if on_gpu:  # weights begin there: on every process, or on the first, which hands out shards
+    if on_gpu:  # every process makes the weights on the CPU; with FSDP only the first does
         whole = 1 if config.engine.parallel == "fsdp" else processes
         parts["weights before they move to the GPU"] = whole * 4 * parameter_count(config.model)
     return parts
 
 
-def _least(config: RunConfig) -> dict[str, int]:
+def _least_bytes(config: RunConfig) -> dict[str, int]:
     """A lower bound on the bytes of a step, on any device."""
     model = config.model
     tokens = config.train.seq_len * micro_batch(config.train)
@@ -100,8 +100,8 @@ def _least(config: RunConfig) -> dict[str, int]:
     }
 
 
-def _maps(config: RunConfig) -> int:
-    """Bytes of wide layers and attention maps, if all were held at once."""
+def _map_bytes(config: RunConfig) -> int:
+    """Bytes of queries, attention maps and feed-forward activations, if all were held at once."""
     model, micro = config.model, micro_batch(config.train)
     heads = max(kind.num_heads * kind.attention.query_maps for kind, _ in model.by_type())
     keys = config.train.seq_len * (micro if config.windows.apart else 1)
@@ -109,5 +109,5 @@ def _maps(config: RunConfig) -> int:
     return 4 * config.train.seq_len * micro * widths * model.num_hidden_layers
 
 
-def _times(parts: dict[str, int], count: int) -> dict[str, int]:
+def _multiples(parts: dict[str, int], count: int) -> dict[str, int]:
     return {name: count * size for name, size in parts.items()}

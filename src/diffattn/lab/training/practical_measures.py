@@ -1,4 +1,4 @@
-"""What a small model does after training: retrieval, answers without support, shots and orders."""
+"""Measures of a trained small model: retrieval, unsupported answers, shots, order of examples."""
 
 from collections import Counter
 from dataclasses import replace
@@ -19,15 +19,15 @@ from diffattn.probes.quantized_logits import quantized_logits
 PAIRS = (1, 2, 4, 6)
 """Pairs hidden in a context, as the paper hides needles."""
 LENGTHS = (1, 2, 4)
-"""Lengths of the context, in lengths of training."""
+"""Lengths of the context, as multiples of the training context."""
 BITS = (16, 8, 6, 4, 3)
 SHOTS = (0, 1, 2, 4, 8, 16, 23, 47)
-"""Examples before the item that is classified; those of training end at 23."""
+"""Numbers of examples before the item to classify. Training has at most 23."""
 NUM_ORDERS = 8
 _ORDERED_SHOTS = 16
 _SEQUENCES = 128
 _ORDERED_SETS = 16
-# Held-out streams beyond those of validation and test.
+# Indices of held-out sets; 0 and 1 are validation and test.
 _MEASURES, _ORDERS = 2, 3
 
 
@@ -37,15 +37,14 @@ def practical_measures(
     """Measure a trained model on sequences that training and validation do not hold.
 
     Returns:
-        Name to value. Of a lookup: ``found_P_xL``, the share of questions about keys in the context
-        that are answered, and ``unsupported_P_xL``, the share of those about absent keys that are
-        answered although nothing supports an answer, for P pairs in L times the context;
-        ``bits_B``, as ``found`` at the training size with attention logits of B bits, one scale
-        per layer; ``attention_KIND_GROUP``, of :func:`attention_shares`. Of many-shot
-        classification: ``shots_N``, accuracy after N examples in noisy sequences;
-        ``vote_N``, that of the label shown most often for the class; ``order_range``, the best
-        accuracy less the worst over orders of the same examples; ``order_changes``, the share of
-        answers that differ between two orders. Both are best at 0.
+        Name -> value. A lookup task has values for P pairs in L times the training context.
+        ``found_P_xL``: share of questions about keys in the context that are answered correctly.
+        ``unsupported_P_xL``: share of questions about absent keys that get an answer.
+        ``bits_B``: share found at the training size, with attention logits of B bits and one
+        scale per layer. ``attention_KIND_GROUP``: from :func:`attention_shares`.
+        A many-shot task has ``shots_N``: accuracy after N examples in noisy sequences; ``vote_N``:
+        from :func:`vote_accuracy`; ``order_range``: best less worst accuracy over orders of the
+        same examples; ``order_changes``: share of answers that differ between two orders.
     """
     return _lookup(model, task) if isinstance(task, LookupConfig) else _many_shot(model, task)
 
@@ -119,11 +118,11 @@ def _many_shot(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> dict[
 def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     """Accuracy of the label that the examples so far show most often for an item's class.
 
-    Ties are drawn. For a class without an example any label is guessed. A reader that also knows
-    that no two classes share a label does better: see :func:`best_accuracy`.
+    A tie counts as a random choice among its labels, a class without examples as a random label.
+    Knowing that no two classes share a label helps: see :func:`best_accuracy`.
 
     Returns:
-        By number of examples.
+        Accuracy after n examples, at index n.
     """
     rights = [Fraction(0)] * shots.items.shape[1]
     for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):
@@ -145,11 +144,11 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
 def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
     """Expected accuracy of a reader that weighs every labelling of the classes by Bayes' rule.
 
-    It knows how sequences are drawn and that labels are wrong at the rate of the task. Nothing is
-    better on average.
+    It knows how sequences are drawn and that labels are wrong at the rate of the task. No reader
+    has a higher expected accuracy.
 
     Returns:
-        By the names of the measures, ``shots_N``.
+        ``shots_N`` -> accuracy after N examples.
     """
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
@@ -176,9 +175,10 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
 
 
 def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tuple[Tensor, Tensor]:
-    """Answers after the same examples in several orders: chosen ``[S, orders, Q]`` and right ones.
+    """Answers after the same examples in several orders, and the correct answers.
 
-    The Q queries of a set are items that follow its examples; all see the same examples.
+    Returns the chosen labels ``[S, orders, Q]`` and the correct ones ``[S, 1, Q]``. Each of a
+    set's Q queries follows all examples of the set, without the other queries.
     """
     num_queries = _ORDERED_SHOTS
     sized = replace(task, num_shots=_ORDERED_SHOTS + num_queries)

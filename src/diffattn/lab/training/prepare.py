@@ -28,14 +28,14 @@ _SCHEMA = 3
 _TOKENIZER = "tokenizer"
 
 OnProgress = Callable[[int, int | None, int], None]
-"""Called with the bytes that were read of the source's files (also those that an interrupted call
-had packed), the bytes of all of them (``None``: not known, as of a dataset on the hub), and the
-tokens that were written so far, by interrupted calls too."""
+"""Called with three counts: bytes read from the source's files; bytes of all these files, or
+``None`` for a dataset on the hub; and tokens written. The first and the last include the part
+that an interrupted call had packed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedData:
-    """A tokenizer and memory-mapped tokens."""
+    """A tokenizer, and the memory-mapped tokens of both splits."""
 
     folder: Path
     config: DataConfig
@@ -69,20 +69,20 @@ def prepare_data(
     on_message: Callable[[str], None] = lambda line: None,
     on_progress: OnProgress = lambda bytes_read, total_bytes, num_tokens: None,
 ) -> PreparedData:
-    """Train or load the tokenizer and pack the corpus, or reuse what ``folder`` holds.
+    """Train or load the tokenizer and pack the corpus, or reuse the packed data in ``folder``.
 
-    ``data.json`` pins what was read: every file of the source by its hash, or the commit of a
-    dataset on the hub; with it the tokenizer, counts and the versions of the libraries. The files
-    are hashed again every time: a changed source is an error, not a silent mix. A commit does not
-    change, so a finished packing of one is used without the hub.
+    ``data.json`` holds the hash of every file of the source, or the commit of a dataset on the
+    hub. It also holds the tokenizer's hash, counts and library versions. Every call hashes the
+    files again and raises an error if they changed. A commit does not change, so that the
+    finished packing of a hub dataset needs no access to the hub.
 
-    The documents are read as a stream, once for the tokenizer if it is trained here and once for
-    the tokens; an interrupted packing goes on, see :func:`diffattn.lab.data.packing.pack`.
+    The documents are read as a stream: once for the tokens, and before for a new tokenizer. An
+    interrupted packing is continued, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
         folder: Where ``tokenizer/`` and the token files lie or will lie.
-        require: Raises ``ConfigError`` for data that its reader cannot use. What this call has
-            packed is removed then, so that it does not stand in the way of other data.
+        require: Raises ``ConfigError`` for data that the caller cannot use. The files that this
+            call has packed are then removed, so that other data can be packed there.
 
     Raises:
         ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
@@ -94,12 +94,12 @@ def prepare_data(
     folder = Path(folder)
     with sole_writer(folder):
         before = set(folder.iterdir())
-        marker = _claimed(folder, config)
-        unchanged = stamp(config.source)  # before it is hashed: hash and tokens are of one text
+        marker = _claimed_marker(folder, config)
+        unchanged = stamp(config.source)  # before hashing: a later change is an error
         is_packed = marker is not None and "packed" in marker
         if marker is not None:
             on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
-        source = _pinned(folder, config, marker)
+        source = _source_pin(folder, config, marker)
         try:
             if not is_packed:
                 _pack(config, folder, source, on_message, on_progress)
@@ -108,7 +108,7 @@ def prepare_data(
                         f"{folder}: the corpus must stay as it is while it is packed, got a file "
                         "that has changed meanwhile. Delete the folder and pack again."
                     )
-            data = open_data(folder, verify=is_packed)  # else just written, or checked
+            data = open_data(folder, verify=is_packed)  # new tokens need no check
             require(data)
         except ConfigError:
             if marker is None:
@@ -164,12 +164,12 @@ def _documents(
 
 
 def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
-    """Open what :func:`prepare_data` left in ``folder``.
+    """Open the packed data that :func:`prepare_data` wrote to ``folder``.
 
     Args:
-        folder: With ``data.json``, ``tokenizer/`` and the token files.
-        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. Every
-            process of a study that trains does so once. All other files are always checked.
+        folder: Folder with ``data.json``, ``tokenizer/`` and the token files.
+        verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
+            other files are always checked.
 
     Raises:
         CheckpointError: Files are missing, damaged, or of different packings.
@@ -218,30 +218,30 @@ def _read_marker(folder: Path) -> dict[str, Any]:
     return marker
 
 
-def _claimed(folder: Path, config: DataConfig) -> dict[str, Any] | None:
-    """The marker of a folder, if it has one; another corpus's or somebody else's is refused."""
+def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any] | None:
+    """The marker of a folder, if it has one; refuse other data settings and foreign folders."""
     if not is_claimed(folder, _MARKER, "packed data"):
         return None
     with advised(folder):
         marker = _read_marker(folder)
     if marker["config"] != asdict(config):
-        raise _of_another(folder, "settings")
+        raise _foreign_data(folder, "settings")
     return marker
 
 
-def _pinned(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
-    """The hashes of the source's files, or its commit: the same as in the marker."""
+def _source_pin(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
+    """The hashes of the source's files, or its commit; refuse a source unlike the marker's."""
     if marker is None:
         return pin(config.source)
     recorded: Pin = marker["source"]
     if "revision" in recorded:
         return recorded
     if changed := difference(recorded, pin(config.source)):
-        raise _of_another(folder, f"source: {changed}")
+        raise _foreign_data(folder, f"source: {changed}")
     return recorded
 
 
-def _of_another(folder: Path, difference: str) -> CheckpointError:
+def _foreign_data(folder: Path, difference: str) -> CheckpointError:
     return CheckpointError(
         f"{folder}: must hold data of this corpus and tokenizer, got another one's ({difference}). "
         "Choose another folder."
@@ -267,7 +267,7 @@ def _new_tokenizer(config: DataConfig, source: Pin, on_message: Callable[[str], 
 
 
 def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> None:
-    """Write the marker first: a folder with a tokenizer alone may be somebody else's."""
+    """Write the marker before the tokenizer: a tokenizer alone does not show who made it."""
     try:
         with new_folder(folder / _TOKENIZER) as temporary:
             tokenizer.save_pretrained(temporary)
@@ -279,7 +279,7 @@ def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> Non
 
 
 def _remove(paths: Iterable[Path]) -> None:
-    """Files and folders, and last the marker, which says whose they are."""
+    """Delete files and folders, and last the marker, which shows that they are ours."""
     for path in sorted(paths, key=lambda path: path.name == _MARKER):
         if path.is_dir():
             shutil.rmtree(path)
@@ -291,5 +291,5 @@ def _saved_tokenizer(folder: Path) -> Any:
     verify_manifest(folder / _TOKENIZER)
     try:
         return load_tokenizer(str(folder / _TOKENIZER))
-    except ConfigError as error:  # there it is our file, not the caller's setting
+    except ConfigError as error:  # the file is ours: it is damaged, and no setting is wrong
         raise CheckpointError(str(error)) from error

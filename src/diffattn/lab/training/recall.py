@@ -47,7 +47,7 @@ from diffattn.probes.lambdas import layer_lambdas
 from diffattn.probes.residual_stream import residual_writes
 
 VALIDATION, TEST = 0, 1
-"""Held-out streams: the one that ends training, and the one that is scored once."""
+"""Indices of held-out sets. Validation decides when training ends; the test comes at the end."""
 
 
 def train_recall(
@@ -60,21 +60,21 @@ def train_recall(
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
-    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``model/``, ``costs.json``
+    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json``, ``model/``
     and, last, ``results.json``. The same call continues an interrupted run. Validation accuracy
-    decides when to stop. The test set is scored once, at the end. A run that diverges ends
-    unsolved, with no correct answer.
+    ends training if ``stops_when_solved``. The test set is scored at the end. A run that diverges
+    has no ``model/`` and scores no correct answer.
 
     Args:
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_message: Given one line for every damaged checkpoint that is left out.
+        on_message: Called with lines for the user, for example about a damaged checkpoint.
 
     Returns:
-        The content of ``results.json``: whether and when the task was solved, test accuracy over
-        all queries and by query position, the guessing ceilings,
-        ``largest_write``: at step 0 the largest write of a block, as a share of the residual
-        stream; among noise ``attention``, of :func:`attention_shares`; and of a lookup and of
-        many-shot classification ``measures``, of :func:`practical_measures`.
+        The content of ``results.json``. It holds whether and when the task was solved, test
+        accuracy over all queries and by query position, and the guessing ceilings.
+        ``largest_write`` is the largest write of a layer's attention or feed-forward at step 0, as
+        a share of the residual stream. Noisy recall adds ``attention`` of :func:`attention_shares`;
+        lookup and many-shot tasks add ``measures`` of :func:`practical_measures`.
 
     Raises:
         ConfigError: Several processes share the run.
@@ -90,7 +90,7 @@ def train_recall(
 
 
 def held_out(config: RecallConfig, index: int) -> RecallBatch:
-    """Validation (0) or test (1) sequences: the same for every model and seed of a task."""
+    """Validation (0) or test (1) sequences, at least 5: the same for all models and seeds."""
     count = max(5, config.train.evaluation_tokens // config.train.seq_len)
     return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
@@ -106,7 +106,7 @@ class RecallScore:
 
     @property
     def accuracy(self) -> float:
-        """Share of queries answered."""
+        """Share of queries answered correctly, from 0 to 1."""
         return float(self.hits.double().mean())
 
     def by_query(self) -> list[float]:
@@ -117,15 +117,15 @@ class RecallScore:
 def recall_score(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
 ) -> RecallScore:
-    """Answer every query of a batch, so many sequences per forward pass; the mode is kept."""
+    """Answer every query of a batch, with ``rows`` sequences per forward pass."""
     logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
     losses = F.cross_entropy(logits.mT, labels, reduction="none")
     return RecallScore(logits.argmax(-1) == labels, float(losses.double().mean()))
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
-    """The step of the first of two evaluations in a row, in rows of ``metrics.jsonl``, that reach
-    an accuracy."""
+    """The earliest step at which an evaluation and the next one reach an accuracy, from the rows
+    of ``metrics.jsonl``; ``None`` if there is no such step."""
     measured = [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]
     for (step, first), (_, second) in itertools.pairwise(measured):
         if min(first, second) >= accuracy:
@@ -235,7 +235,7 @@ def _run(
         else:
             trainer.train_from(checkpoint)
     except (DivergenceError, ShapeError) as error:
-        # The operator refuses a λ that is not finite with a ShapeError, before any loss is.
+        # The operator raises ShapeError for a λ that is not finite, before the loss is computed.
         if isinstance(error, ShapeError) and all(x.isfinite().all() for x in model.parameters()):
             raise
         has_diverged = True
@@ -255,7 +255,7 @@ def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
     arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
     arguments.per_device_train_batch_size = 1  # items: each is a whole batch
     arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
-    # Seldom, because a run takes minutes.
+    # Few checkpoints, because a run takes only minutes.
     arguments.set_save(strategy="steps", steps=4 * config.train.evaluate_every)
     return arguments
 

@@ -8,8 +8,8 @@ from diffattn.lab.data.synthetic import RecallBatch
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 GROUPS = ("answer", "pairs", "noise", "queries")
-"""Groups of keys, which cover a sequence once: the value that is asked for, all other keys and
-values of the context, its noise, and the queries. A lookup has a fifth, ``"bos"``."""
+"""Groups of attention keys; each token is in one group. They are the asked-for value, all other
+pairs of the context, its noise, and the queries. A lookup task adds a fifth group, ``"bos"``."""
 
 
 def key_groups(task: NoisyRecallConfig | LookupConfig, batch: RecallBatch) -> Tensor:
@@ -41,12 +41,12 @@ def attention_shares(
     which may be near 0, so nothing is divided here.
 
     Args:
-        batch: Sequences and their queries, each of a key that the context holds.
+        batch: Sequences and their queries. The context must hold the key of every query.
 
     Returns:
-        ``"net"`` sums a, where weights of either sign cancel; ``"size"`` its absolute values,
-        divided by their sum; ``"map_1"`` and, of differential models, ``"map_2"`` the softmax maps.
-        Each is a name of a group to its share.
+        Kind of weight -> group -> share. ``"net"`` sums a, where weights of opposite sign cancel.
+        ``"size"`` sums |a| and divides by the total. ``"map_1"`` and, in differential models,
+        ``"map_2"`` sum the softmax maps.
     """
     model.eval()
     output = model(

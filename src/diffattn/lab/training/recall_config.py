@@ -39,7 +39,7 @@ class RecallConfig:
     solved_accuracy: float = 0.99
     """Validation accuracy that, at two evaluations in a row, ends training as solved."""
     stops_when_solved: bool = True
-    """``False``: train on, so that all models read equally much."""
+    """``False``: use up all steps, so that all models read equally many sequences."""
 
     def __post_init__(self) -> None:
         where = "RecallConfig"

@@ -12,7 +12,7 @@ from diffattn.models.config.attention_types import checked_types
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """Everything besides the recipe. All names are checked at once.
+    """All that a user asks for besides the recipe. Names are checked when it is made.
 
     Raises:
         ConfigError: A setting, an attention type or a combination of options cannot be.
@@ -25,7 +25,7 @@ class TrainRequest:
     attention: str | None = None
     """Train the twin of this attention type. Default: the recipe's model."""
     data: Path | None = None
-    """A packing. Default: pack the recipe's corpus into the run directory."""
+    """Folder of packed data. Default: pack the recipe's corpus into the run directory."""
     init_from: Path | None = None
     """A run directory or model folder, whose weights training starts from."""
     same_model: bool = False
@@ -33,9 +33,9 @@ class TrainRequest:
     verify: bool = True
     """Compare the files of ``data`` and ``init_from`` with their hashes."""
     resume: bool = False
-    """Insist on a run that can be continued."""
+    """Raise an error unless ``out`` holds a run to continue. Without it a new run may begin."""
     recipe_vocab_size: int
-    """Named in a note if the data has another one."""
+    """The recipe's vocabulary size. A note names it if the data has another size."""
 
     def __post_init__(self) -> None:
         read_changes(self.changes)

@@ -78,21 +78,21 @@ def train(
 
     ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
     ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
-    ``results.json``. Checkpoints are removed at the end.
+    ``results.json``. At the end checkpoints are removed, except for the copies in ``kept/``.
 
     Args:
         data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_message: Given one line for every damaged checkpoint that is left out.
+        on_message: Called with lines for the user: damaged checkpoints, decisions of the guard.
 
     Returns:
         The content of ``results.json``: losses in nats per token (also by part of the validation
-        tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ.
+        tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ of each layer.
 
     Raises:
-        ConfigError: The data is too short for one sequence, the run does not fit into memory, its
-            batch cannot be shared out to the processes of the launch, or the initial weights are of
-            another tokenizer.
+        ConfigError: The run cannot start with this data, memory or launch; see
+            :func:`require_runnable` and :func:`require_enough`. Or the processes of the launch
+            have different settings.
         BackendError: The configured backend cannot run here.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
@@ -124,7 +124,7 @@ def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> No
     """Name the settings that a finished run was given and never used."""
     try:
         launches = read_launches(folder)
-    except CheckpointError:  # damaged: a finished run needs them for nothing else
+    except CheckpointError:  # a finished run needs the damaged file for nothing else
         return
     if launches and (unused := unused_settings(config.engine, launches)):
         on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
@@ -134,9 +134,9 @@ def require_runnable(config: RunConfig) -> None:
     """Refuse a run that cannot start, before any data is packed.
 
     Raises:
-        ConfigError: The run does not fit into memory, its batch cannot be shared out to the
-            processes of the launch, they cannot shard or guard it as asked, or a tracker is not
-            installed.
+        ConfigError: The run does not fit into memory, or its batch cannot be shared out to the
+            processes of the launch. Or sharding, a guard or a tracker is asked for that this
+            launch cannot have.
         BackendError: The configured backend cannot run here.
     """
     require_run_memory(config)
@@ -152,7 +152,7 @@ def finish(
     train: Callable[[], None],
     on_finished: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Claim a run directory, train unless it has results, and return what they hold."""
+    """Claim a directory; ``train``, or call ``on_finished`` if it has results; return these."""
 
     def results() -> dict[str, Any]:
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)
@@ -250,7 +250,7 @@ def _train(
     )
     prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
-    # No more windows at once than in a step, whose memory is counted.
+    # As many windows at once as in a training step, whose memory was checked.
     probe: dict[str, Any] = {**first_windows(validation, 8), "at_once": micro_batch(config.train)}
     metrics = MetricsCallback(folder, config.train, probe, on_progress)
     costs = CostCallback(folder, config.name, config.train)
@@ -277,7 +277,7 @@ def _train(
         measured = trainer.evaluate(validation, metric_key_prefix="full")
         lam, loss = layer_lambdas(model, **probe), measured["full_loss"]
         require_finite(config.train.num_steps, {"validation_loss": loss, "lam": lam})
-    except ShapeError as error:  # the operator refuses a λ that is not finite before any loss is
+    except ShapeError as error:  # the operator refuses a λ that is not finite before the loss
         got = f"an error of the operator ({error})"
         fault = diverged("the model", got, trainer.state.global_step)
         raise monitor.handle_divergence(fault, trainer) from error

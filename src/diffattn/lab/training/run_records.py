@@ -24,8 +24,8 @@ def record_launch(
     """Append this start of a run to ``launches.jsonl``; the first process does.
 
     Args:
-        checkpoint: The checkpoint that this start continues.
-        on_message: Given one line if the number of threads has changed.
+        checkpoint: The checkpoint that this start continues; ``None`` at step 0.
+        on_message: Called with one line if the number of CPU threads has changed.
     """
     if not is_first():
         return
@@ -55,7 +55,7 @@ def record(
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
-    """The content of ``run.json``."""
+    """The content of ``run.json``. ``resolved``: settings; ``facts``: more facts on the model."""
     gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
         name=name,
@@ -77,7 +77,7 @@ def record(
 
 
 def _executed(engine: EngineConfig) -> dict[str, Any]:
-    """The settings of the engine, the number of processes, and their share of the model."""
+    """The engine's settings and the number of processes; ``parallel`` is ``None`` for one."""
     processes = num_processes()
     share = engine.parallel if processes > 1 else None
     return asdict(engine) | {"processes": processes, "parallel": share}

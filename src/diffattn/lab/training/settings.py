@@ -24,14 +24,14 @@ _SECTIONS: dict[str, type] = {
     "guard": GuardConfig,
     "engine": EngineConfig,
 }
-"""Besides ``model``."""
+"""Section of the configuration -> its class. The section ``model`` is handled apart."""
 _DERIVED = {
     "model.num_heads": "num_kv_heads",
     "model.hidden_size": "intermediate_size",
     "model.group_ratio": "num_kv_heads",
     "model.head_dim": "shared_rank",
 }
-"""Settings to those of the model that follow them as long as they are the default."""
+"""Changed setting -> model setting that is derived from it anew, if it had its default."""
 _ATTENTION_SETTINGS = (
     "head_norm", "head_norm_affine", "lambda_init", "lambda_bias",
     "shared_rank", "group_ratio",
@@ -43,31 +43,31 @@ def apply_settings(
 ) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
-    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. Unless they
-    are set too, the model's vocabulary and context follow ``data.vocab_size`` and
-    ``train.seq_len``, and its defaults of ``num_kv_heads``, ``intermediate_size`` and
-    ``shared_rank`` follow the settings that they derive from; an embedding multiplier of
-    √hidden_size follows ``hidden_size``.
+    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. These model
+    settings follow others unless they are set too: the vocabulary follows ``data.vocab_size``, and
+    the context ``train.seq_len``. Default values of ``num_kv_heads``, ``intermediate_size`` and
+    ``shared_rank`` are derived anew. An embedding multiplier of √hidden_size follows
+    ``hidden_size``.
 
     Args:
-        attention: Take the twin of this attention type. Settings of the head norm, of λ and of the
-            rank are the twin's then; all others are made before, so that it has equal parameters.
+        attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
+            then apply to the twin. All others come first, so that the parameter count is equal.
 
     Raises:
-        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or no such twin.
+        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or an impossible twin.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     changed = read_changes(settings)
     model = config.model.settings()
     model |= _followers(model, changed)
-    of_twin: dict[str, Any] = {}
+    twin_changes: dict[str, Any] = {}
     for key, value in changed.items():
         section, field = key.split(".", 1)
         if section != "model":
             continue
         if attention is not None and field in _ATTENTION_SETTINGS:
-            of_twin[field] = value
+            twin_changes[field] = value
         else:
             model[field] = value
     # The model comes last, so that a wrong value of another section is named first.
@@ -75,14 +75,14 @@ def apply_settings(
     with _in_section("model", DiffTransformerConfig):
         made["model"] = DiffTransformerConfig(**model)
     if attention is not None:
-        made["model"] = made["model"].twin(attention, **of_twin).config
+        made["model"] = made["model"].twin(attention, **twin_changes).config
     return dataclasses.replace(config, **made)
 
 
 def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
-    """Keys and values of changes to a recipe's plan, which are possible together but for the model.
+    """Read changes to a recipe's plan as key to value, and check every section but the model.
 
-    Loads no torch.
+    Loads no torch. The model's values are checked one by one, and not together.
 
     Args:
         config: The plan, which may lack sections.

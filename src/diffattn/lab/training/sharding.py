@@ -1,4 +1,4 @@
-"""Models whose shards lie on several processes (FSDP2), and checkpoints that all write to."""
+"""Models sharded over several processes (FSDP2), and checkpoints that all of them write."""
 
 import shutil
 from collections.abc import Iterator
@@ -56,16 +56,16 @@ def untrained_model(
     scratch: Path,
     init: InitConfig | None = None,
 ) -> DiffTransformerForCausalLM:
-    """The model before training, whole or this process's shard.
+    """The model at the start of a launch, whole or this process's shard.
 
-    Sharded, every parameter is split over the processes, and the decoder block is gathered for its
+    With FSDP every parameter is split over the processes, and a decoder block is gathered for its
     computation. transformers shards while it reads weights, so that only the first process ever
     holds all of them. accelerate's FSDP needs a GPU and casts λ to bfloat16 in mixed precision.
 
     Args:
-        checkpoint: The weights of a sharded model. Default: initial weights by torch's seed.
-        scratch: A folder for the initial weights, removed again.
-        init: Initial weights in place of fresh ones, unless there is a checkpoint.
+        checkpoint: A sharded model reads its weights; for a whole model the trainer does so later.
+        scratch: A folder for the initial weights of a sharded model; it is removed again.
+        init: Weights to start from without a checkpoint. Default: fresh ones by torch's seed.
 
     Raises:
         DiffAttnError: A parameter is not sharded though it should be.
@@ -102,7 +102,7 @@ def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> No
 
 
 def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) -> None:
-    """Have a model compute activations again; the function was renamed in transformers 5.23."""
+    """Have the backward pass compute activations again; transformers 5.23 renamed the method."""
     enable = getattr(model, "activation_checkpointing_enable", None)
     (enable or model.gradient_checkpointing_enable)(options)
 
@@ -110,7 +110,7 @@ def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) ->
 def prepare_trainer(trainer: Trainer, engine: EngineConfig) -> None:
     """Apply the settings of the engine to a trainer."""
     if engine.activation_checkpointing:
-        # The cache would keep a bfloat16 copy of every matrix until the whole forward pass is over.
+        # Autocast's cache would keep bfloat16 copies of all matrices until the forward pass ends.
         trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
 
@@ -137,7 +137,7 @@ def require_sharded(model: torch.nn.Module) -> None:
 
 def _free_whole_tensors(model: torch.nn.Module) -> None:
     """Copy shards that are views of the whole tensor, as transformers leaves them on a CPU."""
-    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied ones stay one
+    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied weights stay tied
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
             local = cast(DTensor, parameter).to_local()
@@ -181,8 +181,8 @@ def is_sharded(model: Any) -> bool:
 def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
     """Refuse a checkpoint whose parts do not match these processes.
 
-    Whole copies (DDP) continue on any number of processes, shards on any number of replicas of the
-    same number of shards.
+    Whole copies (DDP) continue on any number of processes. A sharded run continues with any number
+    of replicas, but with the same number of shards per replica.
 
     Raises:
         ConfigError: Names the setting to change.
@@ -207,7 +207,7 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
 
 @contextmanager
 def written_by_all(folder: Path) -> Iterator[None]:
-    """A folder to which every process writes its part: whole and with a manifest, or removed.
+    """A folder that all processes write to. It gets a manifest, or is removed after an error.
 
     Raises:
         DiffAttnError: A process failed, as a rule because the disk is full.
@@ -228,10 +228,10 @@ def written_by_all(folder: Path) -> Iterator[None]:
 
 
 def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
-    """Add the optimizer's state and the schedule to a checkpoint of a sharded model, from which
-    transformers leaves them out."""
+    """Add the optimizer's state and the schedule to a checkpoint of a sharded model:
+    ``save_only_model`` keeps transformers from writing them."""
     shard, shards = _shard_of_all(trainer.model)
-    if process_index() < shards:  # all replicas hold the same
+    if process_index() < shards:  # the other replicas hold the same state
         state = {
             f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
             .detach()
@@ -246,7 +246,7 @@ def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
 
 
 def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
-    """Continue from the state that :func:`save_optimizer_shard` wrote."""
+    """Load the state that :func:`save_optimizer_shard` wrote."""
     scheduler = torch.load(folder / SCHEDULER_NAME, weights_only=True)
     trainer.lr_scheduler.load_state_dict(scheduler)
     states: dict[int, dict[str, torch.Tensor]] = {}

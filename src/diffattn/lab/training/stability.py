@@ -1,4 +1,4 @@
-"""Training runs of which divergence is a result, not a failure."""
+"""Training runs whose divergence is a result, not a failure."""
 
 import shutil
 from collections.abc import Callable
@@ -19,10 +19,10 @@ RECORDED = "recorded"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityRun(RunConfig):
-    """A run that may diverge, of which no weights are kept."""
+    """A run that may diverge. Its weights are not kept."""
 
     def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, and what becomes of a run that diverges."""
+        """All settings as plain values, and that a divergence is recorded."""
         return {**RunConfig.resolved(self), "divergence": RECORDED}
 
 
@@ -34,15 +34,15 @@ def train_recorded(
     facts: dict[str, Any] | None = None,
     **callbacks: Callable[..., None],
 ) -> dict[str, Any]:
-    """Train one model as :func:`diffattn.lab.training.run.train` does; record it if it
-    diverges.
+    """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
+    as the result.
 
     Args:
         **callbacks: ``on_progress`` and ``on_message`` of ``train``.
 
     Returns:
-        What ``results.json`` holds. Of a run that met a number that is not finite:
-        ``validation_loss`` null, ``diverged_step`` the step at which it did, ``reason`` in words.
+        The content of ``results.json``. If a number was not finite, ``validation_loss`` is
+        ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
 
     Raises:
         ConfigError: As ``train``.

@@ -19,7 +19,7 @@ _ROWS: dict[str, dict[str, Any]] = {
     "diff-lambda-0.8": {"lambda_init": 0.8},
     "diff-lambda-0.5": {"lambda_init": 0.5},
 }
-"""Row to the settings of the 1.4B model that it changes."""
+"""Row -> changed settings of the 1.4B model."""
 _OF_V2_NOTE = {
     "diff-v2": ("diff_v2", 16),
     "diff-v2-no-lambda": ("diff_v2_no_lambda", 16),
@@ -27,10 +27,10 @@ _OF_V2_NOTE = {
     "diff-v2-across": ("diff_v2_across", 16),
     "softmax-24": ("softmax", 24),
 }
-"""Type and heads of the rows of the V2 note, which prints no losses: V2; V2 without λ, with λ not
-through a sigmoid, and with pairs of heads that share neither keys nor values; and softmax attention
-with 1.5 times the heads. The last also has 1.5 times the heads of keys and values, so that its FFN
-is narrower than V2's."""
+"""Row of the V2 note -> attention type and number of heads. The note prints no losses. The rows of
+V2 are: V2; without λ; without λ's sigmoid; pairs of heads that share neither keys nor values.
+``softmax-24`` has 1.5 times the heads, also of keys and values, so its FFN is narrower than V2's.
+"""
 
 
 def ablation(name: str) -> RunPlan:
@@ -39,9 +39,9 @@ def ablation(name: str) -> RunPlan:
     Command: ``diffattn train ablation-diff-no-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
     10B. Expected: the losses of Table 6 (:func:`diffattn.lab.report.paper.table_6`), on the paper's
-    corpus, which is not public; ``diffattn reproduce ablations`` trains the rows at a size for
-    here. The FFN keeps its width, but for the note's rows: there it gives way, so that they have
-    the parameters of ``softmax``, up to a multiple of 8 channels.
+    corpus, which is not public. ``diffattn reproduce ablations`` trains small models of the same
+    kinds. Rows of Table 6 keep the FFN's width. Rows of the note change it so that all have the
+    parameters of ``softmax``, up to a multiple of 8 channels.
 
     Source: arXiv:2410.05258v2, Table 6; DIFF V2 note (January 2026) for its rows.
     """

@@ -48,7 +48,7 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
         for group, makes in _LARGE.items()
     },
 }
-"""Recipes by experiment; every large one has a small sibling."""
+"""Experiment -> recipe name -> recipe. Every large recipe has a small sibling."""
 TITLES = {
     "comparison": "Softmax models, whose twins 'diffattn reproduce text --scale NAME' compares",
     "main pair": "The DIFF paper's main models (Table 8)",
@@ -60,7 +60,7 @@ TITLES = {
     "mathematics": "Then mathematics, in two stages (Figure 9)",
     "laptop": "Small siblings of the above, minutes on 2 CPU cores",
 }
-"""Titles of the experiments in lists; the siblings of all have one."""
+"""Experiment -> title in lists. All siblings share the title ``"laptop"``."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
 SCALES = ("smoke", "laptop", "study", "workstation", "lease")
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
@@ -68,7 +68,7 @@ GPU_SCALES = ("workstation", "lease")
 
 
 def default_folder(kind: str, scale: str) -> Path:
-    """Where a study lies unless the user names a folder."""
+    """Folder of a study's files, unless the user names another."""
     return Path("runs") / (scale if kind == "text" else f"{kind}-{scale}")
 
 
@@ -76,7 +76,7 @@ def plan(name: str) -> RunPlan:
     """The settings of a recipe, without torch.
 
     Raises:
-        ConfigError: No such recipe.
+        ConfigError: The recipe is unknown.
     """
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES)

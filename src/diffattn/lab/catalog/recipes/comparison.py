@@ -31,13 +31,12 @@ def smoke() -> RunPlan:
 def laptop() -> RunPlan:
     """Softmax model of 0.79M parameters with 8 heads (4 DIFF heads), 1M tokens, bytes.
 
-    With bytes as tokens a model learns more in minutes than counts of pairs and copies tell (2.43
-    nats per byte). Embeddings are tied: with so few tokens an untied head trains worse
-    (docs/log.md).
+    With bytes as tokens, minutes of training beat the n-gram count models (2.43 nats per byte).
+    Embeddings are tied: with so few tokens an untied head has a higher loss (docs/log.md).
 
     Command: ``diffattn reproduce text``. Hardware: 2 CPU cores. Duration: 3 to 4 minutes for the
     Transformer, DIFF V2 and its gate on one map, one seed each. Expected: losses near 1.8 nats per
-    byte; far below the papers' range.
+    byte. The model is far smaller than the papers' models.
     """
     train = TrainConfig(
         num_steps=500,
@@ -59,11 +58,11 @@ def study() -> RunPlan:
     """Softmax model of 5.3M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
-    bfloat16, in which products are taken as in the papers. Duration: about 30 core-hours for five
-    seeds of types, controls and V2 without its difference, three of the rest, a sweep of learning
-    rates and whole runs at its two best; it continues where it was stopped. Expected: not known
-    with an untied head; with ``TIED_START`` the results in docs/findings/results.md. Eight DIFF
-    heads is the smallest number that the papers test; the token budget lies far below theirs.
+    bfloat16, the precision of matrix products in the papers. Duration: about 30 core-hours: a
+    sweep of learning rates, and whole runs at its two best rates. Models that a verdict depends on
+    have five seeds, the others three. The same command continues an interrupted study. Expected:
+    with ``TIED_START`` the results in docs/findings/results.md; with an untied head not known. The
+    papers' smallest model also has 8 DIFF heads, but far more training tokens.
     """
     train = TrainConfig(
         num_steps=4_000,
@@ -86,8 +85,8 @@ def workstation() -> RunPlan:
 
     Command: ``diffattn reproduce text --scale workstation --set data.source=texts/``. Hardware: one
     GPU with bfloat16. Duration: 2e17 operations per run, 9 minutes at 0.35 PFLOP/s; not run by this
-    project. Expected: not known. Name a corpus of at least as many tokens: Python's standard
-    library, which is read unless another is named, is some hundred times smaller.
+    project. Expected: not known. Name a corpus of at least as many tokens: the default, Python's
+    standard library, is about a hundred times smaller.
     """
     train = TrainConfig(
         num_steps=2_000,
@@ -110,13 +109,13 @@ def lease() -> RunPlan:
     """Softmax model of 29M parameters with 16 heads (8 DIFF heads) of width 32, 70M tokens.
 
     Command: ``diffattn reproduce lease``. Hardware: one H100, for a quarter of an hour at a time;
-    docs/guides/gpu_session.md says how records travel. Duration: about 2.5 minutes per run, 50
-    minutes in all. The text is packed again in every lease, as tokens do not travel; so it must be
-    the same installation of Python. Expected: not known; docs/log.md holds the question and the
+    docs/guides/gpu_session.md says how records are copied. Duration: about 2.5 minutes per run, 50
+    minutes in all. Tokens are not copied: every lease packs the text again, so that all need the
+    same installation of Python. Expected: not known; docs/log.md holds the question and the
     decision rule, written before the first result.
 
-    A sweep run takes a quarter of the steps. A model of a quarter of the size would take as long:
-    the time to queue a step on the GPU is the limit, whatever the width.
+    A sweep run takes a quarter of the steps. A model of a quarter of the size would take as long,
+    because the time to launch a step's kernels is the limit.
     """
     train = TrainConfig(
         num_steps=2_160,

@@ -9,13 +9,13 @@ from diffattn.models.presets import preset_settings
 
 
 def main_run(size: str, name: str, attention_type: str = "diff") -> RunPlan:
-    """The paper's main training of a model of another size, at its length.
+    """The paper's main 3B training, applied to a preset of any size.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D.
 
     Args:
-        attention_type: ``"diff"``, or that of the twin of equal parameters.
-    """
+        size: Name of a preset.
+        attention_type: ``"diff"``, or the type of a twin with equally many parameters."""
     model = preset_settings(size, attention_type)
     model.max_position_embeddings = _TRAIN.seq_len
     return RunPlan(
@@ -46,8 +46,8 @@ def diff_transformer_3b() -> RunPlan:
     Command: ``diffattn train diff-transformer-3b --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: GPU nodes; not run by this project. Duration: 5,610 hours
     of an H100 by ``diffattn plan``, at the measured 40 % of its peak.
-    Expected: Table 8. The paper's Table 1 is of 1T tokens: ``train.num_steps=238419``. The
-    corpus is not public: name your own.
+    Expected: the losses of Table 8. The paper's Table 1 trains on 1T tokens:
+    ``train.num_steps=238419``. The paper's corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """

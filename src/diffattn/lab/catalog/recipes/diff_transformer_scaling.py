@@ -6,7 +6,7 @@ from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.presets import preset_settings
 
-# Sizes whose runs use the larger learning rate; the others use half of it.
+# Size -> peak learning rate.
 _LEARNING_RATES = {"830m": 1.5e-4, "1.4b": 1.5e-4, "2.8b": 1.5e-4, "6.8b": 7.5e-5, "13.1b": 7.5e-5}
 
 
@@ -15,8 +15,8 @@ def scaling(size: str) -> RunPlan:
 
     Command: ``diffattn train scaling-830m --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
-    the validation losses of Figure 3a. The paper's corpus is not public: name your own. It prints
-    that the rate falls linearly, but not the last rate: here it is 0.
+    the validation losses of Figure 3a. The paper's corpus is not public: name your own. The paper
+    says that the rate falls linearly, but does not print the last rate: here it is 0.
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """

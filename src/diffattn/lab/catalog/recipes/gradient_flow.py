@@ -1,4 +1,4 @@
-"""Gradient-flow studies: small models over depth, width and λ_init, measured as they begin."""
+"""Gradient-flow studies: gradients of small models over depth, width and λ_init in training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,8 +25,8 @@ def laptop() -> StudyPlan:
     """Width 64 to 256, depth 2 to 8, 60 steps, 3 seeds.
 
     Command: ``diffattn reproduce gradient-flow``. Hardware: 1 CPU core. Duration: about 10 minutes.
-    Expected: the norm's Jacobian is far above 1 at the first step, as the head's output is far
-    smaller than 1 − λ_init at these widths, and falls with width and with training.
+    Expected: at the first step the norm's Jacobian is far above 1, because at these widths the
+    head's output is far smaller than 1 − λ_init. It falls with width and with training.
     """
     train = _train(num_steps=60, warmup_steps=10, seq_len=128, batch_tokens=512)
     phases = {
@@ -42,8 +42,8 @@ def study() -> StudyPlan:
     """Width 128 to 512, depth 4 to 16, 400 steps of 2,048 tokens, 5 seeds.
 
     Command: ``diffattn reproduce gradient-flow --scale study``. Hardware: 2 CPU cores. Duration:
-    about a day of processor time; not run. Expected: whatever it says; at the widest model the
-    norm's Jacobian starts nearer to 1.
+    about a day of processor time; not run. Expected: not known, but in the widest model the norm's
+    Jacobian should start nearer to 1.
     """
     train = _train(num_steps=400, warmup_steps=40, seq_len=256, batch_tokens=2_048)
     phases = {
@@ -79,9 +79,9 @@ def _plan(
     num_seeds: int,
     phases: dict[str, tuple[int, ...]],
 ) -> StudyPlan:
-    """Of widths and depths the first is the base's; then the smallest and the largest.
+    """Widths and depths list the base's value, then the smallest and the largest.
 
-    Phases map a name to the steps, counted from 1, that are measured and averaged.
+    ``phases``: name -> steps, counted from 1, that are measured and averaged.
     """
     (width, *other_widths), (depth, *other_depths) = widths, depths
     run = RunPlan(
@@ -91,23 +91,23 @@ def _plan(
             vocab_size=vocab_size,
             num_hidden_layers=depth,
             max_position_embeddings=train.seq_len,
-            **sane_start(width) | _of_width(width),
+            **sane_start(width) | _width_settings(width),
         ),
         train=train,
-        # Little: every run reads all of it at its end.
+        # Small, because every run reads the whole validation split at its end.
         data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002),
     )
     arms: dict[str, dict[str, Any]] = {"base": {}}
     arms |= {f"depth-{layers}": {"num_hidden_layers": layers} for layers in other_depths}
-    arms |= {f"width-{size}": _of_width(size) for size in other_widths}
-    # As wide as the papers' models values have size 1 at the start: 0.02² × 2,500 = 1.
+    arms |= {f"width-{size}": _width_settings(size) for size in other_widths}
+    # At the papers' widths values have size 1 at the start: 0.02² × 2,500 = 1. So does this arm.
     arms["large-values"] = {"initializer_range": width**-0.5}
     settings = {"arms": arms, "phases": phases}
     return StudyPlan(run=run, seeds=tuple(range(num_seeds)), settings=settings)
 
 
-def _of_width(width: int) -> dict[str, Any]:
-    """As the papers widen: more heads of the same width."""
+def _width_settings(width: int) -> dict[str, Any]:
+    """Model settings of a width. As in the papers, wider models have more heads of equal width."""
     heads = max(2, width // HEAD_DIM)
     return {
         "hidden_size": width,
@@ -124,4 +124,4 @@ GRADIENT_FLOW: dict[str, Callable[[], StudyPlan]] = {
     "laptop": laptop,
     "study": study,
 }
-"""Scale to the settings of its study."""
+"""Scale -> recipe of the study."""

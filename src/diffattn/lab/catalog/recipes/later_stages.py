@@ -9,20 +9,20 @@ from diffattn.lab.training.config import WindowConfig
 
 ROPE_THETA = 640_000.0
 LENGTH = 65_536
-"""Longest context after it, in tokens, and length of its windows."""
+"""Longest context of the model after the stage, and length of its training windows, in tokens."""
 
 
 def long_context(attention_type: str) -> RunPlan:
     """1.5B more tokens at length 65,536 with RoPE θ 640,000 and learning rate 8e-5.
 
     Command: ``diffattn train long-context-diff --init-from MAIN --out FOLDER --set data.source=...
-    --set data.tokenizer=MAIN/model``, where MAIN is the finished run of ``diff-transformer-3b`` (of
-    ``transformer-3b`` for the softmax twin); without ``--init-from`` it starts from fresh weights.
+    --set data.tokenizer=MAIN/model``. MAIN is the finished run of ``diff-transformer-3b``, or of
+    ``transformer-3b`` for the softmax twin. Without ``--init-from`` it starts from fresh weights.
     Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
-    Figures 4 and 5 of the paper, which continues the pair of 350B tokens. Warm-up and last rate are
-    not printed: a tenth of the steps, and 4 % of the peak as in the main run. The paper up-samples
-    long documents after Fu et al.; the numbers are our choice, from an example of Fu et al.'s
-    code: it drops nine of ten documents below 4,096 tokens.
+    Figures 4 and 5 of the paper, whose models continue the pair of 350B tokens. The paper prints
+    neither warm-up nor last rate: here a tenth of the steps, and 4 % of the peak as in the main
+    run. It up-samples long documents as Fu et al. do. The numbers are our choice, from an
+    example in Fu et al.'s code that drops nine of ten documents below 4,096 tokens.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).
     """
@@ -45,7 +45,7 @@ def long_context(attention_type: str) -> RunPlan:
 
 
 LONG_CONTEXT = {f"long-context-{kind}": partial(long_context, kind) for kind in ("diff", "softmax")}
-_STAGES = {  # learning rate, tokens of a step, steps
+_STAGES = {  # stage -> learning rate, tokens per step, steps
     1: (8e-5, 4_194_304, 4_768),
     2: (1e-5, 1_048_576, 1_907),
 }
@@ -55,19 +55,19 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
     """20B tokens of synthetic mathematics (stage 1), or 2B tokens of fine-tuning (stage 2).
 
     Command: ``diffattn train math-1-diff --init-from LONG --out STAGE1 --set data.source=... --set
-    data.tokenizer=LONG/model``, where LONG is the finished run of ``long-context-diff``, whose θ is
-    kept, as is its longest context of 65,536; then ``math-2-diff --init-from STAGE1``. Without
+    data.tokenizer=LONG/model``, where LONG is the finished run of ``long-context-diff``. Then
+    ``math-2-diff --init-from STAGE1``. Both stages keep LONG's RoPE θ and longest context. Without
     ``--init-from`` they start from fresh weights. Hardware: GPU nodes; not run by this project.
     Duration: days. Tokens: 20B at learning rate 8e-5, then 2B at 1e-5 with 1M a step. Expected:
-    Figure 9 of the paper, which starts from its 64K models. Schedule, warm-up and length are not
-    printed: the main run's decay and length, a tenth of the steps.
+    Figure 9 of the paper, which starts from its 64K models. The paper prints no schedule or window
+    length: here they are the main run's, with a warm-up of a tenth of the steps.
 
     Source: arXiv:2410.05258v2, mathematical reasoning (two-stage training).
     """
     rate, batch_tokens, num_steps = _STAGES[stage]
     run = main_run("3b", f"math-{stage}-{attention_type}", attention_type)
     run.model.rope_parameters = {"rope_type": "default", "rope_theta": ROPE_THETA}
-    run.model.max_position_embeddings = LENGTH  # of the model it starts from, beyond its windows
+    run.model.max_position_embeddings = LENGTH  # as in the initial weights; windows are shorter
     train = replace(
         run.train,
         num_steps=num_steps,

@@ -10,12 +10,11 @@ from diffattn.models.config.settings import ModelSettings
 
 
 def sane_start(hidden_size: int) -> dict[str, Any]:
-    """Settings with which a model of any width starts near ln V, with blocks that write little.
+    """Settings with which a model of any width starts at a loss near ln V and with small writes.
 
-    An untied head of deviation 1/width; embeddings times √width; depth-scaled output projections;
-    weights of deviation 0.02, and less where a projection would make its input larger.
-    docs/log.md has what was tried.
-    """
+    The untied head has standard deviation 1/width. Embeddings are multiplied by √width. Output
+    projections are scaled by depth. Other weights have deviation 0.02, or 1/√width if that is
+    smaller, so that no projection enlarges its input. docs/log.md lists the alternatives tried."""
     return {
         "initializer_range": min(0.02, hidden_size**-0.5),
         "tie_word_embeddings": False,
@@ -26,12 +25,12 @@ def sane_start(hidden_size: int) -> dict[str, Any]:
 
 
 TIED_START = ["model.tie_word_embeddings=true", "model.scaled_head_init=false"]
-"""Settings with which the studies of November 2026 in ``published/`` started, but recall."""
+"""Changes that restore the start of the studies of November 2026 in ``published/``, but recall."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunPlan:
-    """The settings of a run. Loads without torch; its configuration does not."""
+    """The settings of a run. It loads without torch, but :meth:`config` needs torch."""
 
     name: str
     model: ModelSettings
@@ -41,7 +40,7 @@ class RunPlan:
 
     @property
     def summary(self) -> str:
-        """The model in a few words: its attention, and what is special about it."""
+        """The model in a few words: its attention, and its settings that are not default."""
         model = self.model
         titles = [
             facts.control or type_name(facts.name).partition(" (")[0]
@@ -80,4 +79,4 @@ class StudyPlan:
     run: RunPlan
     seeds: tuple[int, ...]
     settings: Mapping[str, Any]
-    """Other fields of the study's configuration."""
+    """Name -> value for the other fields of the study's configuration."""

@@ -1,7 +1,7 @@
 """The practical half of the DIFF paper on small models: lookup and many-shot classification.
 
-Which measures count, fixed before the first run of the study, each the difference of a DIFF type
-to softmax attention, paired by seed; Holm's adjustment counts all of them as one family:
+Six measures decide. They were fixed before the first run of the study. Each is the difference of a
+DIFF type to softmax attention, paired by seed. Holm's adjustment covers all of them together:
 
 - ``attention_size_answer``: share of the last layer's attention on the value that is asked for, by
   absolute weight, mean over heads and questions (Table 3, Figure 1);
@@ -11,17 +11,17 @@ to softmax attention, paired by seed; Holm's adjustment counts all of them as on
 - ``order_changes``: answers that change with the order of the same examples (Figure 7);
 - ``unsupported_6_x1``: questions about absent keys that are answered, six pairs (Table 4).
 
-Everything else is an estimate with its interval. A control that gains as much as a type says that
-the second map is not the reason. Known beforehand: always "not there" finds nothing and invents
-nothing, a guess among the pairs finds 1 of 4, a guess among the labels of a sequence 1 of 4, the
-label shown most often for a class is right in ``vote_23``, and a perfect reader finds every key and
-invents nothing. Models without attention are the floor. A model has learned a task if
-``found_4_x1`` or ``shots_23`` lies beyond the middle between a guess and 1 or that vote.
+All other measures are estimates with intervals. If a control gains as much as a type, the second
+map is not the reason. Reference values are known. A reader that always answers "not there" finds no
+key and invents no answer. A guess among a sequence's pairs or labels is right in 1 of 4 cases. The
+label shown most often for a class is right in ``vote_23``. A perfect reader finds every key and
+invents no answer. Models without attention are the floor. A lookup is learned if ``found_4_x1`` is
+above the middle of a guess and 1, many-shot if ``shots_23`` is above the middle of guess and vote.
 
-Seen before: pilots on seed 100, and one run of softmax attention on seed 0 with half of the keys
-absent, after which the share became an eighth and 3 bits were added. Added when two runs had shown
-that models can do better than the vote: the best possible accuracy,
-:func:`diffattn.lab.training.practical_measures.best_accuracy`.
+Before the study we saw pilots on seed 100, and one softmax run on seed 0 with half of the keys
+absent. After that run the share became an eighth, and 3 bits were added. The best possible accuracy
+(:func:`diffattn.lab.training.practical_measures.best_accuracy`) was added after two runs of the
+study had beaten the vote.
 """
 
 from collections.abc import Callable
@@ -58,12 +58,12 @@ def laptop() -> dict[str, Any]:
 
 
 def study() -> dict[str, Any]:
-    """Seven models on two tasks with 12 seeds, each at a rate of its own, seed by seed.
+    """Seven models on two tasks with 12 seeds. Each model has its own learning rate per task.
 
     Command: ``diffattn reproduce practical --scale study``. Hardware: 2 CPU cores. Duration: two
-    hours and a half of one core. Expected: the committed runs. Sizes and steps were set by pilots
-    of softmax attention and V1 on seed 100, which chooses the rates too, by the rule of the recall
-    study. Three seeds had run at 0.002 before, where V2 looks up more keys.
+    hours and a half of one core. Expected: the committed runs. Pilots of softmax attention and V1
+    on seed 100 set sizes and steps. A sweep on seed 100 chooses the rates by the recall study's
+    rule. Three seeds had run earlier at the common rate 0.002, where V2 finds more keys.
     """
     return _settings(_tasks(), tuple(range(12))) | {"learning_rates": (1e-3, 2e-3, 4e-3)}
 
@@ -92,9 +92,9 @@ PRACTICAL: dict[str, Callable[[], dict[str, Any]]] = {
     "laptop": laptop,
     "study": study,
 }
-"""Scale to the settings of its study."""
+"""Scale -> recipe of the study."""
 LEARNED = {"lookup": ("found_4_x1", "pairs"), "many_shot": ("shots_23", "classes")}
-"""Task to the measure and the guess that say whether it was learned."""
+"""Task -> measure that shows whether it was learned, and the guess to beat."""
 PRIMARY = {
     "lookup": {
         "attention_size_answer": "Attention on the answer",
@@ -107,4 +107,4 @@ PRIMARY = {
         "order_changes": "Answers changed by order",
     },
 }
-"""Task to the measures that count, with their names."""
+"""Task -> deciding measure -> its name in tables."""

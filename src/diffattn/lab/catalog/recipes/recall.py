@@ -40,10 +40,10 @@ def smoke() -> dict[str, Any]:
 def laptop() -> dict[str, Any]:
     """Noisy recall on three seeds at the rates that the study chose, with its decisive control.
 
-    That control is V1 whose second map is uniform: it subtracts, but not what it has learned.
+    The control is V1 with a uniform second map: it subtracts λ times the mean value.
 
     Command: ``diffattn reproduce recall``. Hardware: 2 CPU cores. Duration: five minutes.
-    Expected: every run that attends learns the task, those of V1 in the fewest steps.
+    Expected: every run with attention learns the task, and V1 needs the fewest steps.
     """
     return {
         "tasks": (_noisy_recall(num_steps=800),),
@@ -55,16 +55,15 @@ def laptop() -> dict[str, Any]:
 
 
 def study() -> dict[str, Any]:
-    """Every member that attends: four rates or more on three seeds, and 12 seeds; 8 DIFF heads.
+    """All members with 8 DIFF heads: a sweep of four rates or more on three seeds, then 12 seeds.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
     eleven hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
-    for bit with the same versions on the same processor: V1 learns it sooner than softmax, but
-    not significantly sooner than with a uniform second map. Sizes, steps and starting scale
+    for bit with the same versions on the same processor. V1 learns the task sooner than softmax,
+    but not significantly sooner than V1 with a uniform second map. Sizes, steps and starting scale
     were set by pilots on another seed, so that types learn within minutes. Rules and controls were
-    fixed before the first of these runs, after a study of seeds 0 to 11; V1 with its maps added, or
-    with a uniform second one, came when the others were known (docs/log.md).
-    """
+    fixed after a study of seeds 0 to 11 and before these runs. Two controls came later, when the
+    other results were known: V1 with added maps and V1 with a uniform second map (docs/log.md)."""
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
@@ -106,7 +105,7 @@ def task_run(
     held_out: int = 512,
     **train: Any,
 ) -> RecallConfig:
-    """The softmax run of a task: sequences per step, and to validate and again to test on."""
+    """The softmax run of a task: ``sequences`` per step, ``held_out`` for validation and test."""
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     return RecallConfig(
@@ -121,8 +120,8 @@ def task_run(
             head_dim=head_dim,
             max_position_embeddings=task.seq_len,
             initializer_range=0.1,
-            # As in the comparisons on text: before anything is learned no block writes more than
-            # the stream holds, not even one whose head norm makes small values large.
+            # As in the comparisons on text: at the start no block writes more than the residual
+            # stream holds, although a head norm makes small values large.
             embedding_multiplier=hidden_size**0.5,
             depth_scaled_init=True,
             tie_word_embeddings=False,
@@ -131,7 +130,7 @@ def task_run(
             batch_tokens=sequences * task.seq_len,
             seq_len=task.seq_len,
             evaluation_tokens=held_out * task.seq_len,
-            learning_rate=1e-3,  # replaced by those of the sweep
+            learning_rate=1e-3,  # the study replaces it
             final_learning_rate=1e-4,
             **train,
         ),
@@ -140,4 +139,4 @@ def task_run(
 
 
 RECALL: dict[str, Callable[[], dict[str, Any]]] = {"smoke": smoke, "laptop": laptop, "study": study}
-"""Scale to the settings of its study."""
+"""Scale -> recipe of the study."""

@@ -8,14 +8,14 @@ from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.models.config.settings import ModelSettings
 
 _CONTROLS = ("none", "softmax_minus_mean")
-"""No attention, and the control that led the comparison on text: a uniform second map."""
+"""No attention, and the leading control on text: softmax minus 0.7 times the mean value."""
 
 
 def smoke() -> StudyPlan:
     """Tiny models of four sizes and budgets, about 8 steps: checks that everything runs.
 
     Command: ``diffattn reproduce scaling --scale smoke``. Hardware: 2 CPU cores. Duration: under a
-    minute. Expected: refused fits, or wide intervals.
+    minute. Expected: no fit, or fits with wide intervals.
     """
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 4}
     run = _run("smoke", size, num_steps=8, batch_tokens=64, seq_len=32, vocab_size=512)
@@ -29,8 +29,8 @@ def laptop() -> StudyPlan:
     """Five sizes over a factor of 15, four budgets over a factor of 8, 2 seeds.
 
     Command: ``diffattn reproduce scaling``. Hardware: 2 CPU cores. Duration: an hour of processor
-    time. Expected: the committed records; the largest model has 5 DIFF heads, the
-    papers' smallest 8, and a thousand times the parameters.
+    time. Expected: the committed records. The largest model has 5 DIFF heads. The papers' smallest
+    model has 8 DIFF heads and a thousand times the parameters.
     """
     size = {"hidden_size": 64, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 16}
     run = _run("laptop", size, num_steps=640, batch_tokens=512, seq_len=128, vocab_size=1_024)
@@ -51,7 +51,7 @@ def _run(
     seq_len: int,
     vocab_size: int,
 ) -> RunPlan:
-    """The softmax run, with the starting scale of the recipe ``laptop``."""
+    """The softmax run at the base size, with initial weights by :func:`sane_start`."""
     hidden_size = size["hidden_size"]
     peak = 3e-3 * (128 / hidden_size) ** 0.5
     model: dict[str, Any] = size | {
@@ -74,10 +74,10 @@ def _run(
             evaluate_every=num_steps,
             evaluation_tokens=2 * seq_len,
         ),
-        # A hundredth: every run reads all of it at its end.
+        # Small, because every run reads the whole validation split at its end.
         data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.01),
     )
 
 
 SCALING_STUDIES: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop}
-"""Scale to the settings of its study."""
+"""Scale -> recipe of the study."""

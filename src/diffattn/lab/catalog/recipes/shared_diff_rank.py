@@ -1,4 +1,4 @@
-"""Shared DIFF over ranks and λ_init, and with its norm on the map: its paper leaves them open."""
+"""Shared DIFF at several ranks and λ_init, and with its norm on the map; its paper tests none."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,7 +8,7 @@ from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.models.presets import preset_settings
 from diffattn.models.twins import twin
 
-# Of 2 and 4 the laptop siblings would be that of 8, whose rank is 1; the studies train them.
+# Ranks 2 and 4 would have the same laptop sibling as rank 8, of rank 1. The studies train them.
 _RANKS = (8, 16, 32, 64)
 _LAMBDA_INITS = {"": None, "-lambda-0.8": 0.8, "-lambda-0.5": 0.5}
 
@@ -18,14 +18,14 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
 
     Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known; the paper prints neither ranks nor losses over them. From rank d/2,
-    64 here, on updates and their base have V1's parameters or more. Ranks and the
-    training of the scaling study are our choice; the FFN is widened to V1's parameters.
+    10B. Expected: not known; the paper prints neither ranks nor their losses. From rank d/2 = 64
+    on, the updates and their base have at least as many parameters as V1. The ranks and the
+    training of the scaling study are our choice. The FFN is widened to V1's parameter count.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
     Args:
-        constant: The end of the name, which gives λ_init.
+        constant: Ending of the recipe's name for a constant λ_init; empty for the default.
     """
     run = scaling("1.4b")
     lambda_init = _LAMBDA_INITS[constant]
@@ -36,15 +36,15 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
 
 
 def shared_diff_map_norm() -> RunPlan:
-    """Shared DIFF at 1.4B and 10B tokens with its one norm read as one of the map of differences.
+    """Shared DIFF at 1.4B and 10B tokens, with its norm on the difference of the maps.
 
-    Its rows are normalised in place of the heads' outputs. That runs on the reference, which holds
-    the maps: by ``diffattn plan``, an H200 has room for 2 sequences at a time.
+    Rows of that map are normalised in place of the heads' outputs. Only the reference backend runs
+    it, as it holds the maps: by ``diffattn plan``, an H200 has room for 2 sequences at a time.
 
     Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
     data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known; the paper says that the norm acts on attention scores, which the type
-    ``shared_diff`` reads as the heads' outputs, and prints no loss that tells.
+    10B. Expected: not known. The paper says that the norm acts on attention scores; the type
+    ``shared_diff`` takes them for the heads' outputs. The paper's losses do not decide it.
 
     Source: arXiv:2501.17900, Shared DIFF attention (the norm).
     """

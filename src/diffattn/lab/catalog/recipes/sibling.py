@@ -1,4 +1,4 @@
-"""Small siblings of large experiments: the same kind of model and schedule, minutes on a laptop."""
+"""Small siblings of large experiments, for minutes on a laptop: same kind of model and schedule."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,21 +9,21 @@ from diffattn.models.config.settings import ModelSettings
 
 _HIDDEN_SHARE = 16
 _SHARE = 8
-"""Divisors: of the hidden size; and of head width, rank and layers."""
+"""Divisors: the first of hidden size and FFN; the second of head width, rank and layers."""
 
 
 def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
-    """A model of 0.4M to 7M parameters in place of the named one, 300 steps of 1,024 tokens.
+    """A model of 0.4M to 7M parameters in place of a large one, 300 steps of 1,024 tokens.
 
-    Hidden size and FFN are a sixteenth, head width, rank and layers are an eighth, so that siblings
-    of matched models match but for norms, λ and rounding: to 0.5 %. Kept are attention type,
-    norms, λ, rotary θ, up-sampling, β₂, weight decay and how far the learning rate falls; the rest
-    is that of the recipe ``laptop``, peak rate included.
+    Hidden size and FFN are a sixteenth; head width, rank and layers are an eighth. Siblings of
+    matched models match to 0.5 %: norms, λ and rounding differ. Attention type, norms, λ, rotary
+    θ, up-sampling, Adam's β, weight decay and the ratio of last to peak learning rate are kept.
+    The other settings are chosen for a laptop; the peak rate is that of the recipe ``laptop``.
 
-    Command: ``diffattn train NAME-laptop --out FOLDER``, of a later stage with ``--init-from`` the
-    sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
-    Expected: that the same code runs; sizes and tokens lie far below the papers', so no difference
-    between siblings supports or refutes theirs.
+    Command: ``diffattn train NAME-laptop --out FOLDER``. A later stage needs ``--init-from`` with
+    the sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
+    Expected: the same code runs. Sizes and tokens lie far below the papers', so that a difference
+    between siblings neither supports nor refutes the papers' differences.
 
     Source: arXiv:2410.05258v2 for the kept settings.
     """
@@ -56,7 +56,7 @@ def _small_model(large: ModelSettings, seq_len: int) -> ModelSettings:
     facts = large.attention
     hidden_size = large.hidden_size // _HIDDEN_SHARE
     head_dim = large.head_dim // _SHARE
-    # The large model's heads fill this share of its hidden size.
+    # Width of all heads over hidden size, which the sibling keeps.
     share = large.num_heads * large.head_dim / large.hidden_size
     return ModelSettings(
         **large.settings()

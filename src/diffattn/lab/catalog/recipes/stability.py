@@ -11,7 +11,7 @@ def smoke() -> StudyPlan:
     """Tiny models at two rates, 40 steps: checks that everything runs.
 
     Command: ``diffattn reproduce stability --scale smoke``. Hardware: 2 CPU cores. Duration: under
-    a minute. Expected: at the larger rate, which is absurd, losses that rise.
+    a minute. Expected: losses rise at the larger rate, which is far too large on purpose.
     """
     run = _run("stability-smoke", num_steps=40)
     model = replace(
@@ -35,8 +35,8 @@ def laptop() -> StudyPlan:
     """The study's models at the usual and at its largest rate, 100 steps, 2 seeds.
 
     Command: ``diffattn reproduce stability``. Hardware: 2 CPU cores. Duration: about 7 minutes,
-    reckoned from runs of the study. Expected: *uninformative*, as 100 steps are too few for a model
-    to gain from its context; no loss spike.
+    estimated from runs of the study. Expected: *uninformative*, as 100 steps are too few for a
+    model to gain from its context; no loss spike.
     """
     run = _run("stability-laptop", num_steps=100)
     return StudyPlan(run=run, seeds=(0, 1), settings={"learning_rates": (3e-3, 1.2e-2)})
@@ -45,14 +45,13 @@ def laptop() -> StudyPlan:
 def study() -> StudyPlan:
     """500 steps at 1, 1.4, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
 
-    In an earlier study of 200 steps, no model gained from its context. Models without head norm
-    ended above no attention from 4 times the usual rate on, without diverging. Three seeds show
-    hardly any difference after Holm's adjustment.
+    In an earlier study of 200 steps, no model gained from its context. At 4 times the usual rate
+    and above, models without head norm ended with a higher loss than no attention, but did not
+    diverge. Three seeds show hardly any difference after Holm's adjustment.
 
     Command: ``diffattn reproduce stability --scale study``. Hardware: 2 CPU cores. Duration: four
-    and a half hours of processor time, reckoned from 140 runs of 200 steps. Expected: the
-    committed records; four DIFF heads are fewer than the papers', and their reports of spikes
-    are of models of 7B parameters.
+    and a half hours of processor time, estimated from 140 runs of 200 steps. Expected: the
+    committed records. The papers have more DIFF heads and report spikes of models of 7B parameters.
     """
     run = _run("stability-study", num_steps=500)
     rates = (3e-3, 4.2e-3, 6e-3, 1.2e-2)
@@ -74,10 +73,10 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
             evaluate_every=num_steps,
             evaluation_tokens=8_192,
         ),
-        # A hundredth: every run reads all of it at its end.
+        # Small, because every run reads the whole validation split at its end.
         data=replace(base.data, vocab_size=1_024, validation_fraction=0.01),
     )
 
 
 STABILITY: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
-"""Scale to the settings of its study."""
+"""Scale -> recipe of the study."""

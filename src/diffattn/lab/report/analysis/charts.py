@@ -53,7 +53,7 @@ _LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
     ("maps", "correlation of heads' maps", _PAIRS, partial(acting_value, name="map_correlation")),
     ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", itemgetter("cka")),
 )
-"""Key, title, explanation, and the value of a layer."""
+"""Key, title, explanation, and a function that reads the value from a layer's record."""
 _HEAD_MAPS = {
     "sink_share": "sink share",
     "entropy": "entropy of |A|",
@@ -66,7 +66,7 @@ def _colors(result: AnalysisResult) -> dict[str, str]:
 
 
 def layer_charts(result: AnalysisResult) -> list[Chart]:
-    """Draw a line per model over the layers, for every quantity that some model has."""
+    """Draw each quantity over the layers, one line per model that has it."""
     return [
         chart
         for key, title, words, read in _LAYER_CHARTS
@@ -122,7 +122,7 @@ def _chart(
 
 
 def distance_charts(result: AnalysisResult) -> list[Chart]:
-    """Draw where attention goes by distance, and where the second map cancels."""
+    """Draw the mass of attention by distance, and the share that the second map cancels."""
     names = ["first", *_range_names(result.settings["distances"])]
     masses = {label_of(a): _by_distance(a, ("absolute", "map_1")) for a in result.models}
     shares = {label_of(a): _by_distance(a, ("cancelled_share",)) for a in result.models}
@@ -157,7 +157,7 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
 
 
 def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
-    """Draw layers by heads, of one model."""
+    """Draw heat maps of one model: layers by heads. ``index``: the model's number on the page."""
     label = label_of(analysis)
     charts = []
     for name, title in _HEAD_MAPS.items():
@@ -241,7 +241,7 @@ def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
 
 
 def _by_distance(analysis: ModelAnalysis, kinds: Sequence[str]) -> list[float | None]:
-    """Mean over layers of the first of ``kinds`` that the model has; the first key first."""
+    """Mean over layers, for the first of ``kinds`` that is recorded; first token, then ranges."""
     for kind in kinds:
         layers = [
             layer["by_distance"][kind]

@@ -23,7 +23,7 @@ _PLACES = ("layer", "map", "head", "channel", "text", "query", "key", "position"
 
 
 def mean_over_heads(layer: Any, name: str) -> float | None:
-    """Mean of one quantity over the heads where it is known."""
+    """Mean of one quantity over the heads that have it; ``None`` if no head has it."""
     known = [x for x in layer["heads"].get(name, ()) if x is not None]
     return fmean(known) if known else None
 
@@ -31,13 +31,13 @@ def mean_over_heads(layer: Any, name: str) -> float | None:
 def layer_values(
     analysis: ModelAnalysis, read: Callable[[Any], float | None]
 ) -> list[tuple[float, float]]:
-    """Layers and one number of each, where known."""
+    """Pairs of a layer's index and its number; layers without the number are left out."""
     values = [(float(i), read(layer)) for i, layer in enumerate(analysis.attention)]
     return [(i, value) for i, value in values if value is not None]
 
 
 def acting_value(layer: Any, name: str) -> float | None:
-    """``map_cosine`` or ``map_correlation`` of the map that acts: signed, or the only one."""
+    """``map_cosine`` or ``map_correlation`` of the signed map, or of softmax's single map."""
     values: dict[str, float | None] = layer[name]
     return values.get("signed", values.get("map_1"))
 
@@ -112,7 +112,7 @@ def lambda_rows(result: AnalysisResult) -> list[dict[str, str]]:
 
 
 def summary_table(result: AnalysisResult) -> Table:
-    """The summary of every model, and the uniform map beside them."""
+    """The summary of all models, with a row for a uniform map."""
     rows = summary_rows(result)
     uniform = next((a.uniform for a in result.models if a.uniform), None)
     if uniform is not None:
@@ -123,7 +123,7 @@ def summary_table(result: AnalysisResult) -> Table:
 
 
 def heads_table(analysis: ModelAnalysis) -> Table:
-    """Every head."""
+    """One row per head."""
     names = list(dict.fromkeys(name for layer in analysis.attention for name in layer["heads"]))
     rows = [
         [f"{index} / {head}", *(_short(layer["heads"][name][head]) for name in names)]
@@ -226,7 +226,7 @@ def _numbers(values: Sequence[float]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Three digits after the point, or one from 100 on."""
+    """A number with three decimals, or with one decimal from 100 on."""
     is_large = isinstance(value, int | float) and abs(value) >= 100
     return number(value, 1 if is_large else 3)
 

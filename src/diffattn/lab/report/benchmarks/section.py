@@ -29,7 +29,7 @@ _READING = (
 
 
 def bench_section(results: Sequence[BenchResult]) -> list[Section]:
-    """Show all records in one section; none without records."""
+    """Show all records in one section; empty without records."""
     if not results:
         return []
     content: list[Element] = [Text(_READING)]
@@ -47,7 +47,7 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
 
 
 def _charts(cases: Sequence[BenchCase], prefix: str) -> list[Chart]:
-    """Draw a chart per head shape, dtype and pass that was measured at several lengths."""
+    """Draw a chart for each head shape, dtype and pass that was measured at several lengths."""
     groups: dict[tuple[Any, ...], list[BenchCase]] = {}
     for case in cases:
         axis = _axis(case)
@@ -81,7 +81,7 @@ def _chart(cases: Sequence[BenchCase], element_id: str) -> Chart:
 
 
 def _traces(cases: Sequence[BenchCase], axis: str) -> list[dict[str, Any]]:
-    """Draw a line per contender that ran at several lengths; one technique has one colour."""
+    """Draw a line per contender that ran at several lengths; colours show the technique."""
     lengths = Counter((row.role, row.contender) for c in cases for row in c.rows if row.ratio_t)
     colors, by_technique = cycle(PALETTE), {"": "#4d4d4d"}
     traces = []

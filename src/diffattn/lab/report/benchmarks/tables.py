@@ -1,10 +1,9 @@
-"""Benchmark records in words and in Markdown; T and TC always stand together.
+"""Benchmark records as tables and in Markdown. T and TC are always shown together.
 
-``python -m diffattn.lab.report.benchmarks.tables FILE`` regenerates every table of a Markdown file
-that
-stands between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. Keys are ``suite``,
-``dtype``, ``mode`` and those of the shapes; values may be several, separated by commas. Records are
-named from the folder where the command is called.
+``python -m diffattn.lab.report.benchmarks.tables FILE`` regenerates all tables of a Markdown file
+between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. RECORD is a path from the
+working directory. Keys are ``suite``, ``dtype``, ``mode`` and entries of the shape. Several values
+are separated by commas.
 """
 
 import re
@@ -44,7 +43,7 @@ _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, fold
 
 
 def contender_rows(case: BenchCase) -> list[dict[str, str]]:
-    """One row per contender that was timed, for a narrow screen; the record holds all numbers."""
+    """One row per timed contender, for a narrow screen. The record holds all numbers."""
     on_gpu = any(row.host_seconds for row in case.rows)
     return [
         {
@@ -74,7 +73,7 @@ def _amount(row: BenchRow) -> dict[str, str]:
 
 
 def _error(row: BenchRow) -> str:
-    """The error against the reference as a share of what rounding explains."""
+    """The error against the reference, as a share of its budget."""
     check = row.check or {}
     if not (is_number(check.get("error")) and check.get("budget")):
         return MISSING
@@ -103,7 +102,7 @@ def operator_row(case: BenchCase) -> dict[str, str]:
 
 
 def model_row(case: BenchCase) -> dict[str, str]:
-    """One row per model case: tokens per second, and those that the paper prints."""
+    """One row per model case: tokens per second, here and in the paper."""
     shape, diff = case.shape, case.row("diff")
     over_t = diff.ratio_t if diff else None
     return {
@@ -123,7 +122,7 @@ def model_row(case: BenchCase) -> dict[str, str]:
 
 
 def generation_row(case: BenchCase) -> dict[str, str]:
-    """One row per generation case: time of a prefill or of a step."""
+    """One row per generation case: time of a prefill or of a decoding step."""
     shape = case.shape
     caches = (case.row(name) for name in ("softmax_sdpa", "diff", "diff_v2"))
     sizes = (mebibytes(row.cache_bytes if row else None) for row in caches)
@@ -174,7 +173,7 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     """Write the tables of a record as Markdown.
 
     Args:
-        chosen: Keys and their comma-separated values, as in the marks. Default: everything.
+        chosen: Key -> comma-separated values, as in the marks above. Default: all cases.
 
     Raises:
         ConfigError: The choice leaves no case.
@@ -200,7 +199,7 @@ def replace_tables(text: str, root: Path) -> str:
 
 
 def _same_technique(case: BenchCase, best: BenchRow | None) -> BenchRow | None:
-    """TC of the fastest DIFF contender; else the fastest TC there is."""
+    """The TC with the backend of the fastest DIFF contender; else the fastest TC."""
     timed = [row for row in case.rows if row.role == "TC" and row.seconds]
     same = (row for row in timed if best and row.backend == best.backend)
     return next(same, fastest(case, "TC"))

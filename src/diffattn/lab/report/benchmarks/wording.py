@@ -1,4 +1,4 @@
-"""Words for benchmark cases: titles, times, ratios, checks and verdicts. Plain text throughout."""
+"""Plain-text words for benchmark cases: titles, times, ratios and verdicts."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from diffattn.lab.report.page.wording import MISSING, number, span
 
 
 def case_title(case: BenchCase) -> str:
-    """Shape, dtype, what was timed, and the run."""
+    """Shape, dtype, timed pass, device and run."""
     return f"{shape_text(case)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
 
 
@@ -38,7 +38,7 @@ def times(value: Spread | None, *, spread: bool = True) -> str:
 
 
 def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
-    """How many targets were met, and a sentence on each that was missed."""
+    """Sentences: how many targets were met, and one for each missed target."""
     verdicts = [(case, verdict) for case in cases for verdict in case.verdicts]
     if not verdicts:
         return ["We set no target for these shapes."]
@@ -51,7 +51,7 @@ def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
 
 
 def verdict_text(case: BenchCase) -> str:
-    """Every target of a case; misses are spelled out."""
+    """``"pass"``, ``"no target"``, or the missed targets of a case."""
     if not case.verdicts:
         return "no target"
     missed = [v for v in case.verdicts if not v.passed]

@@ -1,1 +1,1 @@
-"""The claims of the papers, each with what the committed records say about it."""
+"""The claims of the papers, each with the effect in the committed records."""

@@ -1,4 +1,4 @@
-"""The catalogue of claims, and what the records hold of each."""
+"""All claims of the papers, and their effects in the records."""
 
 from collections.abc import Sequence
 
@@ -18,5 +18,5 @@ CLAIMS = tuple(
 
 
 def measured_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[MeasuredClaim]:
-    """Read the effect of every claim. Nothing is tested here: a study tests its own questions."""
+    """Read the effect of every claim. There are no tests here: each study tests its questions."""
     return [MeasuredClaim(claim, claim.measure(records)) for claim in claims]

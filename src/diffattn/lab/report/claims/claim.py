@@ -1,4 +1,4 @@
-"""A claim of a paper, and the effect that is measured."""
+"""A claim of a paper, and its measured effect."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from diffattn.lab.report.claims.records import PLACES, ClaimRecords
 from diffattn.lab.report.page.wording import type_name
 
 NO_CONTROL = "the record holds no control"
-"""Reason why a better loss says nothing: no control could share it."""
+"""Reason why a better loss is uninformative: no control was run that could have it too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """The effect that a claim is about."""
+    """The measured effect that a claim is about."""
 
     effect: float
     low: float | None
-    """Of the interval, or of the range of all cases; ``None`` for one seed."""
+    """Lower end of the interval, or of the range of all cases; ``None`` for one seed."""
     high: float | None
     n: int
     unit: str = "seeds"
     """The noun that ``n`` counts."""
     uninformative: str = ""
-    """Why the effect says nothing about the claim; empty if it does."""
+    """Why the effect says nothing about the claim; empty if it is informative."""
     note: str = ""
     """The conditions of the measurement."""
     digits: int = 3
-    """Decimals that mean something."""
+    """Number of decimals to show."""
 
     @property
     def count(self) -> str:
-        """The number of seeds or cases."""
+        """``n`` with its noun, such as ``"3 seeds"``."""
         return f"{self.n} {self.unit.removesuffix('s') if self.n == 1 else self.unit}"
 
 
 class ClaimMeasure(NamedTuple):
-    """How a claim is measured, and where its record lies."""
+    """How a claim is measured, and the folder of its record."""
 
     commands: Commands
     record: str
@@ -52,7 +52,7 @@ class ClaimMeasure(NamedTuple):
 def study_claim(
     study: str, measure: Callable[..., Measured | None], /, **options: Any
 ) -> ClaimMeasure:
-    """What a kind of study measures, by a function of the records and these options."""
+    """A claim that a kind of study measures: ``measure(records, **options)`` reads the effect."""
     return ClaimMeasure(STUDIES[study], PLACES[study], partial(measure, **options))
 
 
@@ -85,11 +85,11 @@ def measure_row(row: Mapping[str, Any], **more: Any) -> Measured:
 
 
 def measure_nothing(why: str, unit: str = "seeds") -> Measured:
-    """The effect of a record that has none, for a reason."""
+    """A NaN effect, for a record that has no effect for the reason ``why``."""
     return Measured(effect=float("nan"), low=None, high=None, n=0, unit=unit, uninformative=why)
 
 
 def name_controls(controls: Iterable[str]) -> str:
-    """Name the controls that the model does not beat; empty if it beats all."""
+    """A sentence that names controls which the model does not beat; empty without controls."""
     names = [type_name(control) for control in controls]
     return f"not shown to do better than controls: {', '.join(names)}" if names else ""

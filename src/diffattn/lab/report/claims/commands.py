@@ -7,7 +7,7 @@ from diffattn.lab.catalog.models import BASELINE, FEW, SIDE_EFFECTS
 
 
 class Commands(NamedTuple):
-    """One command line per scale; ``None`` where there is none yet."""
+    """One command line per scale; ``None`` if the scale has no command."""
 
     laptop: str | None
     """Minutes to an hour on 2 CPU cores."""
@@ -25,13 +25,13 @@ _GPU_MODEL = (
 )
 _GPU_STEPS = "--set train.num_steps=4000 --set train.warmup_steps=400"
 _GPU_FEW_STEPS = "--set train.num_steps=1000 --set train.warmup_steps=100"
-# Peak rates fall with the root of the width: from 0.003 at 128, and from the study's 0.002 at 256.
+# Peak rates fall with the root of the width, from 0.003 at 128 and, for rows, from 0.002 at 256.
 _GPU_RATE = "--set train.learning_rate=1.06e-3 --set train.final_learning_rate=1.06e-4"
 _GPU_RATE_OF_ROWS = "--set train.learning_rate=1e-3 --set train.final_learning_rate=1e-4"
 
 
 def _study(kind: str, *gpu: str) -> Commands:
-    """A study that has a command of its own name."""
+    """Commands of a kind of study. ``gpu``: further arguments of the GPU command."""
     laptop = f"diffattn reproduce {kind}"
     study = f"{laptop} --scale study"
     return Commands(laptop, study, " ".join([f"{study} --out runs/{kind}-gpu", *gpu]))
@@ -55,7 +55,7 @@ STUDIES = {
     "stability": _study("stability", _GPU_MODEL, _GPU_FEW_STEPS, _GPU_RATE),
     "gradient-flow": _study("gradient-flow"),
 }
-"""By kind of study."""
+"""Kind of study -> its commands."""
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """The second command of an evaluation of hallucination."""
 
@@ -68,16 +68,16 @@ def evaluation(
     whole: Sequence[str] = (),
     then: str = "",
 ) -> Commands:
-    """Evaluate softmax, V1 and the controls of the study of text, all seeds together.
+    """Commands that evaluate softmax, V1 and controls of the study on text, all seeds together.
 
-    On a laptop the few models that are trained there.
+    The laptop command evaluates the few models of the laptop comparison.
 
     Args:
-        gpu_parts: Preset or protocol of the paper's sizes.
-        small: Settings for models of short contexts.
-        whole: Settings of the paper's sizes, for example where data lies.
-        then: A second command, on the evaluation folder ``{out}``.
-    """
+        gpu_parts: Preset or protocol of the GPU command, at the paper's sizes.
+        name: Ending of the evaluation folder's name.
+        small: Settings for models with short contexts.
+        whole: Settings for the paper's sizes, for example the place of data.
+        then: A second command, on the evaluation folder ``{out}``."""
     protocol = small[0].split(".")[0] if small else gpu_parts
 
     def line(
@@ -101,7 +101,7 @@ def evaluation(
 
 
 def bench(suite: str, *options: str) -> Commands:
-    """Time attention or models; a GPU's record is the one to set beside the papers'."""
+    """Commands that time attention or models. The papers' times are comparable to a GPU's."""
     words = " ".join(["diffattn bench", suite, *options])
     ways = ("--scale quick", "--device cpu", "--device cuda")
     return Commands(*(f"{words} {way}" for way in ways))

@@ -11,7 +11,7 @@ from diffattn.lab.report.claims.claim import ClaimMeasure, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
 _Ratio = tuple[float, float, float]
-"""Median over the rounds of a case, and their extremes."""
+"""Median over the rounds of a case, minimum and maximum."""
 
 
 def time_ratio(
@@ -23,15 +23,15 @@ def time_ratio(
     on_gpu: bool = True,
     **shape: Any,
 ) -> Measured | None:
-    """Measure time over that of another contender: the median over all cases, and their range.
+    """Measure time divided by another contender's: the median over all cases, and their range.
 
-    The range of a single case is that of its rounds.
+    For a single case, the range is over its rounds.
 
     Args:
-        contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; any of role DIFF if empty.
-        modes: Suites of ``diffattn bench`` and their modes, such as ``("models", "forward")``.
+        contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; if empty, any of role DIFF.
+        modes: Pairs of a suite of ``diffattn bench`` and a mode, such as ``("models", "forward")``.
         against: Another contender. Default: the Transformer by the same technique.
-        on_gpu: Whether the claim is about GPUs, so that times of a CPU say nothing about it.
+        on_gpu: Whether the claim is about GPUs. Then times of a CPU are uninformative.
         **shape: Required entries of a case's shape.
     """
     cases = [
@@ -62,7 +62,7 @@ def time_ratio(
 def _ratios(
     cases: Sequence[BenchCase], contender: str, against: str | None
 ) -> Iterator[tuple[BenchCase, _Ratio]]:
-    """The ratio of the fastest fitting contender of every case that has one."""
+    """Per case, the ratio of the fastest contender that fits. Cases without one are left out."""
     for case in cases:
         timed = [
             row
@@ -75,7 +75,7 @@ def _ratios(
             ratios = [(spread.median, spread.minimum, spread.maximum) for spread in spreads]
         else:
             base = case.row(against)
-            # Two ratios to T do not give the extremes of one to the other.
+            # Two ratios to T do not give the extremes of their quotient: use the medians.
             medians = [
                 row.ratio_t.median / base.ratio_t.median
                 for row in timed

@@ -24,20 +24,20 @@ from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
 
 _LARGEST_EXPONENT = 700.0
-"""Keeps powers finite."""
+"""Largest logarithm that is turned into a factor, so that the factor is finite."""
 
 
 class _Place(NamedTuple):
     """The part of a result that one number is about."""
 
     variant: str
-    """Of the protocol."""
+    """Variant of the protocol."""
     metric: str
     where: frozenset[tuple[str, str]]
 
 
 _Scores = Mapping[str, Mapping[_Place, float]]
-"""Numbers of a model by its label."""
+"""Label of a model -> its numbers."""
 
 
 def evaluated(
@@ -54,14 +54,14 @@ def evaluated(
     """Measure a metric of an evaluation minus the baseline's, by seed of the models.
 
     Args:
-        metric: Its name, or the start of it. Of several the mean counts, over those that all
-            compared models have.
-        kind: Its models are called ``diff-seed0`` and the like; models of one seed are paired.
-        better: On which side of 0 the paper sees the difference.
-        parts: Starts of the names of the protocol's variants. Default: all.
-        where: Required entries of the metric's place. Default: headline metrics.
-        printed: Key and value of the places that the paper prints. Others count only if the models
-            have none of these, and the note names them. Default: all places.
+        metric: Name of the metric, or the start of the names of several. Several are averaged,
+            over those that all compared models have.
+        kind: Start of the models' labels, as in ``diff-seed0``; models of one seed are paired.
+        better: On which side of 0 the difference is in the paper.
+        parts: Starts of the names of the protocol's variants. Default: all variants.
+        where: Required entries of the metric's ``where``. Default: only headline metrics.
+        printed: Key and value in ``where`` for the number that the paper prints. Other places are
+            used only if the models lack it, and the note names them. Default: all places.
     """
     scores = _read_scores(records.evaluations, protocol, metric, parts, where)
     floor = records.floors.get((protocol, kind), "")
@@ -71,10 +71,10 @@ def evaluated(
 def evaluated_ratio(
     records: ClaimRecords, protocol: str, metric: str, kind: str
 ) -> Measured | None:
-    """Measure the geometric mean of a headline metric over the baseline's, by seed.
+    """Measure the geometric mean of a metric's ratio to the baseline, by seed.
 
-    The paper sees it below 1. Arguments are those of :func:`evaluated`; the metric is positive.
-    """
+    In the paper it is below 1. Arguments as in :func:`evaluated`. Only headline metrics above 0
+    count."""
     logarithms = {
         label: {place: math.log(value) for place, value in values.items() if value > 0}
         for label, values in _read_scores(records.evaluations, protocol, metric, (), None).items()
@@ -82,11 +82,11 @@ def evaluated_ratio(
     measured = _compare(logarithms, kind, sign=-1)
     if measured is None:
         return None
-    powers = {name: _power(getattr(measured, name)) for name in ("effect", "low", "high")}
+    powers = {name: _exponential(getattr(measured, name)) for name in ("effect", "low", "high")}
     return replace(measured, **powers)
 
 
-def _power(exponent: float | None) -> Any:
+def _exponential(exponent: float | None) -> Any:
     return None if exponent is None else math.exp(min(exponent, _LARGEST_EXPONENT))
 
 
@@ -156,19 +156,19 @@ def _pair_by_seed(
 
 
 def _shared_places(sides: Sequence[Mapping[_Place, float]]) -> set[_Place]:
-    """The questions that every model was asked: a mean over others has another meaning."""
+    """The numbers that all models have: only means over the same numbers are comparable."""
     return set.intersection(*map(set, sides)) if sides else set()
 
 
 def _differences(scores: _Scores, kind: str, baseline: str) -> list[float]:
-    """Mean score minus the baseline's, seed by seed, over the questions that all were asked."""
+    """Mean score minus the baseline's, seed by seed, over the numbers that all models have."""
     pairs = _pair_by_seed(scores, kind, baseline)
     places = _shared_places([side for pair in pairs for side in pair])
     return [fmean(a[place] - b[place] for place in places) for a, b in pairs if places]
 
 
 def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int) -> str:
-    """Why a lead is uninformative: no control, or controls that it is not shown to exceed."""
+    """Why a lead is uninformative: no control, or controls that it does not reliably exceed."""
     if sign * fmean(differences) <= 0:
         return ""
     lows = {

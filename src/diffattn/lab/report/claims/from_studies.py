@@ -22,9 +22,9 @@ _OLDER_RECORD = "counted before it was asked at which rates both models use thei
 
 
 def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:
-    """Measure steps until a task is learned minus the baseline's: the median by seed.
+    """Measure steps until a task is learned, minus the baseline's: the median over seeds.
 
-    A lead has a reservation if the interval of a control minus the model does not lie above 0.
+    A lead has a reservation if the interval of "control minus model" does not lie above 0.
     """
     tasks = records.studies.get("recall", {"tasks": {}})["tasks"]
     entry = tasks.get(task, {"differences": ()})
@@ -45,8 +45,8 @@ def stability_difference(
 ) -> Measured | None:
     """Measure a quantity of the stability study minus the baseline's, by seed.
 
-    It is the mean over the learning rates at which both models are shown to attend. The record
-    says whether it is informative.
+    It is a mean over the learning rates at which the study compares the two models. The record says
+    whether the mean is informative.
     """
     key = (kind, baseline, metric, None)
     for row in records.studies.get("stability", {"differences": ()})["differences"]:
@@ -58,10 +58,10 @@ def stability_difference(
 
 
 def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
-    """Measure the largest factor by which a statement of the study is missed, from 1 up.
+    """Measure the factor, 1 or more, by which a judgement of the study misses equality.
 
     Args:
-        judgement: ``id`` of one of its statements.
+        judgement: ``id`` of a judgement in the record.
     """
     for row in records.studies.get("gradient-flow", {"judgements": ()})["judgements"]:
         if row["id"] == judgement:
@@ -74,9 +74,9 @@ def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
 def scaling_ratio(
     records: ClaimRecords, axis: Literal["parameters", "tokens"], kind: str
 ) -> Measured | None:
-    """Measure parameters or tokens over those of the baseline at equal loss, by fits.
+    """Measure parameters or tokens, divided by the baseline's at equal loss, from fits.
 
-    A saving counts only if the control whose second map sees nothing is shown to need more.
+    A saving counts only if the control with a uniform second map reliably needs more.
     """
     study = records.studies.get("scaling")
     if study is None:
@@ -128,7 +128,7 @@ STUDY_MEASURES = {
     "recall-sooner": study_claim("recall", recall_steps, task="noisy_recall", kind="diff"),
     "v2-gradient-spikes": _spike_claim(metric="gradient_spike_share"),
     "v2-loss-spikes": _spike_claim(metric="loss_spike_share"),
-    # At small width alone the factor is 13, because of the head norm: values are small there.
+    # At the small width the factor is 13: values are small there, and the head norm enlarges them.
     "gradients": _gradient_claim(judgement="level-large-values"),
     "gradients-constant": _gradient_claim(judgement="drift-width"),
     "updates": _gradient_claim(judgement="updates"),

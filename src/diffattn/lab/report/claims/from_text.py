@@ -19,7 +19,7 @@ from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.stats.intervals import mean_interval
 
 _BARE = "diff_no_norm"
-"""V1 without its other changes to the Transformer."""
+"""Name of V1 without head norm."""
 _UNINFORMATIVE = "Uninformative about attention types: "
 _Study = Literal["text", "ablations", "rank"]
 
@@ -35,7 +35,7 @@ def loss_difference(
     """Measure the validation loss of a variant minus that of another, each at its chosen rate.
 
     Args:
-        part: Tokens that count, for example ``"repeated_bigram"``. Default: all.
+        part: Part of the tokens, for example ``"repeated_bigram"``. Default: all tokens.
     """
     results = records.studies.get(study)
     if results is None:
@@ -46,7 +46,7 @@ def loss_difference(
     if row is None:
         return None
     why = _explain(results, variant, baseline, part, row)
-    # Rates were chosen if they were swept, or differ because another study swept them.
+    # Rates were chosen by this study's sweep; or they differ, as another study's sweep chose them.
     groups = (entry["at"]["best"] for entry in results["variants"].values())
     rates = {group.get("learning_rate") for group in groups}
     chosen = bool(results["rates"]["variants"]) or len(rates) > 1
@@ -58,9 +58,9 @@ def loss_difference(
 def _difference(
     results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
 ) -> Mapping[str, Any] | None:
-    """The recorded difference; at a common rate that was the chosen one of both, that at it.
+    """The recorded difference. Without runs at the common rate, the chosen rates are used.
 
-    The study compares ranks with one of them only. Other pairs are compared here.
+    A rank study records differences to one rank only. Other pairs are computed here.
     """
     pair, metric = (variant, baseline), part or "validation_loss"
     rows = {
@@ -85,13 +85,13 @@ def _explain(
     part: str | None,
     row: Mapping[str, Any],
 ) -> str:
-    """Why a difference is uninformative; empty if it is not.
+    """Why a difference is uninformative; empty if it is informative.
 
-    - The study says so.
-    - One side copies from the context and the other does not yet.
-    - The lead is not there at the common learning rate.
-    - A control gains as much, at the chosen rates or at the common one.
-    - V2 gains as much without its difference, or V1 gains nothing without its head norm.
+    - The study's verdict is "uninformative".
+    - One side or both have not passed the induction phase, but some variant has.
+    - The lead is not reliable at the common learning rate.
+    - No control was run, or the type does not lead a control at the chosen or the common rate.
+    - V1 has no reliable lead without its head norm.
     """
     variants = results["variants"]
     if not results["verdict"]["informative"]:
@@ -128,7 +128,7 @@ def _leads(
 ) -> bool:
     """Whether the whole interval lies below 0.
 
-    Before the induction phase of one of the two, nothing is shown.
+    It does not count if the two are not compared, see :func:`explain_gap`.
     """
     row = _difference(results, variant, baseline, part, at)
     if row is None or explain_gap(results["variants"], variant, baseline, row["at"]):

@@ -1,4 +1,4 @@
-"""The records that claims are read from; every one of them may be missing."""
+"""The records that claims are read from. Each of them may be missing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,22 +27,22 @@ PLACES = {
     "scaling": "published/scaling",
     "gradient-flow": "published/gradient_flow",
 }
-"""Folders of the committed studies by their kinds."""
+"""Kind of study -> folder of the committed study."""
 EVALUATIONS = "published/evaluations"
-"""Folders of ``diffattn evaluate``; models are called ``diff-seed0`` and the like."""
+"""Folder of evaluation folders. Their models have labels such as ``diff-seed0``."""
 BENCHMARKS = "benchmarks/results"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimRecords:
-    """All measurements; empty where there are none."""
+    """The contents of all records."""
 
     studies: Mapping[str, Any] = field(default_factory=dict)
-    """Kind of study to its ``results.json``."""
+    """Kind of study -> its ``results.json``."""
     evaluations: tuple[EvalResult, ...] = ()
     floors: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Protocol and kind of model to why its scores are uninformative: it and the baseline guess,
-    or both have everything right."""
+    """Protocol and kind of model -> why its scores are uninformative, for example because it and
+    the baseline guess, or have everything right."""
     benchmarks: tuple[BenchResult, ...] = ()
 
 
@@ -52,10 +52,10 @@ class RecordFolders:
 
     root: Path | None = None
     studies: dict[str, Path] = field(default_factory=dict)
-    """One folder per kind."""
+    """Kind of study -> its folder."""
     evaluations: list[Path] = field(default_factory=list)
     benchmarks: list[Path] = field(default_factory=list)
-    """Files."""
+    """Files of ``diffattn bench``."""
     records: ClaimRecords = field(default_factory=ClaimRecords)
     gaps: list[str] = field(default_factory=list)
     """A sentence for each record that was left out."""
@@ -68,7 +68,7 @@ class RecordFolders:
 
     @property
     def places(self) -> dict[str, str]:
-        """The folder of a committed record to where it lies here."""
+        """Folder of a committed record -> its place on this page."""
         places = {PLACES[kind]: self.name(path) for kind, path in self.studies.items()}
         for place, paths in ((EVALUATIONS, self.evaluations), (BENCHMARKS, self.benchmarks)):
             if paths:
@@ -77,7 +77,7 @@ class RecordFolders:
 
 
 def committed_folders(root: Path) -> list[Path]:
-    """Every finished record of a checkout."""
+    """All folders of finished records of a checkout."""
     studies = [root / place for place in PLACES.values()]
     markers = sorted((root / EVALUATIONS).glob(f"*/{EVALUATION_MARKER}"))
     benchmarks = [root / BENCHMARKS] if (root / BENCHMARKS).is_dir() else []
@@ -89,7 +89,7 @@ def read_claim_records(root: Path) -> ClaimRecords:
     """Read the records of a checkout; missing ones are left out.
 
     Raises:
-        CheckpointError: A record is damaged or foreign, or does not go with the others.
+        CheckpointError: A record is damaged or foreign, or does not fit the others.
     """
     folders = read_folders(committed_folders(root), root)
     if folders.gaps:
@@ -100,12 +100,12 @@ def read_claim_records(root: Path) -> ClaimRecords:
 
 
 def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolders:
-    """Read every folder. Those that are damaged, foreign or do not fit are named and left out.
+    """Read all folders. ``gaps`` names left-out folders: damaged, foreign or misfits.
 
     Args:
         paths: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
             ``diffattn bench`` or folders of them.
-        root: Paths are named from here. Default: as they are.
+        root: Names of paths are relative to this folder. Default: as they are given.
     """
     folders = RecordFolders(root=root)
     studies: dict[str, Any] = {}
@@ -164,7 +164,7 @@ def _read_evaluations(folder: Path) -> list[EvalResult]:
 
 
 def _read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
-    """Scores that the comparison over seeds calls uninformative, with its reasons."""
+    """Protocol and kind of model -> why the comparison over seeds is uninformative."""
     if not (folder / "comparison.json").exists():
         return {}
     protocols = {result.variant: result.protocol for result in results}
@@ -177,9 +177,9 @@ def _read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str,
 
 
 def _select_comparable(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:
-    """Keep results of one protocol version and the same questions, one of each model.
+    """Keep results of the newest protocol version and of the same items, one of each model.
 
-    Others can be neither compared nor averaged. ``gaps`` gets a sentence for each.
+    Other results cannot be compared or averaged. ``gaps`` gets a sentence for each.
     """
     newest: dict[str, int] = {}
     for result in results:
@@ -187,7 +187,7 @@ def _select_comparable(results: Sequence[EvalResult], gaps: list[str]) -> Iterab
     first: dict[str, EvalResult] = {}
     weights_of: dict[tuple[str, Any], Any] = {}
     taken: set[tuple[str, Any]] = set()
-    # All questions come before a few.
+    # Results over all items come first, so that a selection of items is left out.
     for result in sorted(results, key=lambda result: bool(result.selection)):
         label, weights = result.model.get("label"), result.model.get("weights")
         known = weights_of.get((result.protocol, label), weights)

@@ -24,7 +24,7 @@ HEADERS = (
 
 
 def committed_claims() -> Path | None:
-    """The checkout that runs; ``None`` for an installed package, which carries no records."""
+    """Root of this checkout; ``None`` for an installed package, which has no records."""
     root = Path(__file__).parents[5]
     return root if (root / "published").is_dir() else None
 
@@ -34,13 +34,13 @@ def table_of_claims(
     measured: Sequence[MeasuredClaim],
     places: Mapping[str, str] | None = MappingProxyType({}),
 ) -> Table:
-    """Show one row per claim: the statement, the effect, what speaks against it, and the record.
+    """Show one row per claim: the statement, the effect, a reservation, and the record.
 
     Args:
-        places: Folder of a committed record to where it lies, if not as committed. Without, there
-            is no column of records.
+        places: Folder of a committed record -> its folder here, where that differs. ``None``: show
+            no column of records.
     """
-    columns = len(HEADERS) - (places is None)  # the last one names records
+    columns = len(HEADERS) - (places is None)  # the last column names records
     rows = [_cells(row, places or {})[:columns] for row in measured]
     return table(caption, HEADERS[:columns], rows)
 
@@ -54,7 +54,7 @@ def claims_table(root: Path) -> Table:
 
 
 def published_values() -> dict[str, str]:
-    """The results that the papers print, by protocol, with their sources."""
+    """Protocol -> sentences with the results that the papers print, and their sources."""
     sentences: dict[str, list[str]] = {}
     for claim in CLAIMS:
         if claim.protocol:
@@ -65,7 +65,7 @@ def published_values() -> dict[str, str]:
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     """Measure the claims that these results are about; ``None`` if there is no such claim.
 
-    Models count by seed: ``softmax-seed0`` and ``diff-seed0`` are a pair.
+    Models are paired by the seed in their labels, as ``softmax-seed0`` and ``diff-seed0``.
     """
     protocols = {result.protocol.removesuffix("_judge") for result in results}
     claims = [claim for claim in CLAIMS if claim.protocol in protocols]
@@ -91,7 +91,7 @@ def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
 
 
 def _cells(row: MeasuredClaim, places: Mapping[str, str]) -> list[Cell | str]:
-    """In the order of the headers."""
+    """The cells of a claim, in the order of :data:`HEADERS`."""
     claim, measured = row.claim, row.measured
     effect = ends = count = MISSING
     note, reservation = "", row.missing

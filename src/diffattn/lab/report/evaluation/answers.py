@@ -8,16 +8,16 @@ from typing import Any
 from diffattn.lab.report.page.render import template_text, write_page
 
 GENERATOR = "diffattn compare"
-"""The command that the page names as its maker."""
+"""Name of the command that made the page, as the page states it."""
 Row = Mapping[str, Any]
 MOST_BYTES = 6_000_000
-"""Of all items of a page together, as JSON."""
+"""Most bytes of all items of a page together, as JSON."""
 _MOST_ITEMS = 5_000
-"""Per protocol."""
+"""Most items per variant."""
 _TEXT = 2_000
-"""Characters of one text."""
+"""Most characters of one text."""
 _NUMBERS = 300
-"""Characters of a list or the like."""
+"""Most characters of a value that is not text, such as a list."""
 _NOT_FIELDS = ("id", "cluster", "scores", "weights", "prompt", "error", "row")
 
 
@@ -26,7 +26,7 @@ def write_answers(
 ) -> Path:
     """Write the page: one HTML file that needs no network.
 
-    ``rows`` are those of ``items.jsonl``, by variant and model; failed ones too.
+    ``rows``: variant -> label of a model -> rows of ``items.jsonl``, with those that failed.
     """
     return write_page(
         out,
@@ -44,9 +44,9 @@ def answers_data(
     labels: Sequence[str],
     most_bytes: int = MOST_BYTES,
 ) -> list[dict[str, Any]]:
-    """Arrange one entry per variant: its scores, its items, and the number left out for size.
+    """Arrange one entry per variant: its scores, its items, and a sentence on items left out.
 
-    Items in which the scores of the models differ come first. Every variant has an equal share of
+    Items whose scores differ between models come first. Every variant has an equal share of
     ``most_bytes``.
     """
     share = most_bytes // max(1, len(rows))
@@ -90,7 +90,7 @@ def _part(
 
 
 def _item(name: str, sides: Mapping[str, Row]) -> dict[str, Any]:
-    """Arrange one item: fields that all models share stand once, the rest by model."""
+    """Arrange one item: a field with equal values in all models is shown once, others by model."""
     names = dict.fromkeys(key for row in sides.values() for key in row if key not in _NOT_FIELDS)
     shared = {}
     for key in names:
@@ -126,7 +126,7 @@ def _differs(sides: Iterable[Row]) -> bool:
 
 
 def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the start and the end, and count the characters between them."""
+    """Take the start and the end of a prompt, and the number of characters between them."""
     begins, ends = (_text(prompt.get(key) or "") for key in ("begins", "ends"))
     count = prompt.get("characters")
     between = count - len(begins) - len(ends) if isinstance(count, int) else 0
@@ -134,7 +134,7 @@ def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Write a value as text, and say how much of a long one is cut."""
+    """Write a value as text. A long text is cut, and the number of cut characters is added."""
     is_text = isinstance(value, str)
     text = value if is_text else json.dumps(value, ensure_ascii=False)
     most = _TEXT if is_text else _NUMBERS

@@ -1,4 +1,4 @@
-"""Charts of one protocol: a line over one number, a heat map over two, per model."""
+"""Charts of one protocol: lines over one number, or heat maps over two numbers."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -19,19 +19,19 @@ from diffattn.lab.report.page.wording import number
 
 
 class _Facet(NamedTuple):
-    """The values of one metric that differ in numbers alone, such as a length or a depth."""
+    """The values of one metric whose ``where`` differs only in numbers, such as a length."""
 
     element_id: str
     title: str
-    """Name of the metric and the words that all its values share."""
+    """Name of the metric, and the words that all its values share in ``where``."""
     unit: str
     axes: list[str]
-    """Names of the numbers that vary."""
+    """Names of the numbers in ``where`` that vary."""
     metrics: dict[str, list[Metric]]
-    """By label of the model."""
+    """Label of a model -> its values of the metric."""
 
     def values_of(self, axis: str) -> list[float]:
-        """Every value of one varying number, in order."""
+        """All values of one varying number, in order."""
         return sorted({m.where[axis] for metrics in self.metrics.values() for m in metrics})
 
 

@@ -33,11 +33,11 @@ BEGINNINGS = {
     "json": '{\n  "results": [',
     "lm-eval": '{\n  "results": {',
 }
-"""How every file begins, by format."""
+"""Format -> beginning of its files, by which a file of ours is known."""
 
 
 def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Write every metric and every difference, one line each, numbers in full."""
+    """Write all metrics and differences, one line each, with all digits."""
     out = io.StringIO()
     writer = csv.DictWriter(out, _COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -63,7 +63,7 @@ def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) 
 
 
 def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Write headline metrics and differences as two LaTeX tables, without any package."""
+    """Write headline metrics and differences as two LaTeX tables that need no package."""
     lines: list[str] = []
     for rows in _tables(results, comparison):
         lines += [rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}", r"\hline"]
@@ -77,8 +77,8 @@ def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
     """Arrange results of one model as lm-evaluation-harness writes its ``results_*.json``.
 
     Tasks of ``lm_tasks`` have the names and metrics of the harness. Headline metrics of other
-    protocols stand under ``VARIANT`` or ``VARIANT/WHERE``. Only ``lm_tasks`` has standard errors,
-    of shares of independent items; others are ``"N/A"``, as in the harness.
+    protocols are named ``VARIANT`` or ``VARIANT/WHERE``. Only shares of independent items in
+    ``lm_tasks`` have standard errors. All others are ``"N/A"``, as in the harness.
     """
     model = results[0].model
     parts: dict[str, Any] = {name: {} for name in (*_HARNESS_PARTS, "higher_is_better")}

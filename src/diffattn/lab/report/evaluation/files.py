@@ -1,4 +1,4 @@
-"""Read an evaluation folder: the results of every model, and what is missing."""
+"""Read an evaluation folder: the results of all models, and sentences on missing ones."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class EvaluationFolder:
     """An evaluation folder in memory."""
 
     results: dict[str, list[EvalResult]]
-    """By variant; one result per model that has finished it."""
+    """Variant -> results, one per model that has finished it."""
     records: list[RunRecord]
     comparison: Comparison | None
     gaps: tuple[str, ...]
@@ -31,7 +31,7 @@ def is_evaluation_folder(folder: Path) -> bool:
 
 
 def read_evaluation(folder: Path) -> EvaluationFolder:
-    """Read an evaluation folder; what is missing, damaged or of another version stands in ``gaps``.
+    """Read an evaluation folder. ``gaps`` names what is missing, damaged or of another version.
 
     Raises:
         CheckpointError: ``evaluation.json`` is missing or damaged, or there is no result that can
@@ -50,7 +50,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
                 continue
             try:
                 result, record = _read_part(part, label, variant), RunRecord.read(part)
-            except CheckpointError as error:  # a damaged record takes no other down
+            except CheckpointError as error:  # the other records can still be shown
                 damaged.append(error)
                 gaps.append(f"{label} is left out of {variant}: {error}")
                 continue
@@ -70,7 +70,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
         except CheckpointError as error:
             gaps.append(f"The comparison is left out: {error}")
     absent = tuple(gaps)
-    if comparison:  # what has no result is not named a second time
+    if comparison:  # missing results are named above
         gaps += [sentence for sentence in comparison.skipped if not sentence.endswith(absent)]
         gaps += comparison.notes
     elif len(marker["models"]) > 1 and not (folder / "comparison.json").exists():

@@ -23,7 +23,7 @@ from diffattn.lab.report.page.tables import Cell, Table, record_table, run_cell,
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
 _MANY = 6
-"""Models up to which the title names them."""
+"""The title names at most so many models."""
 _BETTER = {True: "higher", False: "lower", None: MISSING}
 _CLAIMS = (
     "Effects over seeds of the models, with 95 % intervals; none is tested. These models are not "
@@ -111,7 +111,7 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
                 for label in labels
             ]
             better = _BETTER[next(iter(metrics.values())).higher_is_better]
-            # A model with failed items answered fewer.
+            # n differs between models if items failed.
             counts = dict.fromkeys(metrics[label].n for label in labels if label in metrics)
             rows.append([variant, name, *values, better, " / ".join(map(count, counts))])
     headers = ["Protocol", "Metric", *labels, "Better", "n"]

@@ -34,7 +34,7 @@ def verdict_section(
     protocols: Mapping[str, str],
     published: Mapping[str, str],
 ) -> list[Section]:
-    """Show the primary scores, and the limits of what they say; empty without any."""
+    """The primary scores and their limits, if any. ``published``: protocol -> papers' results."""
     primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
     primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:
@@ -73,7 +73,7 @@ def _sentence(pair: PairedDifference) -> str:
 
 
 def difference_tables(differences: Sequence[PairedDifference]) -> list[Table]:
-    """Show the primary score part by part, and every score over all items; empty without any."""
+    """Show the primary score part by part, and all scores over all items; empty without them."""
     parts = [pair for pair in differences if pair.where and pair.over == "items"]
     whole = [pair for pair in differences if not pair.where]
     shared = ["Models", "Difference", "95 % interval", "p", "Test", "n"]
@@ -112,13 +112,13 @@ def _cells(pair: PairedDifference) -> dict[str, str]:
         "p, Holm": p_value(pair.p_holm),
         "Test": pair.test,
         "n": f"{count(pair.n)} seeds" if is_over_seeds else count(pair.n),
-        "Model / baseline": _both(pair.value, pair.baseline_value),
-        "Chance / best guess": _both(pair.chance, pair.guess_ceiling),
+        "Model / baseline": _pair_text(pair.value, pair.baseline_value),
+        "Chance / best guess": _pair_text(pair.chance, pair.guess_ceiling),
         "Best guess": number(pair.guess_ceiling, 3),
         "Not paired": count(pair.num_unpaired + pair.num_other_text),
     }
 
 
-def _both(first: float | None, second: float | None) -> str:
+def _pair_text(first: float | None, second: float | None) -> str:
     values = (first, second)
     return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)

@@ -12,7 +12,7 @@ from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import brief_names, type_color, type_name
 
 _GRID = "#e6e6e6"
-# White to one dark hue.
+# From white to dark blue.
 SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
 # Okabe and Ito's palette without grey, which is the baseline's.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -20,23 +20,23 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chart:
-    """One chart; every text in it is plain, as in the records it came from."""
+    """One chart. Its texts are plain text as in the records, not HTML."""
 
     element_id: str
     """Unique in the page."""
     traces: Sequence[dict[str, Any]]
-    """Dictionaries of plotly; ``hovertemplate`` is a list of lines."""
+    """Traces as dictionaries of plotly, but with ``hovertemplate`` as a list of lines."""
     look: dict[str, Any]
-    """From :func:`layout`."""
+    """Layout of plotly, from :func:`layout`."""
     caption: str
     runs: str = ""
     """The names of the runs behind the chart, from :func:`names_of`."""
     height: int
     """Pixels."""
     label: str
-    """For readers who cannot see the chart."""
+    """Description for readers who cannot see the chart."""
     square: bool = False
-    """About as high as its column is wide; ``height`` holds until then."""
+    """Whether the page's script makes the chart about as high as wide; ``height`` holds before."""
 
     @property
     def figure(self) -> dict[str, Any]:
@@ -46,7 +46,7 @@ class Chart:
 
 
 def _escape(value: Any, key: str = "") -> Any:
-    """Escape every text: plotly reads markup in names, labels and titles."""
+    """Escape all texts: plotly would read markup in names, labels and titles."""
     if key == "hovertemplate":
         return "<br>".join(map(_escape, value)) + "<extra></extra>"
     if isinstance(value, str):
@@ -61,10 +61,10 @@ def _escape(value: Any, key: str = "") -> Any:
 
 
 def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
-    """One colour per model: its attention type's where no other has that type.
+    """Label -> colour: the attention type's if no other model has that type, else a free one.
 
     Args:
-        kinds: Attention type by label of the model.
+        kinds: Label of a model -> its attention type.
     """
     every, grey = list(kinds.values()), type_color("")
     single = {
@@ -84,7 +84,7 @@ def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
     values: dict[str, Any] = {
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
         "margin": {"l": 60, "r": 12, "t": 28, "b": 48},
-        # Below the plot: the buttons that appear under the pointer lie on top of it.
+        # The legend is below the plot, as plotly's buttons appear above it.
         "legend": {
             "orientation": "h",
             "yref": "container",
@@ -118,10 +118,10 @@ def line(
         curve: Steps and values.
         group: Attention type, or any other name: the legend entry.
         label: Name of the run or mean, shown under the pointer.
-        thin: A single run behind a mean.
-        dotted: A reference value.
-        color: Hex colour. Default: that of the attention type ``group``.
-        where: How the text under the pointer says where a point lies.
+        thin: Whether it is a single run behind a mean.
+        dotted: Whether it is a reference value.
+        color: Hex colour. Default: the colour of the attention type ``group``.
+        where: Template of the pointer's text for the place of a point.
     """
     name = type_name(group)
     return {
@@ -154,8 +154,8 @@ def point_line(
     """Draw a line with a mark at every point.
 
     Args:
-        points: Places and values; a gap where a value is ``None``.
-        where: How the text under the pointer names the place.
+        points: Places and values. The line has a gap at a ``None``.
+        where: Template of the pointer's text for the place.
         dash: ``"solid"``, ``"dash"`` or ``"dot"``.
     """
     return {
@@ -189,7 +189,7 @@ def heat_map(
 
 
 def map_layout(x_title: str, y_title: str) -> dict[str, Any]:
-    """The look of a heat map: every row and column named, the first row on top."""
+    """The layout of a heat map: all rows and columns are named, the first row is on top."""
     names = {"type": "category"}
     return layout(x_title, y_title, xaxis=names, yaxis={**names, "autorange": "reversed"})
 
@@ -201,7 +201,7 @@ def interval_line(
     *,
     color: str | None = None,
 ) -> dict[str, Any]:
-    """Draw a line through recorded means, with their intervals; arguments as of :func:`line`."""
+    """Draw a line through recorded means, with intervals. Other arguments as in :func:`line`."""
     places = list(points)
     curve = [(place, entry["mean"]) for place, entry in places]
     bars = interval_bars((entry["mean"], entry["low"], entry["high"]) for _, entry in places)
@@ -210,7 +210,7 @@ def interval_line(
 
 
 def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) -> dict[str, Any]:
-    """Bars around points, from values with both ends of their intervals; none where unknown."""
+    """Error bars of plotly. ``bounds``: value and both ends; no bar where an end is ``None``."""
     points = list(bounds)
     return {
         "type": "data",
@@ -223,7 +223,7 @@ def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) ->
 
 
 def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Mean over runs, at the steps that every run has: an unfinished run must not bend it."""
+    """Mean over runs, only at steps that all runs have: unfinished runs must not bend the curve."""
     tables = [dict(curve) for curve in curves]
     shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
     return [(step, fmean(table[step] for table in tables)) for step in sorted(shared)]

@@ -1,4 +1,4 @@
-"""What pages show of the committed studies and claims, beside the study that they are of."""
+"""Parts of a study's page that show the committed studies and claims."""
 
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,7 @@ from diffattn.lab.report.page.tables import Table
 
 _PUBLISHED = Path(__file__).parents[1] / "published"
 TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
-"""Differences in loss of the study on text, and steps until learned of the recall study."""
+"""Files with the loss differences of the text study, and the steps of the recall study."""
 _CLAIMS = (
     "From the records in published/, not from the study above; none is about models of the papers' "
     "sizes. docs/findings/claims.md has what they mean for a decision."
@@ -25,7 +25,7 @@ def committed_recall() -> dict[str, Any]:
 
 
 def claims_section(claims: Table | None) -> Section:
-    """The papers' claims; empty without."""
+    """The section about the papers' claims; empty without a table."""
     content: list[Element] = []
     if claims is not None:
         content = [

@@ -21,7 +21,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Bullets:
-    """A list of sentences. A page without sentences shows nothing."""
+    """A list of sentences. An empty list is not shown."""
 
     items: "Sequence[str | Link]"
     title: str = ""
@@ -30,7 +30,7 @@ class Bullets:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link to another page, and a remark on it."""
+    """A link to another page, with a remark."""
 
     href: str
     text: str
@@ -66,7 +66,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Elements that a reader opens."""
+    """Elements that are hidden until the reader opens them."""
 
     title: str
     content: "Sequence[Element]"
@@ -85,7 +85,7 @@ Element: TypeAlias = Text | Bullets | Terms | Code | Equation | Pair | Fold | Pa
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Elements under a heading of the second level, which the contents of the page name."""
+    """Elements under a heading of the second level. The page's table of contents lists it."""
 
     id: str
     title: str
@@ -98,14 +98,14 @@ class Document:
 
     title: str
     lead: Sequence[Element]
-    """Stands before the first section."""
+    """Elements before the first section."""
     sections: Sequence[Section]
     summary: Table | None = None
-    """The table that a terminal or a text document shows of the page."""
+    """The table that a terminal or a Markdown file shows in place of the page."""
 
 
 def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:
-    """Every chart, also inside folds, parts and pairs."""
+    """All charts, also those inside folds, parts and pairs."""
     for element in elements:
         match element:
             case Chart():

@@ -40,7 +40,7 @@ _COLORBAR = {
 
 
 def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> list[Element]:
-    """One head of every attention type in ``maps.json``, in the study's order; empty without.
+    """Maps of one head of every attention type in ``maps.json``; empty without that file.
 
     Args:
         study: Study with maps.
@@ -66,7 +66,7 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
 def _charts(
     attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
 ) -> list[Chart]:
-    """The one map of softmax attention; both maps and their difference of the other types."""
+    """One chart for softmax attention; for other types both maps and their difference."""
     first = np.array(entry["map_1"], dtype=np.float64)
     if attention_type == BASELINE or "map_2" not in entry:
         caption = "A, the one map of softmax attention"
@@ -96,7 +96,7 @@ def _heatmap(
     *,
     signed: bool = False,
 ) -> Chart:
-    # Numbered names keep repeated tokens apart on the axes.
+    # Numbers make repeated tokens distinct categories on the axes.
     places = [f"{i} {_visible(token)}" for i, token in enumerate(tokens)]
     labels = [_visible(token, _MAX_LABEL) for token in tokens]
     size = 7 if len(tokens) > 30 else 10
@@ -141,8 +141,8 @@ def _heatmap(
 
 
 def _limit(*maps: np.ndarray) -> float:
-    """Where colours saturate: the first tokens see few keys, and their large weights would
-    otherwise leave the rest of the map white."""
+    """Weight at which colours saturate. The first tokens see few keys; without a limit their large
+    weights would leave the rest of the map white."""
     weights = np.concatenate([m[m > 0] for m in maps])
     return max(float(np.quantile(weights, 0.97)), 0.01) if weights.size else 1.0
 

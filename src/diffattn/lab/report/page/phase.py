@@ -1,4 +1,4 @@
-"""Pairs that are not compared: before the induction phase losses differ by training time alone."""
+"""Which pairs are compared. Before the induction phase, losses only show who has not copied yet."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.lab.report.page.wording import plural, type_name
 
 PASSED = 0.5
-"""Share of its runs from which a model counts as past the phase."""
+"""Least share of a model's runs that must have passed for the model to count as past the phase."""
 
 
 def share_passed(group: Mapping[str, Any]) -> float | None:
@@ -34,10 +34,10 @@ def when_passed(group: Mapping[str, Any]) -> str:
 
 
 def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = "best") -> str:
-    """Say why two variants are not compared; empty if they are, as where no model has passed.
+    """Say why two variants are not compared; empty if they are. If no model has passed, all are.
 
     Args:
-        variants: Of ``results.json``.
+        variants: ``variants`` of ``results.json``.
         at: The learning rates, ``"best"`` or ``"common"``.
     """
     groups = {name: entry["at"].get(at, entry["at"]["best"]) for name, entry in variants.items()}
@@ -55,7 +55,7 @@ def explain_divergence(diverged: Mapping[str, Sequence[int]], *names: str) -> st
     """Say which of some variants diverged; empty if none did.
 
     Args:
-        diverged: By variant, its diverged runs and all its runs.
+        diverged: Variant -> number of diverged runs, number of all its runs.
     """
     return " and ".join(
         f"{type_name(name)} diverged in {counts[0]} of {plural(counts[1], 'run')}"

@@ -24,7 +24,7 @@ def provenance(study: Study) -> list[Element]:
 
 
 def statement(study: Study) -> str:
-    """Say what the results can and cannot show."""
+    """The study's recorded statement about its limits."""
     if study.results is None:
         return "The study has not finished, so it makes no statement."
     return str(study.results["statement"])
@@ -93,7 +93,7 @@ def _runs_table(study: Study) -> Table:
 
 
 def _record_file(run: StudyRun) -> str:
-    """Name the place of ``run.json``, and the name it holds where that is another."""
+    """The path of ``run.json``, and the name in the record if it differs from the folder's."""
     path = f"runs/{run.name}/run.json"
     return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 

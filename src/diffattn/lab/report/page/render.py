@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 GENERATOR = "diffattn report"
-"""The command that a page names as its maker, unless another made it."""
+"""Default name of the command that made a page, as the page states it."""
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
 def beginning(generator: str) -> str:
-    """The start of every page of a command; its version may follow."""
+    """The first characters of all pages that a command makes, up to its name."""
     return render("head.html.j2", script="", generator=generator)
 
 
 def write_document(out: Path, document: Document, more: Sequence[Section] = ()) -> Path:
-    """Write a page of elements, as :func:`write_page`.
+    """Write a page of elements; see :func:`write_page`.
 
     Args:
-        more: Sections that stand before the last one, which names the origin of the numbers.
+        more: Further sections, placed before the last section, which is the provenance.
     """
     *sections, last = document.sections
     sections = [*sections, *more, last]
@@ -55,7 +55,7 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 
     Args:
         out: File to write; its folder is made if missing.
-        values: Of the template, which escapes every text in them; see :func:`render`.
+        values: Values of the template's variables. Their texts are escaped; see :func:`render`.
     """
     require_file_destination(out)
     page = render(template, **values)
@@ -72,10 +72,10 @@ def render(
     generator: str = GENERATOR,
     **values: Any,
 ) -> str:
-    """Fill a template; the page needs no network and runs no script but its own.
+    """Fill a template. The page needs no network and runs no script from elsewhere.
 
     Args:
-        style: For templates whose policy names their style sheet.
+        style: Style sheet, for templates whose content security policy names its hash.
     """
     from jinja2 import UndefinedError
     from markupsafe import Markup
@@ -98,7 +98,7 @@ def render(
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-# These would mean something to an HTML parser; the characters beside them are not in the alphabet.
+# Characters that an HTML parser interprets -> characters that base 85 does not use.
 _SAFE = str.maketrans({"<": ",", "&": ".", ">": ":"})
 
 
@@ -110,7 +110,7 @@ def _pack(text: str) -> str:
 
 @cache
 def _packed_once(code: str) -> str:
-    """The code is the same in every page, and packing it takes half a second."""
+    """Pack code once: it is the same in all pages, and packing takes half a second."""
     return _pack(code)
 
 

@@ -64,7 +64,7 @@ def models_table(study: Study) -> Table:
 
 
 def cost_sentence(study: Study) -> str:
-    """Processor time per token beside the Transformer's, in words; empty without both."""
+    """Processor time per token, relative to the Transformer's, in words; empty without costs."""
     speeds = {name: median_cost(study.runs_of(name), _SPEED) for name in study.types}
     base = speeds.pop(BASELINE, None)
     factors = [
@@ -115,6 +115,6 @@ def _difference_cell(model: dict[str, Any], key: str, whole: Any, runs: list[Stu
 
 
 def median_cost(runs: list[StudyRun], key: str) -> float | None:
-    """Median of one of the costs over runs; ``None`` if none recorded it."""
+    """Median of one cost over runs; ``None`` if no run recorded it. ``key``: as in costs.json."""
     values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
     return median(values) if values else None

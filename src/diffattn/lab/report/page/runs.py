@@ -1,4 +1,4 @@
-"""Runs of a study in memory, and how they are read; every kind of study shares them."""
+"""The runs of a study in memory, and how they are read, for all kinds of studies."""
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -23,8 +23,8 @@ class StudyRun:
     """One run of a study, as far as it got."""
 
     name: str
-    """Of its folder, unique within the study. The record of a run that was copied from another
-    study has the name that the run had there."""
+    """Name of its folder, unique within the study. If the run was copied from another study, its
+    record holds the name that it had there."""
     record: RunRecord
     metrics: list[dict[str, Any]] = field(default_factory=list)
     """Rows of ``metrics.jsonl``; empty if the run has not started."""
@@ -32,11 +32,11 @@ class StudyRun:
     """``results.json``, or ``None`` while the run is unfinished."""
     costs: dict[str, Any] | None
     continued: Sequence[str] = ()
-    """Other commits at which it went on; the record has that of its first start."""
+    """Other commits at which the run was continued; the record names the first start's commit."""
 
     @property
     def attention_type(self) -> str:
-        """Of the model."""
+        """Attention type of the run's model."""
         return str(self.record.config["model"]["attention_type"])
 
     def result(self, key: str) -> Any:
@@ -53,9 +53,9 @@ class Study:
     """A study folder in memory."""
 
     info: dict[str, Any]
-    """``study.json``."""
+    """Content of ``study.json``."""
     runs: tuple[StudyRun, ...]
-    """In the order of the study's types, then of its seeds."""
+    """The study's runs, in the order in which the kind of study lists them."""
     results: dict[str, Any] | None
     maps: dict[str, Any] | None = None
     gaps: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class Study:
         return list(self.info["types"])
 
     def runs_of(self, model: str) -> list[StudyRun]:
-        """Runs of one model of the study, in seed order: their names hold its name."""
+        """Runs of one model: the runs whose names have it as a part between hyphens."""
         return [run for run in self.runs if model in run.name.split("-")]
 
 
@@ -89,10 +89,10 @@ _UNREADABLE = (
 
 @contextmanager
 def showing(*records: Path) -> Iterator[None]:
-    """Name the records if they cannot be shown, whatever value in them is the reason.
+    """Turn errors that a wrong value in a record causes into one error that names the records.
 
     Raises:
-        CheckpointError: In place of the errors that a damaged or foreign record causes.
+        CheckpointError: A record is damaged or foreign.
     """
     try:
         yield
@@ -106,18 +106,18 @@ def showing(*records: Path) -> Iterator[None]:
 
 
 def study_kind(folder: Path) -> str:
-    """What ``study.json`` says that the folder holds; ``"text"`` where it names no kind."""
+    """The kind of study that ``study.json`` names; ``"text"`` if it names none."""
     info = read_json(folder / "study.json")
     return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
 
 
 def read_runs(folder: Path) -> list[StudyRun]:
-    """Every run of a study folder, in the order of their names.
+    """All runs of a study folder, in the order of their names.
 
-    A run without ``costs.json`` has those that the study's file holds under its name.
+    A run without ``costs.json`` takes its costs from the study's ``costs.json``.
     """
     shared = _read_if_there(folder / "costs.json") or {"runs": {}}
-    paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # not what a copy was cut off at
+    paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # no unfinished copies
     return [_read_run(path.parent, shared["runs"]) for path in paths]
 
 
@@ -143,7 +143,7 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
 
 
 def run_gaps(run: StudyRun) -> list[str]:
-    """A sentence if the run has no results, or has lost its log."""
+    """A sentence if the run has no results, or if its log is missing."""
     if run.results is None:
         step = max((row["step"] for row in run.metrics), default=0)
         return [f"Run {run.name} has not finished: it stopped at step {step:,}."]
@@ -167,15 +167,15 @@ def _read_if_there(path: Path) -> dict[str, Any] | None:
 
 
 NamesOf = Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]]
-"""From ``study.json``, the names of all runs in the folder and ``results.json`` to the runs that
-belong to the study, in the order shown."""
+"""Returns the names of the runs that belong to the study, in the order shown. Arguments:
+``study.json``, the names of all runs in the folder, and ``results.json`` or ``None``."""
 
 
 def read_study_of_runs(folder: Path, names_of: NamesOf) -> Study:
-    """Read a study; runs that are missing, foreign or unfinished stand in its gaps.
+    """Read a study. Its ``gaps`` name runs that are missing, foreign or unfinished.
 
     Args:
-        folder: Study folder; all but ``study.json`` may be missing.
+        folder: Study folder. All files but ``study.json`` may be missing.
 
     Raises:
         CheckpointError: A file is damaged or of another schema version.

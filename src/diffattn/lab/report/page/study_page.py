@@ -12,7 +12,7 @@ TIMES = (
     "peak memory of an earlier run."
 )
 UNFINISHED = Text("The study has not finished: nothing is compared yet.", "gap")
-"""In place of a verdict."""
+"""Shown in place of a verdict."""
 
 
 def study_document(
@@ -27,7 +27,7 @@ def study_document(
     """Assemble the page of a study: verdict, lead, gaps, sections, costs, provenance.
 
     Args:
-        costs: Tables of speed and memory; without any there is no such section.
+        costs: Tables of speed and memory; without tables the page has no section about costs.
     """
     times = [Section("costs", "Speed and memory", [*costs, Text(TIMES)])] if costs else []
     return Document(

@@ -22,18 +22,18 @@ _LONG_TEXT = 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """One cell; every text in it is plain."""
+    """One cell. Its texts are plain text, not HTML."""
 
     text: str = ""
     kind: Literal["head", "words", "num", "long", "runs"] = "words"
     color: str = ""
-    """Of the swatch before the text; empty for none."""
+    """Colour of the swatch before the text; empty for no swatch."""
     note: str = ""
-    """A second, smaller line."""
+    """A second line in smaller type."""
     runs: tuple[str, ...] = ()
-    """The runs that a number came from, for its tooltip."""
+    """Names of the runs behind a number, for its tooltip."""
     lines: tuple[tuple[str, str], ...] = ()
-    """One line per run: its value and, smaller, its name."""
+    """Pairs of a value and, in smaller type, the name of its run; one line each."""
 
     @property
     def source(self) -> str:
@@ -43,7 +43,7 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table:
-    """One table; a narrow page shows each row as a block of named values."""
+    """One table. A narrow page shows each row as a block of named values."""
 
     caption: str
     headers: tuple[str, ...]
@@ -52,7 +52,7 @@ class Table:
 
     @property
     def columns(self) -> list[tuple[str, bool]]:
-        """Headers, and whether each stands over numbers, which are set flush right."""
+        """Pairs of a header and whether its column holds numbers, which are aligned right."""
         first = self.rows[0] if self.rows else ()
         return [
             (header, cell is not None and cell.kind == "num")
@@ -63,8 +63,8 @@ class Table:
 def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell | str]]) -> Table:
     """Make a table of cells and of plain strings.
 
-    A string in the first column names its row. A column of strings is a column of numbers if each
-    is missing or begins with a digit or a sign.
+    A string in the first column names its row. A column of strings is numeric if every string is
+    short, and is the mark of a missing value or begins with a number, also after "below".
     """
     lines = [tuple(row) for row in rows]
     numeric = [
@@ -135,7 +135,7 @@ def mean_cell(
     signed: bool = False,
     none: str = "",
 ) -> Cell:
-    """A recorded mean above its interval, or above ``none``; a dash without a record."""
+    """A recorded mean, with its interval or the text ``none`` below; a dash without a record."""
     if entry is None:
         return number_cell(MISSING)
     note = ends(entry, digits, signed=signed, none=none)
@@ -143,7 +143,7 @@ def mean_cell(
 
 
 def word_cell(text: str) -> Cell:
-    """A cell of words; a record may hold anything else where they should be."""
+    """A cell of words. A damaged record may hold something else, which raises ``TypeError``."""
     if not isinstance(text, str):
         raise TypeError(f"a cell of words must be text, got {type(text).__name__}")
     return Cell(text=text)

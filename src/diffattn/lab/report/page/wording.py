@@ -9,9 +9,9 @@ from diffattn.lab.catalog.models import type_name as type_name
 
 MISSING = "—"
 WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
-"""How it is shown in tokens."""
+"""White space -> the character that shows it in tokens."""
 _LONGEST_SEED = 18
-"""Digits of a seed in the name of a run: more are no seed, and beyond 4,300 no number."""
+"""Most digits of a seed in a run's name. Python parses no number of more than 4,300 digits."""
 
 
 def number(value: Any, digits: int = 4, *, signed: bool = False) -> str:
@@ -65,7 +65,7 @@ def span(
 
 
 def ends(entry: Mapping[str, Any], digits: int = 4, *, signed: bool = False, none: str = "") -> str:
-    """Both ends of a recorded interval; ``none`` if there is none, as of one seed."""
+    """Both ends of a recorded interval; ``none`` if it has no ends, for example with one seed."""
     return span(entry["low"], entry["high"], digits, signed=signed, none=none)
 
 
@@ -75,7 +75,7 @@ def rate_name(value: float | None) -> str:
 
 
 def p_value(p: float | None) -> str:
-    """Three digits: no test of so few runs knows more."""
+    """A p-value with three decimals: tests of so few runs are not more exact."""
     return "below 0.001" if p is not None and p < 0.001 else number(p, 3)
 
 
@@ -101,7 +101,7 @@ def plural(quantity: int, noun: str) -> str:
 
 
 def brief_names(runs: Iterable[str]) -> list[str]:
-    """Names of runs that differ in the seed alone as one, e.g. ``"mqar-diff-seed0 to 7"``."""
+    """Names of runs, with those that differ only in the seed merged: ``"mqar-diff-seed0 to 7"``."""
     seeds: dict[str, list[int]] = {}
     others = []
     for run in runs:
@@ -129,7 +129,7 @@ def one_line(text: str) -> str:
 def markdown_table(
     headers: Sequence[str], rows: Iterable[Iterable[str]], numeric: Container[int] = ()
 ) -> str:
-    """A Markdown table, without the end of its last line.
+    """A Markdown table, without a final line break.
 
     Args:
         numeric: Indices of the columns that are aligned to the right.
@@ -139,5 +139,5 @@ def markdown_table(
 
 
 def _markdown_row(cells: Iterable[str]) -> str:
-    # A bar inside a cell would end it, and a line break the row.
+    # A bar inside a cell would end the cell, and a line break would end the row.
     return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"

@@ -1,4 +1,4 @@
-"""The page of a gradient-flow study: gradients and updates of matched models as they begin."""
+"""The page of a gradient-flow study: gradients and updates of matched models in training."""
 
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def gradient_flow_document(study: Study) -> Document:
 
 
 def over_training(study: Study, measure: str) -> Chart:
-    """Draw DIFF V1 over softmax attention with half the heads, one line per matrix."""
+    """Draw a measure of DIFF V1 divided by softmax's with half the heads, one line per matrix."""
     middles = {name: sum(steps) / len(steps) for name, steps in study.info["phases"].items()}
     entries = tables.ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
     axis = {"tickvals": list(middles.values()), "ticktext": list(middles)}
@@ -84,7 +84,7 @@ def over_training(study: Study, measure: str) -> Chart:
 
 
 def over_width(study: Study) -> Chart:
-    """Draw the same at the first step over the width of the model."""
+    """Draw the ratio of gradients at the first step over the width of the model."""
     widths = {
         arm: (study.info["config"]["model"] | changes)["hidden_size"]
         for arm, changes in study.info["arms"].items()
@@ -108,7 +108,7 @@ def over_width(study: Study) -> Chart:
 
 
 def verdicts(study: Study) -> str:
-    """The first statements and the number of each verdict, in sentences."""
+    """The two main statements, and the number of statements per verdict, in sentences."""
     rows = study.recorded["judgements"]
     kinds = dict.fromkeys(row["verdict"] for row in rows)
     parts = [f"{kind} {sum(row['verdict'] == kind for row in rows)}" for kind in kinds]
@@ -121,7 +121,7 @@ def verdicts(study: Study) -> str:
 
 
 def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict[str, Any]]:
-    """A line per matrix."""
+    """One line per matrix."""
     curves = []
     for matrix, title in COLUMNS.items():
         of_matrix = [(x, entry) for x, entry in points if entry["matrix"] == matrix]
@@ -132,7 +132,7 @@ def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict
 
 
 def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
-    """Both axes logarithmic; shaded from 1 / bound to the bound."""
+    """A layout with logarithmic axes, shaded from 1 / bound to the bound."""
     bound = study.recorded["definition"]["level"]
     band = {
         "type": "rect",

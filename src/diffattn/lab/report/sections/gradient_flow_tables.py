@@ -17,9 +17,9 @@ from diffattn.lab.report.page.tables import (
 from diffattn.lab.report.page.wording import MISSING, brief_names, count, number, span, type_name
 
 BASE = "base"
-"""The arm that changes nothing."""
+"""Name of the arm that changes no setting."""
 NULL = "other seed"
-"""In place of a type: the baseline itself with the next seed."""
+"""Stands in place of a type for the baseline's run with the next seed."""
 COLUMNS = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O", "ffn": "FFN"}
 PARTS = {"q1": "W_Q1", "q2": "W_Q2", "k1": "W_K1", "k2": "W_K2"}
 MEASURES = {
@@ -30,7 +30,7 @@ WIDE = "softmax_wide"
 
 
 def judgement_table(study: Study) -> Table:
-    """Tabulate each claim and its verdict by the rule fixed before."""
+    """Tabulate each claim and its verdict, by the rule that was fixed before the first run."""
     rows = [
         [
             head_cell(row["says"]),
@@ -75,7 +75,7 @@ def slope_table(study: Study) -> Table:
 def _rows_by_pair(
     entries: Sequence[dict[str, Any]], key: str, columns: Iterable[str]
 ) -> list[list[Cell]]:
-    """A row per pair of models, a column per value of a field."""
+    """One row per pair of models, one column per value of the field ``key``."""
     pairs: dict[tuple[str, str], dict[str, Any]] = {}
     for entry in entries:
         pairs.setdefault((entry["type"], entry["baseline"]), {})[entry[key]] = entry
@@ -86,7 +86,7 @@ def _rows_by_pair(
 
 
 def part_table(study: Study) -> Table:
-    """Tabulate the matrices of each map."""
+    """Tabulate the gradients and updates of each map's own matrices in DIFF V1."""
     rows = []
     for measure in MEASURES:
         for phase in study.info["phases"]:
@@ -194,7 +194,7 @@ def arm_name(study: Study, arm: str) -> str:
 
 
 def ratios_of(study: Study, **where: str) -> list[dict[str, Any]]:
-    """The ratios whose fields have these values."""
+    """The recorded ratios whose fields equal ``where``."""
     return [
         entry
         for entry in study.recorded["ratios"]

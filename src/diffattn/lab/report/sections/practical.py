@@ -33,7 +33,7 @@ from diffattn.lab.report.page.wording import ends, listing, number, p_value, plu
 _ends = partial(ends, digits=3, none="one seed")
 _mean_cell = partial(mean_cell, digits=3, none="one seed")
 LEVEL = 0.05
-"""Adjusted p-values below it make a difference reliable."""
+"""A difference is called reliable if its adjusted p-value is below this."""
 COUNTED = {name: title for measures in PRIMARY.values() for name, title in measures.items()}
 _GROUPS = {
     "answer": "Answer",
@@ -93,7 +93,7 @@ def practical_document(study: Study) -> Document:
 
 
 def sentences(results: dict[str, Any]) -> list[str]:
-    """One per measure that counts: softmax attention's mean, and every other model's difference."""
+    """One sentence per deciding measure: softmax's mean, and the other models' differences."""
     items = []
     for measure, entries, members in _by_measure(results):
         differences = "; ".join(
@@ -118,7 +118,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
 def _by_measure(
     results: dict[str, Any],
 ) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
-    """Every measure that counts, its differences, and the models of its task."""
+    """Every deciding measure, its differences, and the models of its task."""
     for task in results["tasks"].values():
         for measure in dict.fromkeys(x["measure"] for x in task["differences"]):
             entries = [x for x in task["differences"] if x["measure"] == measure]
@@ -126,7 +126,7 @@ def _by_measure(
 
 
 def practical_answers(study: Study) -> dict[str, list[Element]]:
-    """Charts and tables of a finished study, by the result of the paper that they belong to."""
+    """Result of the paper (its id) -> charts and tables of a finished study."""
     by_length = _points(study, "lookup", "found_6_x")
     pairs, invented = (
         [(f"{p} of {_times(x)}", f"{kind}_{p}_x{x}") for x, _ in by_length for p in counts]
@@ -171,7 +171,7 @@ def practical_answers(study: Study) -> dict[str, list[Element]]:
 
 
 def _points(study: Study, task: str, prefix: str) -> list[tuple[int, str]]:
-    """The numbers that follow a prefix in the names of the measures, with these names."""
+    """Pairs of a number and a measure's name: the name is ``prefix`` and the number."""
     names = next(iter(_measures(study, task).values()), {})
     return sorted((int(x.removeprefix(prefix)), x) for x in names if x.startswith(prefix))
 
@@ -181,7 +181,7 @@ def _times(factor: int) -> str:
 
 
 def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
-    """Model to its measures; models whose runs diverged are left out."""
+    """Model -> its measures. A model with a diverged run is left out."""
     members = study.recorded["tasks"][task]["members"]
     return {name: x["measures"] for name, x in members.items() if x["measures"]}
 
@@ -230,7 +230,7 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
 
 
 def difference_table(results: dict[str, Any]) -> Table:
-    """Tabulate the measures that count: each model less softmax attention."""
+    """Tabulate the deciding measures: each model minus softmax attention."""
     rows = []
     for measure, entries, members in _by_measure(results):
         for x in entries:

@@ -1,4 +1,4 @@
-"""The page of a recall study: who learns it sooner, where attention goes, and what it costs."""
+"""The page of a recall study: steps until models learn the task, attention, and costs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -38,8 +38,8 @@ from diffattn.lab.report.sections.recall_tables import (
 )
 
 VERSION = 6
-"""Version of the protocol ``recall_study`` whose records are shown. A control that names itself as
-the model whose rate it uses has a sweep and all seeds: every control that attends."""
+"""Version of the protocol ``recall_study`` whose records are shown. In these records a control with
+attention names itself under ``like``: it has its own sweep and all seeds."""
 
 
 def read_recall_study(folder: Path) -> Study:
@@ -64,7 +64,7 @@ def read_recall_study(folder: Path) -> Study:
 def trial_names(
     info: dict[str, Any], task: str | None = None, names: Sequence[str] | None = None
 ) -> list[str]:
-    """Names of the runs that count, of one task or of all, of some models or of all."""
+    """Names of the trials, for one task or all, and for some models (``names``) or all."""
     swept = tables.swept_models(info)
     models = [*info["types"], *info["controls"]] if names is None else names
     return [
@@ -76,7 +76,7 @@ def trial_names(
 
 
 def _sweep_names(info: dict[str, Any], names: Collection[str]) -> list[str]:
-    """Names of the runs of the sweep: those planned, and those in the folder."""
+    """Names of the sweep's runs: the planned runs, and those that the folder has."""
     swept: dict[str, None] = {}
     rates = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
     for begins in (f"{task}-{x}-lr" for task in info["tasks"] for x in tables.swept_models(info)):
@@ -95,8 +95,8 @@ def recall_document(
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
     Args:
-        claims: What committed records say of the papers' claims.
-        loss: What studies on text say.
+        claims: Table of the papers' claims and their effects in the committed records.
+        loss: Elements from studies on text; see ``origins`` for their provenance.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
     chart = charts.learning_chart(study, names[0], "chart-learning")
@@ -129,12 +129,12 @@ def recall_document(
 
 def _results(study: Study, task: str) -> list[Element]:
     info = study.info
-    runs, of_types = trial_names(info, task), trial_names(info, task, study.types)
-    of_controls = [name for name in runs if name not in of_types]
+    runs, type_trials = trial_names(info, task), trial_names(info, task, study.types)
+    control_trials = [name for name in runs if name not in type_trials]
     ceilings = tables.ceilings_in_words(task_results(study, task)["ceilings"])
     members: list[Element] = [tables.results_table(study, [task])]
-    if of_controls:
-        members.append(charts.accuracy_chart(study, task, of_controls, f"chart-controls-{task}"))
+    if control_trials:
+        members.append(charts.accuracy_chart(study, task, control_trials, f"chart-controls-{task}"))
     details: list[Element] = [
         Text(_comparison(info)),
         Text(statement(study)),
@@ -143,7 +143,7 @@ def _results(study: Study, task: str) -> list[Element]:
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
         tables.settings_table(study),
-        charts.accuracy_chart(study, task, of_types, f"chart-{task}"),
+        charts.accuracy_chart(study, task, type_trials, f"chart-{task}"),
         tables.trials_table(study, task),
     ]
     if (swept := tables.sweep_table(study, task)) is not None:
@@ -177,7 +177,7 @@ def _comparison(info: dict[str, Any]) -> str:
 
 
 def answer_sentence(study: Study, task: str) -> str:
-    """Steps of V1, of the Transformer and of V1 whose second map sees nothing, in two sentences."""
+    """Steps of V1, the Transformer and V1 with a uniform second map, in two sentences."""
     entry, members, beside = _records(study, task)
     if V1 not in members or BASELINE not in members:
         return ""
@@ -211,12 +211,12 @@ def answer_sentence(study: Study, task: str) -> str:
 def _records(
     study: Study, task: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-    """Results of a task, those of its models, and the committed study beside it."""
+    """Results of a task, model -> its results, and the committed study of the task, if any."""
     return task_results(study, task), members_of(study, task), committed_beside(study, task)
 
 
 def sentences(study: Study, task: str) -> list[str]:
-    """What was measured: types with their tests, controls, leaks, and warnings."""
+    """Sentences on the types with their tests, the controls, leaks, and rates at an edge."""
     entry, members, beside = _records(study, task)
     if entry["uninformative"]:
         items = [f"Uninformative: {entry['uninformative']}"]
@@ -270,7 +270,7 @@ def _explain_numbers(study: Study) -> str:
 
 
 def _leak_in_words(leak: dict[str, Any]) -> str:
-    """Whether models that see no other token stay at a guess."""
+    """A sentence on whether models without attention answer better than a guess."""
     if leak["highest"] is None:
         return "No model without attention was trained: whether the task leaks is not known."
     verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
@@ -281,7 +281,7 @@ def _leak_in_words(leak: dict[str, Any]) -> str:
 
 
 def _maps(study: Study, task: str) -> list[Element]:
-    """Shares of attention, and the maps of one example; nothing without records of them."""
+    """Shares of attention, and the maps of one example; empty if no shares were recorded."""
     chart = charts.share_chart(study, task, "chart-shares")
     if chart is None:
         return []
@@ -304,7 +304,7 @@ def _maps(study: Study, task: str) -> list[Element]:
 
 
 def _weights_sentence(study: Study, task: str) -> str:
-    """Net weight on noise and on the answer of the same models, in words; empty without."""
+    """Net weight on noise and on the answer for three models, in words; empty if one lacks it."""
     members = members_of(study, task)
     names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
     if any("attention" not in members.get(name, {}) for name in names):
@@ -327,13 +327,13 @@ def _costs(study: Study) -> list[Element]:
     costs: list[Element] = []
     sizes: list[Element] = []
     for task in study.info["tasks"]:
-        trials = _only(study, trial_names(study.info, task, study.types))
-        # One run per type: the sizes of its models are those of all.
+        trials = _with_runs(study, trial_names(study.info, task, study.types))
+        # One run per type is enough: all seeds have the same sizes.
         first = {**study.info, "seeds": study.info["seeds"][:1]}
         costs += [Text(sentence)] if (sentence := cost_sentence(trials)) else []
         costs.append(_with_task(task, cost_table(trials)))
         sizes.append(
-            _with_task(task, models_table(_only(study, trial_names(first, task, study.types))))
+            _with_task(task, models_table(_with_runs(study, trial_names(first, task, study.types))))
         )
     return [
         *costs,
@@ -342,7 +342,7 @@ def _costs(study: Study) -> list[Element]:
     ]
 
 
-def _only(study: Study, names: Sequence[str]) -> Study:
+def _with_runs(study: Study, names: Sequence[str]) -> Study:
     return replace(study, runs=tuple(run for run in study.runs if run.name in names))
 
 

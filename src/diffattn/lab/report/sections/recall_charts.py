@@ -25,7 +25,7 @@ _AXIS = {"range": [0, 1.03]}
 
 
 def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
-    """Accuracy over steps: the mean over seeds with the band from the lowest to the highest."""
+    """Accuracy over steps: mean over seeds, with a band from the lowest to the highest seed."""
     traces: list[dict[str, Any]] = []
     used: list[str] = []
     for name in (*study.types, UNIFORM):
@@ -50,10 +50,10 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
 
 
 def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
-    """The mean of a model's runs, over the band of all of them where there are several."""
+    """The mean of a model's runs; several runs also have a band from lowest to highest."""
     curves = [dict(run.series("accuracy")) for run in runs]
     steps = sorted({step for curve in curves for step in curve})
-    # A run that is solved stops: its last accuracy stands for the rest.
+    # A run stops once it has solved the task: its last accuracy is used for later steps.
     filled = [
         [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
     ]
@@ -127,7 +127,7 @@ def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
         by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
     traces = []
     for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
-        # Short: a long entry of a legend is cut off on a phone. The page lists what each one is.
+        # Short, because a phone cuts off long entries of a legend. The page explains each guess.
         group, label = f"guess: {number(value, 3)}", ", or ".join(names)
         trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
         traces.append({**trace, "showlegend": True})
@@ -135,7 +135,7 @@ def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
 
 
 def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
-    """Weights on the answer and on noise: the Transformer's, V1's and the control's."""
+    """Weights on the answer and on noise of the Transformer, V1 and the uniform second map."""
     members = members_of(study, task)
     bars = [
         (f"{type_name(name)}: {MAPS[key].lower()}", name, members[name], key)

@@ -35,7 +35,7 @@ MAPS = {
     "map_2": "Second map",
     "size": "Size of weights",
 }
-"""Keys of the recorded attention, and their names."""
+"""Key of the recorded attention -> its name."""
 KEY_GROUPS = {"answer": "the answer", "noise": "noise"}
 TASK_NAMES = {"noisy_recall": "Noisy recall", "mqar": "MQAR"}
 CEILING_NAMES = {
@@ -46,7 +46,7 @@ CEILING_NAMES = {
 
 
 def swept_models(info: dict[str, Any]) -> list[str]:
-    """Models with a learning rate of their own and all seeds."""
+    """Models whose own learning rate was swept, and which have all seeds."""
     return [
         *info["types"],
         *(name for name, control in info["controls"].items() if control["like"] == name),
@@ -64,13 +64,13 @@ def task_results(study: Study, task: str) -> dict[str, Any]:
 
 
 def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
-    """Recorded results of every type and control of a task."""
+    """Type or control -> its recorded results on a task."""
     entry = task_results(study, task)
     return {**entry["types"], **entry["controls"]}
 
 
 def median_step(member: dict[str, Any]) -> str:
-    """Median step at which a model learned a task; where it did not, over its steps."""
+    """Median step at which a model learned a task; ``"over N"`` if half of its runs did not."""
     return _step(member["median_step"], member)
 
 
@@ -95,7 +95,7 @@ def find_difference(
 
 
 def format_difference(row: dict[str, Any] | None) -> str:
-    """Median and interval, e.g. ``"−137.5, −150 to −100"``; empty without."""
+    """Median and interval, e.g. ``"−137.5, −150 to −100"``; empty without a difference."""
     return "" if row is None else ", ".join(filter(None, [_signed(row["mean"]), _ends(row)]))
 
 
@@ -104,7 +104,7 @@ def _signed(steps: float) -> str:
 
 
 def _ends(row: dict[str, Any]) -> str:
-    """Both ends of an interval; empty if there is none, as of few seeds."""
+    """Both ends of an interval; empty if there are too few seeds for an interval."""
     low, high = row["low"], row["high"]
     return "" if low is None else f"{_signed(low)} to {_signed(high)}"
 
@@ -116,14 +116,14 @@ def _difference_cell(row: dict[str, Any] | None) -> Cell:
 
 
 def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
-    """The committed study of the same task; ``None`` beside itself or beside another task."""
+    """The committed study of the task; ``None`` if ``study`` is that study, or for another task."""
     committed = committed_recall()
     is_same = study.info.get("config_hash") == committed["config_hash"]
     return None if is_same or task != committed["task"] else committed
 
 
 def answer_table(study: Study, task: str) -> Table:
-    """Steps, accuracy and attention of the types and of the control that decides, one row each."""
+    """Steps, accuracy and attention of the types and of the decisive control, one row each."""
     entry, every = task_results(study, task), members_of(study, task)
     members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
     with_attention = any("attention" in member for member in members.values())
@@ -161,7 +161,7 @@ def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
 
 
 def share_table(study: Study, task: str) -> Table:
-    """Weights of every map on every group of keys, of the models that attend."""
+    """Weights of every map on every group of keys, for all models with attention."""
     members = {
         name: member
         for name, member in members_of(study, task).items()
@@ -262,7 +262,7 @@ def sweep_table(study: Study, task: str) -> Table | None:
 
 
 def settings_table(study: Study) -> Table:
-    """What each task asks and how long it is trained."""
+    """Each task in words, the length of its training, and its models."""
     rows = []
     for task, settings in study.info["tasks"].items():
         train, model = settings["train"], settings["model"]
@@ -280,7 +280,7 @@ def settings_table(study: Study) -> Table:
 
 
 def task_in_words(settings: dict[str, Any]) -> str:
-    """What a task asks, from its resolved settings."""
+    """A task in words, from its resolved settings."""
     task = settings.get("task", {})
     pairs, queries = task.get("num_pairs"), task.get("num_queries")
     length = settings["train"].get("seq_len")

@@ -34,7 +34,7 @@ from diffattn.lab.report.paper import scaling_curves
 from diffattn.lab.stats.scaling import drawn, equivalence_of, equivalent_at, fits_of
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
-"""Along which models grow, and their names."""
+"""Axis along which models are compared -> its name."""
 _PARTS = ("a", "b", "c")
 _FORMULAS = {"offset": "a x⁻ᵇ + c", "kaplan": "a x⁻ᵇ"}
 _CURVE_POINTS = 60
@@ -160,7 +160,7 @@ def fit_table(axis_results: dict[str, Any], axis: str) -> Table:
 
 
 def equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
-    """Tabulate where another model reaches the loss of every point, and the share it needs."""
+    """Tabulate, for every point, where another model reaches its loss, and the ratio of the two."""
     rows = []
     for row in axis_results["equivalents"]:
         remarks = [
@@ -207,7 +207,7 @@ def summary_table(axes: dict[str, Any]) -> Table:
 
 
 def published_fits() -> Table:
-    """Fit the published points by the same functions, beside the published curves."""
+    """Tabulate our fits of the published points, beside the published curves."""
     rows = []
     for curves in scaling_curves().values():
         for name, fit in fits_of(curves.points())[1].items():
@@ -227,7 +227,7 @@ def published_fits() -> Table:
 
 
 def published_ratios() -> Table:
-    """Read from the published points which parameters and tokens DIFF needs for equal loss."""
+    """Tabulate the parameters and tokens that DIFF needs for equal loss by published points."""
     rows = []
     for curves in scaling_curves().values():
         laws, _ = fits_of(curves.points())
@@ -263,7 +263,7 @@ def _fitted_curve(fit: dict[str, float], among: list[float]) -> list[tuple[float
 
 
 def _base_runs(study: Study) -> Study:
-    """Keep the runs that both axes share: their models and costs are comparable."""
+    """Keep the runs of the point that both axes share: their models and costs are comparable."""
 
     def size(config: dict[str, Any]) -> tuple[int, int]:
         return config["model"]["hidden_size"], config["train"]["num_steps"]

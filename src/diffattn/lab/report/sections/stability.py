@@ -41,7 +41,7 @@ METRICS = {
     "clipped_share": "Clipped steps",
     "sensitivity": "Sensitivity to the rate",
 }
-"""Measures of ``results.json`` and their names. The last one spans all rates."""
+"""Measure in ``results.json`` -> its name. The last measure spans all rates."""
 _UNITS = {
     "loss": "nats per token, at most that of guessing all tokens alike; diverged runs count as "
     "that",
@@ -123,7 +123,7 @@ def measure_table(results: dict[str, Any], rates: list[float], metric: str) -> T
 
 
 def diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
-    """List the runs that diverged, and when."""
+    """List the runs that diverged, and the step at which they did."""
     rows = []
     for name, entry in results["types"].items():
         row = [type_cell(name)]

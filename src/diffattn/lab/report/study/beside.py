@@ -1,4 +1,4 @@
-"""A study of text as a section of another page: the live one, and the committed one."""
+"""Studies of text as a section of another page: one that has just run, and the committed one."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,11 +25,11 @@ from diffattn.lab.report.study.tables import difference_cell, loss_cell
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
-    """Differences in loss: of models on text that have just been trained, and of the committed.
+    """Differences in loss: of a study on text that has just run, and of the committed study.
 
     Args:
-        live: Study of the few models of a laptop. Left out if one of these has learned no more
-            than a count of bigrams with copies.
+        live: Study of the laptop comparison's models. It is left out if its verdict is
+            uninformative, for example because a model is worse than the n-gram count model.
     """
     sentence = "" if live is None else sentence_beside_counts(live)
     if live is None or not sentence:
@@ -51,10 +51,9 @@ def loss_section(live: TextStudy | None = None) -> list[Element]:
 
 
 def sentence_beside_counts(study: TextStudy) -> str:
-    """The losses of the few models of a laptop beside a count of bigrams with copies, in words.
+    """Losses of the laptop comparison's models beside the n-gram count model with copies, in words.
 
-    Empty for other models, or where one of these has learned no more than the counts have.
-    """
+    Empty for other models, and if the study's verdict is uninformative."""
     results = study.results
     if results is None or study.variants != FEW or not results["verdict"]["informative"]:
         return ""
@@ -80,8 +79,8 @@ def committed_text(
     """The differences of the committed study on text.
 
     Args:
-        trained: Differences of a study that has just run, drawn above the committed.
-        config_hash: That of the study of the page; beside itself the committed one shows nothing.
+        trained: Differences of a study that has just run, drawn above the committed ones.
+        config_hash: Hash of the page's study. If it is the committed study, nothing is shown.
     """
     committed = read_json(TEXT)
     if config_hash == committed["config_hash"]:

@@ -35,14 +35,14 @@ from diffattn.lab.report.study.summary import (
 )
 
 _GREYS = ("#b0b0b0", "#808080", "#222222")
-"""One for each count model."""
+"""Colours of the n-gram count models, one each."""
 
 
 def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
     """Paired differences with their intervals around zero; ``None`` if there are none.
 
-    In a study of ablations each row stands against the model that it changes. Else the types and
-    the controls that imitate their side effects stand against the Transformer.
+    In a study of ablations, each row is compared with the model that it changes. Else the types
+    and the controls of their side effects are compared with the Transformer.
     """
     if rows := rows_of(study):
         recorded = (difference(study, row["variant"], row["baseline"], row["at"]) for row in rows)
@@ -67,7 +67,7 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 
 def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Chart | None:
-    """Validation loss over steps: thick the mean of a variant, thin its single runs.
+    """Validation loss over steps. Thick lines are means of a variant, thin lines single runs.
 
     Args:
         part: A key of :data:`PARTS`. Default: all tokens.
@@ -102,7 +102,7 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
 
 
 def rates_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Validation loss against the learning rates of the sweep; ``None`` without one."""
+    """Validation loss against the learning rates of the sweep; ``None`` without a sweep."""
     traces = [
         trace
         for name, entry in swept_rates(study).items()
@@ -127,7 +127,7 @@ def rates_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 
 def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
-    """λ of every layer over training, with λ_init as dotted lines; a sentence if there is none."""
+    """λ of all layers over training, λ_init dotted; a sentence if no run recorded λ."""
     runs = {run.name: rows for run in study.runs_of(variant) if (rows := _lambdas(run))}
     name = type_name(variant)
     if not runs:
@@ -166,7 +166,7 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
 def difference_bars(
     shown: Sequence[dict[str, Any]], labels: Sequence[str], baseline: str, element_id: str
 ) -> Chart | None:
-    """Differences one below the other: mean, interval and single pairs."""
+    """Differences one below the other: mean, interval, single pairs. ``baseline``: in words."""
     if not shown:
         return None
     traces: list[dict[str, Any]] = []
@@ -223,7 +223,7 @@ def _mean_of(runs: Sequence[str]) -> str:
 
 
 def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:
-    """Steps and validation losses of a run, of all tokens or of one part of them."""
+    """Steps and validation losses of a run, over all tokens or over one part."""
     if part is None:
         return run.series(LOSS)
     rows = ((row["step"], row.get("validation_parts", {})) for row in run.metrics)
@@ -231,7 +231,7 @@ def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:
 
 
 def _evaluated_on(study: TextStudy) -> str:
-    """Which tokens the curves are of, where those of the tables are more."""
+    """A sentence if curves use fewer validation tokens than tables; else empty."""
     some = study.info["config"]["train"].get("evaluation_tokens")
     every = study.info.get("data", {}).get("validation_tokens")
     if some is None or every is None or some >= every:
@@ -242,7 +242,7 @@ def _evaluated_on(study: TextStudy) -> str:
 def _count_lines(
     study: TextStudy, traces: Sequence[dict[str, Any]], part: str | None
 ) -> list[dict[str, Any]]:
-    """A dotted line per count model, as long as the curves beside it."""
+    """A dotted line per n-gram count model, as long as the other curves."""
     recorded = study.recorded.get("count_models", {})
     steps = [step for trace in traces for step in trace["x"]]
     made = []
@@ -259,7 +259,7 @@ def _count_lines(
 
 
 def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """Short runs of one model, or those of all steps; ``None`` if none ended with a loss."""
+    """A model's short runs, or its runs of all steps; ``None`` if no run ended with a loss."""
     tries = sorted(
         (run["learning_rate"], run["validation_loss"], run["run"])
         for run in entry.get(key, ())

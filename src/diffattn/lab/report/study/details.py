@@ -1,4 +1,4 @@
-"""Tables that say how the results of a study on text came about."""
+"""Tables behind the results of a study on text: runs, rates, parts of the loss, phase and λ."""
 
 from collections.abc import Mapping, Sequence
 from math import inf
@@ -38,7 +38,7 @@ from diffattn.lab.report.study.summary import (
 
 
 def runs_table(study: TextStudy) -> Table:
-    """Every run behind the means: its rate, loss and bits per byte."""
+    """All runs behind the means: rate, loss and bits per byte."""
     by_name = {run.name: run for run in study.runs}
     rows = []
     for name, variant in variants_of(study).items():
@@ -52,9 +52,9 @@ def runs_table(study: TextStudy) -> Table:
 
 
 def rates_table(study: TextStudy) -> Table | None:
-    """Losses at every rate of the sweep; ``None`` without one.
+    """Losses at every rate of the sweep; ``None`` without a sweep.
 
-    A model has a row of short runs, and below it one of the runs of all steps.
+    Each model has a row of short runs, and below it a row of runs of all steps if there are any.
     """
     swept = swept_rates(study)
     if not swept:
@@ -83,7 +83,7 @@ def rates_table(study: TextStudy) -> Table | None:
 
 
 def swept_rates(study: TextStudy) -> dict[str, dict[str, Any]]:
-    """The recorded sweep of every variant that has one, in the order shown."""
+    """Swept variant -> its recorded sweep, in the order shown."""
     recorded = study.recorded.get("rates", {"variants": {}})["variants"]
     return {name: recorded[name] for name in study.variants if recorded.get(name, {}).get("tried")}
 
@@ -93,8 +93,8 @@ def parts_table(
 ) -> Table | None:
     """Loss of variants on parts of the tokens; ``None`` if no part was recorded.
 
-    Below each loss stands the difference to the Transformer, or to the model that the variant is
-    compared with.
+    Below each loss is the difference to the Transformer, or else to the variant's baseline.
+    ``parts``: key of a part -> its title.
     """
     every, rows = variants_of(study), []
     for name in (name for name in names if name in every):
@@ -177,7 +177,7 @@ def phase_table(study: TextStudy) -> Table | None:
 
 
 def lambda_table(study: TextStudy) -> Table | None:
-    """λ of every layer at the end of training; ``None`` if no run recorded any."""
+    """λ of every layer at the end of training; ``None`` if no run recorded λ."""
     columns = {name: [run for run in study.runs_of(name) if _lam(run)] for name in study.variants}
     columns = {name: runs for name, runs in columns.items() if runs}
     if not columns:
@@ -204,7 +204,7 @@ def lambda_table(study: TextStudy) -> Table | None:
 
 
 def _change(study: TextStudy, name: str, part: str) -> str:
-    """The difference on one part of the tokens, and to whom where that is not the Transformer."""
+    """The difference on one part of the tokens; it names a baseline other than the Transformer."""
     for other in dict.fromkeys((BASELINE, baseline_of(study, name))):
         entry = None if other is None else difference(study, name, other, metric=part)
         if entry is None or name == BASELINE:

@@ -1,4 +1,4 @@
-"""Read the folder of a study of models on text: what is there, and in words what is not."""
+"""Read the folder of a study of models on text; sentences name what is missing."""
 
 import re
 from collections.abc import Collection
@@ -11,7 +11,7 @@ from diffattn.lab.catalog.models import gets_every_seed
 from diffattn.lab.report.page.runs import Study, StudyRun, is_number, read_study_of_runs
 
 ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
-"""Kinds of study that test rows together, besides the matched comparison, in words."""
+"""Kinds of study on text that report rows -> their names in words."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class TextStudy(Study):
 
     @property
     def types(self) -> list[str]:
-        """The variants: what the tables that all kinds of study share have a row for."""
+        """The variants: each has a row in the tables that all kinds of study share."""
         return list(self.variants)
 
     def runs_of(self, attention_type: str) -> list[StudyRun]:
@@ -32,7 +32,7 @@ class TextStudy(Study):
 
 
 def read_study(folder: Path) -> TextStudy:
-    """Read everything a report shows; what is missing stands in ``gaps``.
+    """Read everything that a report shows. ``gaps`` names what is missing.
 
     Raises:
         CheckpointError: ``study.json`` is missing or names no variants, or a file is damaged, of
@@ -63,7 +63,7 @@ def _variants(info: dict[str, Any], results: dict[str, Any] | None) -> tuple[str
 def _run_names(
     info: dict[str, Any], names: Collection[str], results: dict[str, Any] | None
 ) -> list[str]:
-    """The runs at chosen rates; then those that results count, at common rates, and of sweeps."""
+    """Names of runs at chosen rates; then of others in the results, at common rates, of sweeps."""
     seeds, variants = info["seeds"], _variants(info, results)
     fewer = info.get("fewer_seeds", len(seeds))
     wanted = [

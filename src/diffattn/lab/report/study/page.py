@@ -117,7 +117,7 @@ def _lead(study: TextStudy) -> list[Element]:
         sentence = Text(sentence_beside_counts(study) or recorded["sentence"], role)
     figure = charts.difference_chart(study, "chart-differences")
     answer = [element for element in (figure, tables.results_table(study)) if element is not None]
-    return _present(
+    return _without_empty(
         sentence,
         Pair(answer, "answer") if answer else None,
         Bullets(study.gaps, "What is missing", "gap"),
@@ -141,12 +141,12 @@ def _results(study: TextStudy) -> list[Element]:
         Text(_INTERVALS.format(level)) if level else None,
         details.runs_table(study) if study.results else None,
     ]
-    return _present(
+    return _without_empty(
         Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
         charts.loss_chart(study, "chart-loss"),
         Fold("Controls, ablations and tests", others) if others else None,
         Fold("How the learning rates were chosen", rates) if (rates := _rates(study)) else None,
-        Fold("How we know", _present(*how)),
+        Fold("How we know", _without_empty(*how)),
     )
 
 
@@ -163,7 +163,7 @@ def _rates(study: TextStudy) -> list[Element]:
     brackets = f" ({', '.join(where)})" if where else ""
     again = any(entry.get("whole") for entry in swept.values())
     edge = [type_name(name) for name, entry in swept.items() if entry.get("inside") is False]
-    return _present(
+    return _without_empty(
         Text(
             f"Each of these models was first trained at several rates{brackets}. "
             + ("The best of them were trained again with all steps. " if again else "")
@@ -192,52 +192,52 @@ def _parts(study: TextStudy) -> list[Element]:
     if by_part is None and copying is None:
         return []
     quarters = "By position in the window, from its first quarter to its last."
-    how = _present(
+    how = _without_empty(
         Terms({PARTS[part]: meaning for part, meaning in PART_MEANINGS.items()}),
         details.parts_table(study, shown, QUARTERS, quarters),
         details.parts_table(
             study, others, PARTS | QUARTERS, "Controls, ablations and other matches."
         ),
     )
-    phase = details.phase_table(_only(study, shown))
-    how = _present(*how, details.phase_table(_only(study, others)))
-    return _present(by_part, copying, phase, Fold("How we know", how))
+    phase = details.phase_table(_restricted_to(study, shown))
+    how = _without_empty(*how, details.phase_table(_restricted_to(study, others)))
+    return _without_empty(by_part, copying, phase, Fold("How we know", how))
 
 
 def _maps(study: TextStudy) -> list[Element]:
     types = [name for name in study.variants if role_of(study, name) == "type"]
     lambdas = [charts.lambda_chart(study, name, f"chart-lambda-{name}") for name in types]
-    trained = _present(Pair(lambdas) if lambdas else None, details.lambda_table(study))
+    trained = _without_empty(Pair(lambdas) if lambdas else None, details.lambda_table(study))
     summaries = {type_name(name): _TYPE_SUMMARIES[name] for name in study.variants if name in TYPES}
     method: list[Element] = [Text(_METHOD), Equation(), Terms(summaries), Text(_HEADS)]
-    return _present(*method, *attention_maps(study, "map-"), Fold("λ over training", trained))
+    return _without_empty(*method, *attention_maps(study, "map-"), Fold("λ over training", trained))
 
 
 def _costs(study: TextStudy) -> list[Element]:
-    return _present(
-        cost_table(_only(study, shown_in_charts(study))),
+    return _without_empty(
+        cost_table(_restricted_to(study, shown_in_charts(study))),
         Fold("How we know", [models_table(study), cost_table(study), Text(_TIMES)]),
     )
 
 
 def _committed(study: TextStudy) -> list[Element]:
-    """The committed study; nothing beside itself or beside ablations."""
+    """The committed study; empty on its own page and on pages of ablations or ranks."""
     is_text = study.info.get("kind", "text") == "text"
     return committed_text(config_hash=study.info.get("config_hash")) if is_text else []
 
 
-def _only(study: TextStudy, variants: list[str]) -> TextStudy:
+def _restricted_to(study: TextStudy, variants: list[str]) -> TextStudy:
     return replace(study, variants=tuple(variants))
 
 
-def _present(*elements: Element | None) -> list[Element]:
-    """The elements that hold anything."""
+def _without_empty(*elements: Element | None) -> list[Element]:
+    """The elements that are not empty."""
     empty = (None, Bullets([]), Fold("How we know", []), Fold("λ over training", []))
     return [element for element in elements if element is not None and element not in empty]
 
 
 def _comparison(study: TextStudy) -> str:
-    """What was compared, on what, and with how many seeds."""
+    """A paragraph: the models compared, their data, number of seeds and budget."""
     info = study.info
     compared = [name for name in study.variants if role_of(study, name) in COMPARED]
     names = listing(map(type_name, compared))

@@ -1,4 +1,4 @@
-"""The numbers of a comparison, as ``results.json`` records them. Nothing is computed again."""
+"""Numbers of a comparison from ``results.json``. Training losses come from the runs' logs."""
 
 from collections.abc import Iterator, Mapping
 from statistics import fmean
@@ -18,11 +18,11 @@ COMPARED = ("baseline", "type")
 """Roles of the models in the main table."""
 NOT_COMPARED = "not compared"
 _LAST_ROWS = 5
-"""Of the log, over which the training loss is averaged."""
+"""Number of last rows of the log over which the training loss is averaged."""
 _FEW = 4
-"""At most as many variants are all drawn."""
+"""Charts draw all variants of a study with at most this many."""
 RATES = {"best": "chosen", "common": "common"}
-"""The learning rates of a group of runs: the key in the records, and the word in tables."""
+"""Key of a learning rate in the records -> word in tables."""
 PARTS = {
     "repeated_bigram": "Repeated pair",
     "repeated_token": "Repeated token",
@@ -39,7 +39,7 @@ COUNT_MODELS = {"unigram": "Unigram", "bigram": "Bigram", "bigram_copy": "Bigram
 
 
 def variants_of(study: TextStudy) -> dict[str, dict[str, Any]]:
-    """The record of every variant, in the order shown; none before the study has finished."""
+    """Variant -> its record, in the order shown; empty before the study has finished."""
     recorded = study.recorded.get("variants", {})
     return {name: recorded[name] for name in study.variants if name in recorded}
 
@@ -51,40 +51,40 @@ def role_of(study: TextStudy, name: str) -> str:
 
 
 def groups_of(variant: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The runs of a variant at its chosen rate, and those at the common one where it is another."""
+    """A variant's groups of runs: at its chosen rate, and at the common rate if it has some."""
     return [variant["at"][at] for at in RATES if at in variant["at"]]
 
 
 def shown_in_charts(study: TextStudy) -> list[str]:
-    """The variants whose curves are drawn: all of a few, else those compared and no attention."""
+    """The variants whose curves are drawn: all if few, else types, baseline and no attention."""
     if len(study.variants) <= _FEW:
         return list(study.variants)
     return [name for name in study.variants if role_of(study, name) in COMPARED or name == FLOOR]
 
 
 def differences(study: TextStudy, metric: str = LOSS) -> Iterator[dict[str, Any]]:
-    """Every paired difference in the validation loss, or in that of a part of the tokens."""
+    """All paired differences in one metric: the validation loss, or the loss on a part."""
     return (entry for entry in study.recorded.get("differences", ()) if entry["metric"] == metric)
 
 
 def difference(
     study: TextStudy, variant: str, baseline: str, at: str = "best", metric: str = LOSS
 ) -> dict[str, Any] | None:
-    """One recorded difference, turned round if the record has it so.
+    """One recorded difference, negated if the record has the pair the other way round.
 
-    At the common rate it is that at the chosen one where both models have one rate.
+    If neither model has runs at the rate ``at``, the difference at the chosen rates is returned.
     """
     every = variants_of(study)
     if all(name in every and at not in every[name]["at"] for name in (variant, baseline)):
         at = "best"
     for entry in differences(study, metric):
         if entry["at"] == at and {entry["variant"], entry["baseline"]} == {variant, baseline}:
-            return entry if entry["variant"] == variant else _turn(entry)
+            return entry if entry["variant"] == variant else _negated(entry)
     return None
 
 
-def _turn(entry: dict[str, Any]) -> dict[str, Any]:
-    """The same difference the other way round."""
+def _negated(entry: dict[str, Any]) -> dict[str, Any]:
+    """Negate a difference and swap its sides."""
     low, high = (None if end is None else -end for end in (entry["high"], entry["low"]))
     return entry | {
         "variant": entry["baseline"],
@@ -98,21 +98,21 @@ def _turn(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def baseline_of(study: TextStudy, variant: str) -> str | None:
-    """The model that a variant is compared with: the first that its differences name."""
+    """The baseline of a variant's first recorded difference, or ``None``."""
     named = (entry["baseline"] for entry in differences(study) if entry["variant"] == variant)
     return next(named, None)
 
 
 def rows_of(study: TextStudy) -> list[dict[str, Any]]:
-    """The rows of a study of ablations; else none."""
+    """The rows of a study of ablations or ranks; else empty."""
     return study.recorded.get("rows") or []
 
 
 def at_equal_time(study: TextStudy, name: str) -> dict[str, Any] | None:
-    """Loss minus the Transformer's after as much processor time, by seed; ``None`` without costs.
+    """Loss minus the Transformer's at equal processor time, by seed; ``None`` without costs.
 
-    The time of a whole run of the Transformer, by medians. A model that needs more has not finished
-    its schedule there: its learning rate is still high, so it would end lower with its own.
+    The time is the median of the Transformer's whole runs. A slower model has not finished its
+    schedule at that time. Its learning rate is still high, so a shorter schedule would end lower.
     """
     runs, every = {run.name: run for run in study.runs}, variants_of(study)
     groups = [every[side]["at"]["best"] for side in (name, BASELINE) if side in every]
@@ -138,9 +138,9 @@ def train_losses(study: TextStudy, name: str) -> list[float]:
 
 
 def in_words(study: TextStudy, entry: Mapping[str, Any]) -> str:
-    """What a difference shows, or why it is none.
+    """A difference in words, or why the pair is not compared.
 
-    A model without attention never copies, however long it trains: it is compared.
+    Models without attention never copy, so that the induction phase does not exclude them.
     """
     variants, pair = variants_of(study), (entry["variant"], entry["baseline"])
     is_timed = variants.keys() >= set(pair) and set(pair).isdisjoint(NEVER_ATTEND)

@@ -79,7 +79,7 @@ def results_table(study: TextStudy, at: str = "best") -> Table | None:
 
 
 def other_tables(study: TextStudy) -> list[Table]:
-    """Controls, ablations and other matches, each against the model it stands beside."""
+    """Tables of controls, ablations and other matches, each compared with its baseline."""
     tested = {row["variant"] for row in rows_of(study)}
     others = {name: v["role"] for name, v in variants_of(study).items() if name not in tested}
     tables = []
@@ -91,7 +91,7 @@ def other_tables(study: TextStudy) -> list[Table]:
 
 
 def rows_table(study: TextStudy) -> Table | None:
-    """The rows of a study of ablations beside the paper's; else ``None``."""
+    """The rows of a study of ablations or ranks, with the paper's numbers; else ``None``."""
     rows = rows_of(study)
     if not rows:
         return None
@@ -164,7 +164,7 @@ def endpoints_table(study: TextStudy) -> Table | None:
 
 
 def matching_table(study: TextStudy) -> Table | None:
-    """Every type matched by parameters, heads and FLOPs; ``None`` if there is one way only."""
+    """All types matched by parameters, heads and FLOPs; ``None`` if only one match was run."""
     every = variants_of(study)
     types = [name for name, variant in every.items() if variant["role"] == "type"]
     pairs = [
@@ -203,7 +203,7 @@ def matching_table(study: TextStudy) -> Table | None:
 
 
 def size_cell(study: TextStudy, name: str) -> Cell:
-    """Parameters, and below them FLOPs per token as a factor of the baseline's."""
+    """Parameters, and below them FLOPs per token divided by the baseline's."""
     every, key = variants_of(study), "train_flops_per_token"
     here, base = (every.get(side, {}) for side in (name, BASELINE))
     return number_cell(count(here.get("parameters")), note=ratio(here.get(key), base.get(key)))
@@ -283,14 +283,14 @@ def _in_percent(entry: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _printed(variant: str, baseline: str) -> str:
-    """The difference of two losses of Table 6."""
+    """The difference of two losses of Table 6; a dash if the table lacks one."""
     losses = table_6()
     known = {variant, baseline} <= losses.keys()
     return number(losses[variant] - losses[baseline] if known else None, 3, signed=True)
 
 
 def _attention_cell(study: TextStudy, name: str) -> Cell:
-    """Attention's parameters beside those of DIFF V1, and whether Shared DIFF has more."""
+    """Attention's parameters, their ratio to V1's, and a mark if Shared DIFF has more than V1."""
     every = variants_of(study)
     here, there = (every.get(side, {}).get("attention_parameters") for side in (name, "diff"))
     note = f"{ratio(here, there)} V1's"

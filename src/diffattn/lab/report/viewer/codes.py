@@ -2,10 +2,10 @@ r"""Attention weights as bytes: the causal half of a map, one byte per weight.
 
 .. math:: q = \mathrm{round}(255 \sqrt{w / s}),\quad w \approx s (q / 255)^2
 
-Weights of a long text are mostly near 1/T, far below 1/255, and a few are near 1. Equal steps
-would make the first all 0; steps in the square root resolve a weight w to about √(w s) / 255. The
-scale s of a map is 1, as its first row is. A row has a smaller one, its largest weight, which
-makes even rows several times as exact and their bytes hard to compress: for pages with room.
+In a long text most weights are near 1/T, far below 1/255, and a few are near 1. Equal steps would
+round the small weights to 0. Steps in the square root resolve a weight w to about √(w s) / 255. The
+scale s of a whole map is 1, because its first row holds a 1. With a scale per row, its largest
+weight, even rows are several times as exact, but their bytes compress badly and the page is larger.
 """
 
 import base64
@@ -21,11 +21,11 @@ def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndar
 
     Args:
         maps: ``[..., T, T]``, rows are queries; weights from 0 to 1 up to rounding.
-        row_scales: Whether each row has its own scale.
+        row_scales: Whether each row has its own scale, the row's largest weight.
 
     Returns:
         uint8 ``[..., T (T + 1) / 2]``, row after row; the scales, float32 ``[..., T]``, or
-        ``None`` where they are 1; and the largest rounding error.
+        ``None`` without ``row_scales``; and the largest rounding error.
     """
     rows, columns = np.tril_indices(maps.shape[-1])
     weights = maps[..., rows, columns]
@@ -49,7 +49,7 @@ def packed(*parts: np.ndarray) -> str:
         np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
         for part in parts
     )
-    # A search for repetitions makes even maps smaller, and nearly random bytes larger.
+    # Searching for repetitions makes even maps smaller, but nearly random bytes larger: try both.
     codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
     return base64.b64encode(min((_deflated(content, c) for c in codings), key=len)).decode("ascii")
 

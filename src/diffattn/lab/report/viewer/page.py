@@ -1,6 +1,6 @@
 """The page of the attention viewer.
 
-It shows tokens as a reader sees them: nothing invisible, nothing that acts on its neighbours.
+It makes invisible characters of tokens visible, and keeps combining marks off their neighbours.
 """
 
 import unicodedata
@@ -18,22 +18,22 @@ from diffattn.lab.report.viewer.codes import LEVELS, packed
 from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
 
 GENERATOR = "diffattn inspect"
-"""The command that the page names as its maker."""
+"""Name of the command that made the page, as the page states it."""
 _SUM_LEVELS = 65_535
 _MOST_CHARACTERS = 48
-"""Of the text in the title."""
+"""Most characters of the text in the title."""
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 _COMBINING = {"Mn", "Mc", "Me"}
 _CARRIER = "◌"
-"""Carries a combining mark whose letter is in another token."""
+"""Character that carries a combining mark whose letter is in another token."""
 _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
 
 def require_page_destination(path: Path, *, force: bool = False) -> None:
-    """Refuse to replace a file that is no page of the viewer.
+    """Refuse to replace a file that is no page of the viewer, unless ``force`` is set.
 
     Raises:
-        ConfigError: Something else lies there, or nothing can be written there.
+        ConfigError: The path holds something else, or is not writable.
     """
     if force:
         require_file_destination(path)
@@ -46,7 +46,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
     """Write the page; an existing file is left as it was on failure.
 
     Args:
-        models: One or more, in the order shown. Those with equal tokens are shown side by side.
+        models: One or more, in the order shown. Models with equal tokens are shown side by side.
     """
     texts = list(dict.fromkeys(model.text for model in models))
     data = {
@@ -76,7 +76,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
 
 
 def _title(models: Sequence[ViewedModel]) -> str:
-    """The models, and how the text of the first one begins."""
+    """A title with the models' labels and the beginning of the first model's text."""
     labels = [model.label for model in models]
     begins = " ".join(_content(models[0].text).decode("utf-8", "replace").split())
     cut = f"{begins[:_MOST_CHARACTERS].rstrip()} …" if len(begins) > _MOST_CHARACTERS else begins
@@ -104,7 +104,7 @@ def _notes(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[s
 
 
 def _groups(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[dict[str, Any]]:
-    """Models that read the same tokens, in the order of their first."""
+    """Groups of models that read the same tokens, in the order of their first models."""
     return [
         {
             "notes": text.notes,
@@ -158,7 +158,7 @@ def _model(model: ViewedModel, texts: Sequence[ViewedText]) -> dict[str, Any]:
 
 
 def _sum_scale(layer: ViewedLayer) -> float | None:
-    """The sum that the largest code stands for."""
+    """The sum that the largest code stands for; ``None`` without segments."""
     return None if layer.sums is None else float(layer.sums.max())
 
 
@@ -176,7 +176,7 @@ def shown(piece: str | bytes) -> str:
     """Make white space, control characters and bytes of a token visible.
 
     Args:
-        piece: Text, or bytes that are no whole characters.
+        piece: Text of a token, or its bytes if a character is cut.
 
     Returns:
         Plain text: ``␣the``, ``⏎``, ``␀``, ``‹U+202E›``, ``‹E2 82›``, and ``∅`` if it is empty.
@@ -194,7 +194,7 @@ def _shown_character(character: str) -> str:
     if code in WHITE_SPACE:
         return WHITE_SPACE[code]
     if code < 0x20:
-        return chr(0x2400 + code)  # its picture
+        return chr(0x2400 + code)  # the control picture of the character
     if code == 0x7F:
         return "␡"
     if unicodedata.category(character) in _INVISIBLE:

@@ -7,13 +7,13 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Tokens that belong together."""
+    """A named range of tokens."""
 
     name: str
     start: int
-    """First token."""
+    """Index of the first token."""
     end: int
-    """The one after the last; equal to ``start`` where the segment is empty."""
+    """Index after the last token; equal to ``start`` if the segment is empty."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,10 +21,10 @@ class ViewedText:
     """A text as a tokenizer cuts it."""
 
     pieces: tuple[str | bytes, ...]
-    """Text of every token; bytes where a character is cut."""
+    """Text of every token; bytes where a token cuts a character."""
     begins_with_bos: bool
     segments: tuple[Segment, ...] = ()
-    """They cover the text once, in order; none for a plain text."""
+    """Segments that cover the text once, in order; empty for a plain text."""
     notes: tuple[str, ...] = ()
     """Sentences about this text, for example that it was cut."""
 
@@ -38,16 +38,16 @@ class ViewedLayer:
     codes: np.ndarray
     """uint8 ``[H, maps, T (T + 1) / 2]`` of :func:`diffattn.lab.report.viewer.codes.to_codes`."""
     scales: np.ndarray | None
-    """float32 ``[H, maps, T]``, of the rows of ``codes``; ``None`` where all are 1."""
+    """Scales of the rows of ``codes``, float32 ``[H, maps, T]``; ``None`` if all are 1."""
     lam: np.ndarray | None
-    """float32 ``[1, 1]``, or ``[H, T]`` where each token has its own; ``None`` for softmax."""
+    """λ, float32 ``[1, 1]``, or ``[H, T]`` if each token has its own; ``None`` for softmax."""
     error: float
     """Largest rounding error of a weight."""
     sums: np.ndarray | None
-    """``[kinds, H, T, segments]``: attention on each segment, of A, or of A1, A2 and
-    abs(A1 − λ A2)."""
+    """Attention on each segment ``[kinds, H, T, segments]``. Kinds: A; or A1, A2 and
+    abs(A1 − λ A2). ``None`` without segments."""
     clearest: tuple[float, int, int]
-    """The largest weight of the last query away from its neighbours, its head and its key."""
+    """The last query's largest weight on a key that is no neighbour; its head; its key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,8 +56,8 @@ class ViewedModel:
 
     label: str
     facts: tuple[str, ...]
-    """Descriptions of a few words each."""
+    """Facts about the model, in a few words each."""
     text: ViewedText
     layers: tuple[ViewedLayer, ...]
     num_layers: int
-    """Of the model, shown or not."""
+    """Number of all layers of the model, shown or not."""

@@ -1,1 +1,1 @@
-"""Whether differential attention's gradients are those of softmax attention, up to a constant."""
+"""Do differential and softmax attention have the same gradients, up to a constant factor?"""

@@ -13,29 +13,29 @@ from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
-"""The arm whose values have size 1 at the start, as 0.02 gives them at a width of 2,500."""
+"""Name of the arm whose values have size 1 at the start, as at a width of 2,500 with std 0.02."""
 HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
 OF_BASE = (BASELINE, WIDE, *TYPES[1:], WITHOUT_NORM, SMALL_LAMBDA, LARGE_LAMBDA, HALVED)
-"""Compared at the base's size."""
+"""Models that are compared in the base arm."""
 OF_ARMS = (BASELINE, WIDE, "diff")
-"""Compared at the other sizes."""
+"""Models that are compared in the other arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFlowConfig(FixedStudy):
     """The runs of a gradient-flow study. All models of an arm read the same tokens at each step.
 
-    ``base`` is the softmax run with 2h heads of d.
+    ``base`` is the softmax run with 2h heads of width d.
     """
 
     shares_workers: ClassVar[bool] = True
     kind: str = "gradient-flow"
     arms: Mapping[str, Mapping[str, Any]]
-    """Name to changed settings of the softmax model; the first is :data:`BASE`, without any."""
+    """Name -> changed settings of the softmax model. The first is :data:`BASE`, with no change."""
     phases: Mapping[str, tuple[int, ...]]
-    """Name to the steps that are averaged; the first is the start."""
+    """Name -> steps, counted from 1, that are averaged. The first phase is the start."""
 
     def _check(self) -> None:
         where, train = "GradientFlowConfig", self.base.train
@@ -50,11 +50,11 @@ class GradientFlowConfig(FixedStudy):
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The steps that are measured."""
+        """All steps that are measured, phase by phase."""
         return tuple(step for phase in self.phases.values() for step in phase)
 
     def keeps_weights(self, run: str) -> bool:
-        """Gradients are measured while a model is trained: no weights are kept."""
+        """No run keeps its weights: gradients are measured during training."""
         return False
 
     def types(self, arm: str) -> tuple[str, ...]:

@@ -1,17 +1,17 @@
 """The rules by which the claims of Appendix G are judged, fixed before the first run.
 
-The appendix says that the gradients of differential attention have the magnitude of those of
-softmax attention with h heads of 2d, up to a constant factor; that the head norm's Jacobian is
-Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training; hence that AdamW's updates are alike.
+The appendix makes three statements. Up to a constant factor, the gradients of differential
+attention are as large as those of softmax attention with h heads of 2d. The head norm's Jacobian is
+Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training. Hence AdamW's updates are alike.
 
 - *Level.* Per seed, the largest factor, either way, between the two models' gradients over W_Q,
-  W_K, W_V, W_O and the judged phases; a phase is the geometric mean over layers and its steps.
+  W_K, W_V, W_O and the judged phases. A phase is the geometric mean over layers and its steps.
   Beyond :data:`LEVEL` it is not "the same magnitude".
-- *Drift.* Per seed, the largest change of that ratio over the four matrices: from the shallowest to
-  the deepest and from the narrowest to the widest model at the first step, from λ_init = 0.5 to 0.8
-  there, and from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
-- *Null.* The level of two softmax models of different seeds. A phase is judged only where the upper
-  end of its interval lies below :data:`LEVEL`: elsewhere seeds alone differ as much.
+- *Drift.* Per seed, the largest change of that ratio over the four matrices. At the first step the
+  change is over depth, over width, and from λ_init 0.5 to 0.8, each between the extremes; and over
+  training, from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
+- *Null.* The level of two softmax models of different seeds. A phase is judged only if the upper
+  end of this level's interval lies below :data:`LEVEL`: else seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
   :data:`HALF` of softmax attention's at the first step, or nothing is judged.
 - *Updates.* AdamW moves every weight by about the learning rate, whatever its gradient's size.
@@ -47,9 +47,9 @@ from diffattn.lab.studies.gradient_flow.config import (
 from diffattn.lab.studies.gradient_flow.sizes import MATRICES, SLOPE, Pair, Sizes, factor, largest
 
 LEVEL = 2.0
-"""Factor up to which magnitudes are the same."""
+"""Largest factor between magnitudes that count as the same."""
 DRIFT = 1.5
-"""Factor up to which a ratio is constant."""
+"""Largest change, as a factor, of a ratio that counts as constant."""
 HALF = (0.4, 0.6)
 LEAST_SEEDS = 3
 _TO_WIDE, _TO_TWIN = ("diff", WIDE), ("diff", BASELINE)
@@ -132,13 +132,13 @@ class Judge:
     def largest_ratio(
         self, pair: Pair, measure: str, matrices: Sequence[str], arm: str
     ) -> list[float] | None:
-        """The largest ratio of a pair over the judged phases and the matrices, one per seed."""
+        """Per seed the largest |log ratio| of a pair over the judged phases and the matrices."""
         phases = self.quiet_phases(arm)
         ratio = self.sizes.ratio
         return largest([ratio(arm, pair, p, measure, m) for p in phases for m in matrices])
 
     def _gradients(self, arm: str, name: str, phase: str) -> list[list[float] | None]:
-        """Of every matrix the ratio of gradients to softmax attention with h heads of 2d."""
+        """Per matrix and seed: log ratio of gradients to softmax attention with h heads of 2d."""
         return [self.sizes.ratio(arm, (name, WIDE), phase, "gradient", m) for m in MATRICES]
 
     def _drifts(self) -> Iterator[Judgement]:
@@ -161,7 +161,7 @@ class Judge:
         yield self._judged("drift-time", says, logs, self.phases, bound=DRIFT, why=why)
 
     def _change(self, a: tuple[str, str, str], b: tuple[str, str, str]) -> list[float] | None:
-        """The largest change of a ratio of gradients between two arms, models and phases."""
+        """Per seed the largest |change| of the log ratio between two triples: arm, model, phase."""
         sides = zip(self._gradients(*a), self._gradients(*b), strict=True)
         changes = [
             None if x is None or y is None else [p - q for p, q in zip(x, y, strict=True)]
@@ -170,14 +170,14 @@ class Judge:
         return largest(changes)
 
     def _by_construction(self) -> str:
-        """The reason why equal updates say nothing about gradients; empty if they do."""
+        """The reason why equal updates say nothing about gradients; empty if there is none."""
         halved = self.largest_ratio((HALVED, BASELINE), "update", MATRICES, BASE)
         alike = halved is not None and math.exp(fmean(halved)) < LEVEL
         return "so are those of the control whose gradients are halved" if alike else ""
 
     @cached_property
     def _fault(self) -> str:
-        """The reason why nothing can be judged; empty if it can."""
+        """The reason why no claim can be judged; empty if there is none."""
         for matrix in ("v", "o"):
             logs = self.sizes.ratio(BASE, (HALVED, BASELINE), self.start, "gradient", matrix)
             if logs is None or not HALF[0] <= math.exp(fmean(logs)) <= HALF[1]:
@@ -218,10 +218,10 @@ class Judge:
 def judge_factors(
     values: Sequence[float], low: float | None, high: float | None, bound: float
 ) -> Verdict:
-    """Judge factors, from 1 up, that the claim says are below a bound.
+    """Judge factors of 1 or more. The claim says that they are below a bound.
 
     Args:
-        values: One per seed.
+        values: One factor per seed.
         bound: :data:`LEVEL` or :data:`DRIFT`.
     """
     if len(values) < LEAST_SEEDS or low is None or high is None:

@@ -21,12 +21,12 @@ from diffattn.lab.studies.gradient_flow.config import (
 from diffattn.lab.studies.study import Results
 
 MATRICES = ("q", "k", "v", "o")
-"""Those of attention; judged."""
+"""Matrices of attention, which are judged."""
 SHOWN = (*MATRICES, "ffn")
 PARTS = {"q1": "q", "q2": "q", "k1": "k", "k2": "k"}
-"""A map's part of a matrix to the matrix that the baseline has in its place."""
+"""One map's part of a matrix -> the baseline's matrix that it is compared with."""
 SLOPE = "slope"
-"""Of all matrices of attention together."""
+"""Measure: fall of the loss per unit of learning rate, summed over attention's matrices."""
 MEASURES = ("gradient", "update")
 WITH_NORM = ("diff", "shared_diff", SMALL_LAMBDA, LARGE_LAMBDA)
 Pair = tuple[str, str]
@@ -34,21 +34,21 @@ PAIRS: tuple[Pair, ...] = (
     *((name, WIDE) for name in OF_BASE if name not in (WIDE, HALVED)),
     *((name, BASELINE) for name in ("diff", "diff_v2", "shared_diff", WITHOUT_NORM, HALVED)),
 )
-"""Models and their baselines: softmax attention with half the heads, twice as wide, as in the
-appendix; and the twin with all heads."""
+"""Models and their baselines. Softmax attention with half the heads, twice as wide, is the
+appendix's baseline. Softmax attention with all heads is the twin."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Name of every run to its ``gradients.jsonl``."""
+"""Name of a run -> rows of its ``gradients.jsonl``."""
 
 
 class Sizes:
-    """The sizes of all runs."""
+    """Logarithms of the sizes of gradients, updates and heads of all runs."""
 
     def __init__(self, config: GradientFlowConfig, results: Results, rows: Rows) -> None:
         self.config = config
         self.results = results
         self.rows = rows
         self._sizes = {
-            name: {phase: self._of_phase(name, phase) for phase in config.phases} for name in rows
+            name: {phase: self._log_sizes(name, phase) for phase in config.phases} for name in rows
         }
 
     def _layers(self, run: str, phase: str) -> list[Any]:
@@ -56,8 +56,8 @@ class Sizes:
         by_step = {row["step"]: row["layers"] for row in self.rows[run]}
         return [by_step[step] for step in self.config.phases[phase]]
 
-    def _of_phase(self, run: str, phase: str) -> dict[Pair, float]:
-        """Measure and matrix to the mean over layers and steps; slopes are added up before."""
+    def _log_sizes(self, run: str, phase: str) -> dict[Pair, float]:
+        """Measure and matrix -> mean log size over layers and steps. Slopes are summed before."""
         layers = [layer for step in self._layers(run, phase) for layer in step]
         sizes = {}
         for matrix in (*SHOWN, *PARTS):
@@ -66,14 +66,14 @@ class Sizes:
                 if min(values) > 0:
                     sizes[measure, matrix] = fmean(map(math.log, values))
         slope = sum(layer[matrix]["slope"] for layer in layers for matrix in MATRICES)
-        if slope > 0:  # where momentum leads uphill there is nothing to compare
+        if slope > 0:  # momentum may lead uphill: then there is no logarithm
             sizes[SLOPE, "all"] = math.log(slope)
         return sizes
 
     def ratio(
         self, arm: str, pair: Pair, phase: str, measure: str, matrix: str
     ) -> list[float] | None:
-        """Logarithms of a ratio, one per seed; ``None`` where a size is not known."""
+        """One log ratio per seed, or ``None``. The type NULL is the baseline with another seed."""
         (name, baseline), seeds = pair, self.config.seeds
         logs = []
         for index, seed in enumerate(seeds):
@@ -111,7 +111,7 @@ class Sizes:
                             }
 
     def heads(self) -> Iterator[HeadSize]:
-        """‖x‖/√(2d) of every layer, that over 1 − λ_init, and the norm's gain."""
+        """Per layer: ‖x‖/√(2d), its ratio to 1 − λ_init, and the gain of the head norm."""
         for arm in self.config.arms:
             for name in (n for n in self.config.types(arm) if n in WITH_NORM):
                 first = self.results[run_name(arm, name, self.config.seeds[0])]
@@ -134,7 +134,7 @@ class Sizes:
                         }
 
     def head_logs(self, arm: str, name: str, phase: str) -> dict[str, list[list[float]]]:
-        """Measure to logarithms, seed by seed and layer by layer; means over the phase's steps."""
+        """Measure -> logarithms ``[seed][layer]``, as means over the phase's steps."""
         logs: dict[str, list[list[float]]] = {"head_rms": [], "to_factor": [], "norm_gain": []}
         for seed in self.config.seeds:
             run = run_name(arm, name, seed)
@@ -151,7 +151,7 @@ class Sizes:
 
 
 def factor(logs: Sequence[float]) -> SeedMean:
-    """Factors from logarithms: every seed's, their geometric mean and its interval."""
+    """Turn logarithms into factors: one per seed, their geometric mean and its interval."""
     interval = mean_interval(logs)
     low, high = (None if x is None else math.exp(x) for x in (interval.low, interval.high))
     return {
@@ -164,7 +164,7 @@ def factor(logs: Sequence[float]) -> SeedMean:
 
 
 def largest(ratios: Sequence[Sequence[float] | None]) -> list[float] | None:
-    """Per seed the largest logarithm, either way; ``None`` if one is not known."""
+    """Per seed the largest absolute logarithm; ``None`` if a ratio is not known."""
     known = [logs for logs in ratios if logs is not None]
     if not known or len(known) < len(ratios):
         return None

@@ -1,1 +1,1 @@
-"""What small models can do: look up, refuse, classify from examples."""
+"""Studies of small models' practical tasks: look up, refuse, classify from examples."""

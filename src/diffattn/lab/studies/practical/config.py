@@ -15,7 +15,7 @@ class PracticalStudyConfig(RecallStudyConfig):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """All members: each gets all seeds."""
+        """All members: each gets its own learning rate and all seeds."""
         return self.members
 
 

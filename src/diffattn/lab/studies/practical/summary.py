@@ -27,7 +27,7 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
     for (task, name), members in config.groups(rates).items():
         entry = tasks.setdefault(task, {"members": {}, "differences": []})
         runs = [results[member.config.name] for member in members]
-        # A run that diverged has no measures: it counts as one that has learned nothing.
+        # A run that diverged has no measures. Then its model has none, and has learned nothing.
         measured = [run["measures"] for run in runs if "measures" in run]
         names = measured[0] if len(measured) == len(runs) else ()
         entry["members"][name] = {
@@ -60,7 +60,7 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
 
 
 def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
-    """Add every model less softmax attention in the measures that count; types are tested."""
+    """Add differences to softmax attention in the deciding measures; only types are tested."""
     family: list[PracticalDifference] = []
     for name, task in tasks.items():
         baseline = task["members"][BASELINE]["measures"]
@@ -113,4 +113,4 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
 
 
 TASKS = {"lookup": "Lookup", "many_shot": "Many-shot classification"}
-"""Task to its name in a sentence."""
+"""Task -> its name in a sentence."""

@@ -15,13 +15,13 @@ from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.config.known_names import check_known
 
 Group = tuple[str, str]
-"""A task, and an attention type or a control."""
+"""A task's name, and the name of an attention type or a control."""
 Rates = Mapping[Group, float]
-"""The learning rate chosen for every task and member that is swept."""
+"""Task and swept member -> chosen learning rate."""
 Score = tuple[float, float, float]
-"""Unsolved runs, steps in total, and summed validation loss."""
+"""Number of unsolved runs, total steps, and summed validation loss of a rate's runs."""
 PROTOCOL = 6
-"""Version of the protocol: types are tested for when they learn a task, all else is estimated."""
+"""Version of the protocol. It tests when types learn a task; all other numbers are estimates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,9 +29,9 @@ class Choice:
     """The learning rate of one task and member, chosen by a sweep."""
 
     rate: float
-    """The best rate that was tried."""
+    """The best rate that was tried, or the given rate without a sweep."""
     tried: tuple[float, ...] = ()
-    """All rates, rising."""
+    """All rates of the sweep, rising."""
     inside: bool | None = None
     """Whether a lower and a higher rate were tried; ``None`` without a sweep."""
 
@@ -43,23 +43,23 @@ class RecallStudyConfig(Study):
     shares_workers: ClassVar[bool] = True
     kind: str = "recall"
     tasks: tuple[RecallConfig, ...]
-    """The softmax run of every task; the others are its twins."""
+    """The softmax run of every task; the other members' models are twins of its model."""
     learning_rates: tuple[float, ...]
-    """Peak rates of the sweep, rising; the final rate keeps its share of the peak. A single rate
-    needs no sweep."""
+    """Peak rates of the sweep, rising; the ratio of final to peak rate is kept. With a single rate
+    there is no sweep."""
     extensions: int = EXTENSIONS
-    """How often a sweep whose best rate is at its edge is extended by a factor of 2."""
+    """How often a sweep may be extended by a factor of 2, while its best rate is at its edge."""
     sweep_seeds: tuple[int, ...] = (100,)
-    """Seeds that the rate is chosen on, none of them a trial's."""
+    """Seeds of the sweep's runs. They must differ from those of the trials."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the trials."""
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
-    """Trials' seeds that a member without a sweep gets, from the first."""
+    """A member without a sweep gets this many of the trials' seeds, from the first."""
     member_rates: Mapping[str, float] | None = None
-    """Member to its learning rate, as another study chose it, where it is not the single one of
-    ``learning_rates``."""
+    """Member -> learning rate that another study chose. Other members use the single rate of
+    ``learning_rates``. Not used by a sweep."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +68,7 @@ class RecallStudyConfig(Study):
         for task in self.tasks:
             require_softmax(where, "tasks", task.model)
         for seed in self.seeds:
-            replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong one at once
+            replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong seed at once
 
     @classmethod
     def planned(
@@ -79,7 +79,7 @@ class RecallStudyConfig(Study):
         seeds: Sequence[int] | None = None,
         **fields: Any,
     ) -> Self:
-        """The study of a scale; its seeds are those of the plan unless others are given.
+        """The study of a scale. ``seeds`` default to those of the plan.
 
         Raises:
             ConfigError: An unknown scale, or seeds that are not distinct.
@@ -95,19 +95,19 @@ class RecallStudyConfig(Study):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Members that are swept, by one rule, and that get all seeds."""
+        """Members whose learning rate is swept and that get all seeds: all that attend."""
         return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
     def choices(self, results: Results) -> dict[Group, Choice]:
         """The learning rate of every task and member that is swept.
 
-        The best rate has the most solved sweep runs; among equals the fewest steps in total, where
-        an unsolved run counts all of its steps; then the smallest summed validation loss. While the
-        best rate is the lowest or highest of its sweep, half or twice that rate is tried next, at
-        most ``extensions`` times.
+        The best rate has the most solved runs. Ties go to the fewest total steps, where an unsolved
+        run counts all steps, and then to the smallest summed validation loss. While the best rate
+        is the lowest or highest of its sweep, half or twice that rate is tried next, at most
+        ``extensions`` times.
 
         Args:
-            results: Of all runs of the sweep.
+            results: Results of all runs of the sweep.
         """
         if len(self.learning_rates) == 1:
             rates, (single,) = self.member_rates or {}, self.learning_rates
@@ -121,7 +121,7 @@ class RecallStudyConfig(Study):
         return choices
 
     def keeps_weights(self, run: str) -> bool:
-        """Trials of the first seed keep them: their maps are shown."""
+        """Whether a run keeps its weights: trials of the first seed do, as their maps are shown."""
         return "-lr" not in run and run.endswith(f"-seed{self.seeds[0]}")
 
     def missing_tries(self, results: Results) -> list[Member]:
@@ -161,10 +161,10 @@ class RecallStudyConfig(Study):
         return swept_rates(self.learning_rates, score, tuple, extensions=self.extensions)
 
     def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[Member]:
-        """The runs that a learning rate is chosen from.
+        """The sweep's runs, from which a learning rate is chosen.
 
         Args:
-            tried: Rates to run, by task and member.
+            tried: Task and member -> rates to run.
         """
         return [
             self._member(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
@@ -175,7 +175,7 @@ class RecallStudyConfig(Study):
         ]
 
     def trials(self, rates: Rates) -> list[Member]:
-        """The runs that count, seed by seed, so that an early stop leaves whole groups."""
+        """All trials, seed by seed, so that a study that stops early has all models of a seed."""
         groups = self.groups(rates)
         return [
             groups[task.task_name, name][i]
@@ -203,10 +203,10 @@ class RecallStudyConfig(Study):
         }
 
     def num_runs(self, sweep: int | None = None) -> int:
-        """Runs of sweep, trials and controls together.
+        """Number of runs of the sweep and of all trials together.
 
         Args:
-            sweep: Runs of the sweep. Default: as many as there are if none is extended.
+            sweep: Number of runs of the sweep. Default: the number without extensions.
         """
         if sweep is None:
             tries = len(self.learning_rates) * (len(self.learning_rates) > 1)
@@ -215,17 +215,17 @@ class RecallStudyConfig(Study):
 
     @property
     def total_steps(self) -> int:
-        """Most steps of all runs, if no sweep is extended."""
+        """Largest number of steps of all runs, if no sweep is extended."""
         return self.num_runs() * self._most_steps
 
     def steps_by_run(self) -> Callable[[str], int]:
-        """Most steps of every run."""
+        """A function from a run's name to the largest number of steps of any run."""
         steps = self._most_steps
         return lambda run: steps
 
     @property
     def _most_steps(self) -> int:
-        """Of a run: one that solves its task ends early."""
+        """Largest number of steps of one run. A run that solves its task may end early."""
         return max(task.train.num_steps for task in self.tasks)
 
     def resolved(self) -> dict[str, Any]:
@@ -245,7 +245,7 @@ class RecallStudyConfig(Study):
         }
 
     def like(self, name: str) -> str:
-        """The member whose learning rate a member uses: itself if it is swept."""
+        """Name of the member whose learning rate ``name`` uses: itself if it is swept."""
         return rate_owner(name, self.swept)
 
     def seeds_of(self, name: str) -> tuple[int, ...]:

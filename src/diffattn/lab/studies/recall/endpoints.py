@@ -1,6 +1,7 @@
 """The question of a recall study: does a type learn a task sooner than the Transformer?
 
-One log-rank test per type and task, adjusted together. All other differences are estimates.
+There is one log-rank test per type and task. Holm's adjustment covers all of them together. All
+other differences are estimates.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,29 +15,28 @@ from diffattn.lab.stats.survival import log_rank
 
 _V1 = "diff"
 _ERRORS = 4
-"""Standard errors that a model without attention may lie above a guess."""
+"""By how many standard errors a model without attention may lie above a guess."""
 Steps = Sequence[int | None]
 
 
 def step_differences(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[RecallDifference]]:
     """Median differences in the steps until a task is learned, and the tests of types.
 
-    Types and controls that attend are compared with the Transformer, controls with V1, too.
+    Types and controls with attention are compared with the Transformer; these controls with V1 too.
 
     Args:
-        tasks: Name to its ``types``, ``controls`` and ``num_steps``.
+        tasks: Name of a task -> its ``types``, ``controls`` and ``num_steps``.
 
     Returns:
-        Task to its differences. Those of types have p-values, adjusted by Holm over all tasks.
-    """
-    differences = {name: _of_task(task) for name, task in tasks.items()}
+        Task -> differences. Types have p-values, adjusted by Holm over all tasks."""
+    differences = {name: _task_differences(task) for name, task in tasks.items()}
     tested = [entry for entries in differences.values() for entry in entries if "p" in entry]
     for entry, p in zip(tested, holm([entry["p"] for entry in tested]), strict=True):
         entry["p_holm"] = p
     return differences
 
 
-def _of_task(task: Mapping[str, Any]) -> list[RecallDifference]:
+def _task_differences(task: Mapping[str, Any]) -> list[RecallDifference]:
     types, controls, last = task["types"], task["controls"], task["num_steps"]
     steps = {name: entry["solved_steps"] for name, entry in {**types, **controls}.items()}
     attending = [name for name in controls if name not in NEVER_ATTEND]
@@ -59,7 +59,7 @@ def _of_task(task: Mapping[str, Any]) -> list[RecallDifference]:
 
 
 def _steps_later(step: int | None, other: int | None, last: int) -> float:
-    """A run that did not learn it comes after every other: the difference is all steps."""
+    """Steps between two runs. A run that did not learn the task is later by all steps."""
     if step is None or other is None:
         return float(last * ((step is None) - (other is None)))
     return float(step - other)
@@ -68,10 +68,10 @@ def _steps_later(step: int | None, other: int | None, last: int) -> float:
 def find_leak(
     controls: Mapping[str, Any], ceilings: Mapping[str, float], test_sequences: int
 ) -> Leak:
-    """Whether a model without attention answers better than a guess of any value may.
+    """Whether a model without attention answers better than a random guess plausibly does.
 
-    The limit lies four standard errors of a share of ``test_sequences`` above that guess: queries
-    of one sequence are not independent, so they do not count for themselves.
+    The limit is the guess plus four standard errors of a share of ``test_sequences``. The error
+    counts sequences, because the queries of one sequence are not independent.
     """
     guess = ceilings["values"]
     limit = guess + _ERRORS * (guess * (1 - guess) / test_sequences) ** 0.5
@@ -82,7 +82,7 @@ def find_leak(
 
 
 def explain_uninformative(types: Mapping[str, Any], leak: Leak) -> str:
-    """The reason why a task says nothing about types; empty if it does."""
+    """The reason why a task is uninformative about types; empty if it is informative."""
     if leak["leaks"] is None:
         return "no model without attention was trained, so the task may give its answers away."
     if leak["leaks"]:

@@ -24,7 +24,7 @@ from diffattn.probes.attention_rows import attention_rows
 
 
 def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
-    """Judge finished runs; writes ``maps.json`` where their weights were kept."""
+    """Judge finished runs, and write ``maps.json`` if weights were kept."""
     maps = _recall_maps(config, runs.folder)
     if maps is not None:
         write_json(runs.folder.parent / "maps.json", maps)
@@ -32,10 +32,10 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
-    """Maps of every type on the first test sequence; ``None`` where no weights were kept.
+    """Maps of every type on the first test sequence; ``None`` without weights or noisy recall.
 
-    They are of the last layer's head that gives the answers the most weight. Keys are shown as
-    letters, values as numbers and noise as dots.
+    They show the last layer's head with the most weight on the answers. Keys are shown as letters,
+    values as numbers and noise as dots.
     """
     task, setting = config.tasks[0], config.tasks[0].task
     if not isinstance(setting, NoisyRecallConfig):
@@ -84,7 +84,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
 
 
 def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
-    """Every task with its types and controls, before they are tested."""
+    """Name of a task -> its record, without the tests."""
     choices = config.choices(results)
     groups = config.groups({group: choice.rate for group, choice in choices.items()})
     tasks = {}
@@ -97,8 +97,8 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
             members[name] = {"like": like} if is_control else {}
             members[name] |= {"learning_rate": choice.rate}
             if name in config.swept:
-                members[name] |= _sweep(config, group, choice, results)
-            members[name] |= _counts(groups[group], results)
+                members[name] |= _sweep_record(config, group, choice, results)
+            members[name] |= _trial_summary(groups[group], results)
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
             "ceilings": guessing_ceilings(task.task),
@@ -108,10 +108,10 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
     return tasks
 
 
-def _sweep(
+def _sweep_record(
     config: RecallStudyConfig, group: tuple[str, str], choice: Choice, results: Results
 ) -> dict[str, Any]:
-    """Every try of a sweep, and whether the chosen rate lies inside it."""
+    """Every run of a sweep, and whether the chosen rate lies inside the tried rates."""
     keys = ("solved_step", "steps", "validation_loss", "test_accuracy")
     tries = [
         {
@@ -124,7 +124,7 @@ def _sweep(
     return {"inside": choice.inside, "sweep": tries}
 
 
-def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
+def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any]:
     """Solved runs and accuracies of the trials of a type or a control."""
     trials = [results[member.config.name] for member in members]
     steps = [run["solved_step"] for run in trials]
@@ -143,12 +143,12 @@ def _counts(members: Sequence[Member], results: Results) -> dict[str, Any]:
         "largest_write": max(run["largest_write"] for run in trials),
     }
     if all("attention" in run for run in trials):
-        summary["attention"] = _attention([run["attention"] for run in trials])
+        summary["attention"] = _mean_attention([run["attention"] for run in trials])
     return summary
 
 
-def _attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """Mean share of attention over trials, by map and group of keys, with its interval."""
+def _mean_attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
+    """Map -> group of keys -> mean share of attention over trials, with its interval."""
     means = {}
     for name, groups in shares[0].items():
         values = {group: [run[name][group] for run in shares] for group in groups}

@@ -15,29 +15,29 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 class ScalingStudyConfig(FixedStudy):
     """The runs of a scaling study. All models of a size and budget read the same tokens.
 
-    ``base`` is in the middle: budgets are compared at its size, sizes at its tokens.
+    ``base`` lies on both axes: budgets are compared at its size, sizes at its number of tokens.
     """
 
     kind: str = "scaling"
     widths: tuple[float, ...]
-    """Hidden sizes as factors of the base's. Heads of the same width and the FFN grow with it;
-    depth does not."""
+    """Hidden sizes divided by the base's. The number of heads and the FFN grow in proportion; head
+    width and depth stay."""
     budgets: tuple[float, ...]
-    """Steps as factors of the base's; each is a run with a whole schedule."""
+    """Numbers of steps divided by the base's. Each budget has its own full schedule."""
     types: tuple[str, ...]
     """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     extrapolate: bool = False
-    """Whether equivalents are read beyond the points of the fits. Not part of the record, so that a
-    finished study can be read again."""
+    """Whether equivalents are read beyond the points of the fits. Not part of ``study.json``, so
+    that a finished study can be judged again with another value."""
 
     @property
     def sizes(self) -> list[tuple[float, float]]:
-        """Width and budget of the runs whose size varies, from the smallest up."""
+        """Pairs of width and budget along the size axis, smallest first."""
         return [(width, 1.0) for width in sorted(self.widths)]
 
     @property
     def lengths(self) -> list[tuple[float, float]]:
-        """Width and budget of the runs whose tokens vary, from the fewest up."""
+        """Pairs of width and budget along the token axis, fewest tokens first."""
         return [(1.0, budget) for budget in sorted(self.budgets)]
 
     def model_at(self, width: float) -> DiffTransformerConfig:
@@ -55,7 +55,7 @@ class ScalingStudyConfig(FixedStudy):
             must = f"{name} must be whole at every width, as at width {width:g}"
             require("ScalingStudyConfig", size == int(size), must, size)
         whole = {name: int(size) for name, size in sizes.items()}
-        multiplier = base.embedding_multiplier * width**0.5  # √hidden_size stays that
+        multiplier = base.embedding_multiplier * width**0.5  # if √hidden_size, it remains so
         settings = base.settings() | whole | {"embedding_multiplier": multiplier}
         return DiffTransformerConfig(**settings)
 
@@ -112,4 +112,4 @@ class ScalingStudyConfig(FixedStudy):
 
 
 scaling_study = partial(ScalingStudyConfig.planned, SCALING_STUDIES)
-"""Makes the study of a scale. Settings are of the base, from which sizes and budgets follow."""
+"""Makes the study of a scale. Changed settings apply to the base, which sizes and budgets scale."""

@@ -20,18 +20,18 @@ AXES = ("parameters", "tokens")
 FORM = "offset"
 """The paper's form: L = a x^-b + c."""
 SECOND_FORM = "kaplan"
-"""L = a x^-b, for all models along an axis where one of them has no fit of the paper's form."""
+"""L = a x^-b, for all models along an axis if one model has no fit of the paper's form."""
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
-"""Name and width to model."""
+"""Name and width -> configuration of the model."""
 
 
 def scaling_results(
     config: ScalingStudyConfig, losses: Mapping[str, float | None]
 ) -> ScalingResults:
-    """Points, fits and equivalents along both axes, of models without a run that diverged.
+    """Points, fits and equivalents along both axes. Models with a diverged run are left out.
 
     Args:
-        losses: Name of every run to its validation loss; ``None`` of one that diverged.
+        losses: Name of a run -> its validation loss; ``None`` if it diverged.
     """
     places = {*config.sizes, *config.lengths}
     lost = {
@@ -57,7 +57,7 @@ def scaling_results(
         for width in config.widths
         for name in config.types
     }
-    axes = {axis: _along(config, models, losses, axis) for axis in AXES}
+    axes = {axis: _axis_results(config, models, losses, axis) for axis in AXES}
     apart = f"Left out, as a run diverged: {listing(map(type_name, left_out))}. "
     return {
         "schema": 1,
@@ -72,7 +72,7 @@ def scaling_results(
     }
 
 
-def _along(
+def _axis_results(
     config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
     places = config.sizes if axis == "parameters" else config.lengths
@@ -128,13 +128,13 @@ def _point(
     runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
     values = [loss for run in runs if (loss := losses[run]) is not None]
     parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
-    of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
+    loss_of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
     return {
         "x": parameters if axis == "parameters" else tokens,
         "parameters": parameters,
         "tokens": tokens,
         "runs": runs,
-        "loss": of_seeds,
+        "loss": loss_of_seeds,
     }
 
 

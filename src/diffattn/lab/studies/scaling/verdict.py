@@ -1,4 +1,4 @@
-"""The verdict of a scaling study: one sentence per axis, or the reason why it says nothing."""
+"""The verdict of a scaling study: one sentence per axis, or why an axis is uninformative."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -14,7 +14,7 @@ _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
 
 
 class Need(Enum):
-    """How much of an axis a model needs for the loss of another."""
+    """How many parameters or tokens a model needs for the loss of another, as words."""
 
     FEWER = "fewer are needed by"
     MORE = "more are needed by"
@@ -23,10 +23,10 @@ class Need(Enum):
 
 
 def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
-    """Judge what every type needs for equal loss, at the point where each axis is read.
+    """Judge how much every type needs for equal loss, at the point ``read_at`` of each axis.
 
-    An axis is uninformative where softmax attention does not beat no attention at that point, or
-    where no attention does not need more: then the comparison is not one of attention.
+    An axis is uninformative if softmax attention does not beat no attention at that point, or if no
+    attention does not need more. Then differences need not be due to attention.
     """
     verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
     sentences = [_headline(axes, verdicts), *(entry["sentence"] for entry in verdicts.values())]
@@ -34,7 +34,7 @@ def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
 
 
 def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) -> str:
-    """The differential types that need less than the Transformer and the uniform second map."""
+    """Sentence on the types that need less than the Transformer and the uniform second map."""
     informative = [name for name in axes if verdicts[name]["informative"]]
     if not informative:
         return "Nothing can be said of attention types."
@@ -74,7 +74,7 @@ def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
 
 
 def _uninformative(axis: ScalingAxis) -> str:
-    """The reason why an axis says nothing about types; empty if it says something."""
+    """The reason why an axis is uninformative about types; empty if it is informative."""
     types = axis["types"]
     if FLOOR not in types:
         return "no model without attention was trained beside them"
@@ -90,7 +90,7 @@ def _uninformative(axis: ScalingAxis) -> str:
             f"{type_name(FLOOR)} has no fit, and softmax attention beats it by less than {MARGIN} "
             f"nats where it is read {losses}"
         )
-    if _need(row) in (Need.MORE, Need.UNKNOWN):  # unknown: beyond all points of softmax attention
+    if _need(row) in (Need.MORE, Need.UNKNOWN):  # unknown: outside softmax's points, or no fit
         return ""
     share = _format_share(axis, FLOOR, row)
     return f"by its fits not even {share} is shown to need more than the Transformer"

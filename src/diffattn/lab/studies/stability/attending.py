@@ -1,6 +1,6 @@
-"""Which models of a stability study use their context, and what their comparison can say.
+"""Which models of a stability study use their context, and at which rates they are compared.
 
-A difference between two models is one of attention only where both gain from their context.
+A difference between two models is due to attention only if both gain from their context.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ FLOORS = (FLOOR, WIDER_FLOOR)
 
 
 class Silent(Enum):
-    """The reason why a difference says nothing about attention, or about large rates."""
+    """Reasons why a difference is uninformative about attention, or about large rates."""
 
     DIVERGED = "a run of one of the two diverged"
     NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
@@ -29,15 +29,14 @@ class Silent(Enum):
 
 
 def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]] | None:
-    """Model to the rates at which it attends, in rising order; ``None`` without a floor.
+    """Model -> the rates at which it attends, rising; ``None`` without ``differences``.
 
-    A model attends at a rate if its loss is below that of each floor: the whole paired interval of
-    the difference lies :data:`diffattn.lab.studies.limits.MARGIN` or more below 0. Where a run of
-    either side diverged nothing is shown.
+    A model attends at a rate if its loss is reliably below that of each floor: the whole paired
+    interval of the difference is at most -:data:`diffattn.lab.studies.limits.MARGIN`. It does not
+    count as attending if a run of either side diverged.
 
     Args:
-        differences: Of the loss to every floor at every rate.
-    """
+        differences: Loss minus that of a floor, for every model, floor and rate."""
     if not differences:
         return None
     rates: dict[str, dict[float, bool]] = {}
@@ -59,14 +58,14 @@ def shared_rates(
 ) -> list[float]:
     """The rates at which two models are compared: both attend, or one does and the other diverged.
 
-    Without the latter, means would leave out the rates at which a model is least stable. There are
-    none where a floor was not run.
+    Without the second case, means would leave out the rates at which a model is least stable. The
+    list is empty if a floor was not run.
 
     Args:
-        attending: Of :func:`attending_rates`.
-        diverged: Model to the rates at which a run of it diverged.
-        floors: Those of :data:`FLOORS` that were run.
-    """
+        attending: Result of :func:`attending_rates`.
+        diverged: Model -> the rates at which one of its runs diverged.
+        pair: The two models.
+        floors: The models of :data:`FLOORS` that were run."""
     if attending is None or set(floors) != set(FLOORS):
         return []
     kept = [{*attending[name], *diverged[name]} for name in pair]
@@ -75,10 +74,10 @@ def shared_rates(
 
 
 def why_silent(shared: Sequence[float], rates: Sequence[float]) -> Silent | None:
-    """The reason why a mean over the shared rates says nothing about attention at large ones.
+    """The reason why a mean over the shared rates says nothing about attention at large rates.
 
     Returns:
-        ``None`` if the mean says something.
+        ``None`` if the mean is informative.
     """
     if not shared:
         return Silent.AT_NONE

@@ -25,10 +25,10 @@ class StabilityStudyConfig(FixedStudy):
 
     kind: str = "stability"
     learning_rates: tuple[float, ...]
-    """Peak rates; the final rate keeps its share of the peak."""
+    """Peak rates; the ratio of final to peak rate is kept."""
     types: tuple[str, ...] = (*TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
-    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`. The controls tell a second map from
-    a head norm, and a model that uses its context from one that does not."""
+    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`. The controls separate the effect of
+    a head norm from that of a second map, and show which models use their context."""
 
     def _check(self) -> None:
         where, train = "StabilityStudyConfig", self.base.train
@@ -63,8 +63,8 @@ def stability_study(
 ) -> StabilityStudyConfig:
     """A stability study of a scale; see :mod:`diffattn.lab.catalog.recipes.stability`.
 
-    Options are those of :meth:`FixedStudy.planned`. A changed ``train.learning_rate`` changes all
-    rates by the same factor.
+    ``options`` go to :meth:`FixedStudy.planned`. A changed ``train.learning_rate`` scales all rates
+    by the same factor.
     """
     study = StabilityStudyConfig.planned(STABILITY, scale, settings=settings, **options)
     factor = study.base.train.learning_rate / STABILITY[scale]().run.train.learning_rate

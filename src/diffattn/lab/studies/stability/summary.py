@@ -42,12 +42,12 @@ PAIRS: tuple[Pair, ...] = (
     (WITHOUT_NORM, "diff"),
     (V2_WITH_NORM, "diff_v2"),
 )
-"""Models and their baselines. The first is the published claim; the last two tell whether the head
-norm makes the difference."""
+"""Models and their baselines. The first pair is the published claim. The last two pairs show the
+effect of the head norm."""
 AGAINST_FLOORS = tuple(
     (name, floor) for floor in FLOORS for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
-"""Compared by loss alone, to tell which models use their context at a rate."""
+"""Models and controls without attention. Only their losses are compared, to find which attend."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
@@ -56,11 +56,11 @@ def stability_results(
 ) -> StabilityResults:
     """Every measure per type and rate, and paired differences between types.
 
-    A difference that says nothing about attention at large rates has a reason, and counts with 1
-    for its p-value in Holm's adjustment, so that no other difference becomes easier to show.
+    A difference that says nothing about attention at large rates carries the reason. In Holm's
+    adjustment its p-value is 1, so that it makes no other difference easier to show.
 
     Args:
-        rows: Name of every run to its ``metrics.jsonl``.
+        rows: Name of a run -> rows of its ``metrics.jsonl``.
     """
     runs = _Measured(config, results, rows)
     floors = [name for name in FLOORS if name in config.types]
@@ -115,7 +115,7 @@ class _Measured:
         }
 
     def among(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """The pairs of which both models take part."""
+        """The pairs whose models both take part."""
         return [pair for pair in pairs if set(pair) <= set(self.config.types)]
 
     def at(self, name: str, rate: float) -> list[Stability]:
@@ -123,7 +123,7 @@ class _Measured:
         return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
 
     def diverged(self, name: str, rate: float) -> bool:
-        """Whether the run of any seed diverged."""
+        """Whether a model's run of any seed diverged at this rate."""
         return any(run.diverged for run in self.at(name, rate))
 
     def at_rate(self, name: str, rate: float) -> StabilityRate:
@@ -150,31 +150,31 @@ class _Measured:
         ]
 
     def differences_to_floors(self) -> list[StabilityDifference]:
-        """The loss of every model minus that of every floor at every rate: one family."""
+        """The loss of every model minus that of every floor at every rate, as one Holm family."""
 
         def why(pair: Pair, rate: float) -> Silent | None:
             return Silent.DIVERGED if any(self.diverged(name, rate) for name in pair) else None
 
-        return _adjusted(self._at_rates(self.among(AGAINST_FLOORS), "loss", why))
+        return _adjusted(self._rate_differences(self.among(AGAINST_FLOORS), "loss", why))
 
     def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
-        """Of every pair: at each rate, one family a measure; then over rates, one family of all."""
+        """Differences of all pairs at each rate, a Holm family per measure; and over rates, one."""
 
         def why(pair: Pair, rate: float) -> Silent | None:
             return None if rate in shared[pair] else Silent.NOT_BOTH
 
         differences: list[StabilityDifference] = []
         for metric in METRICS:
-            differences += _adjusted(self._at_rates(list(shared), metric, why))
+            differences += _adjusted(self._rate_differences(list(shared), metric, why))
         overall = [
             self._over_rates(pair, metric, rates)
             for metric in METRICS
             for pair, rates in shared.items()
         ]
-        overall += [self._of_sensitivity(pair, rates) for pair, rates in shared.items()]
+        overall += [self._sensitivity_difference(pair, rates) for pair, rates in shared.items()]
         return differences + _adjusted(overall)
 
-    def _at_rates(
+    def _rate_differences(
         self, pairs: Sequence[Pair], metric: str, why: Callable[[Pair, float], Silent | None]
     ) -> list[StabilityDifference]:
         def values(rate: float, name: str) -> list[float]:
@@ -187,7 +187,7 @@ class _Measured:
         ]
 
     def _over_rates(self, pair: Pair, metric: str, shared: Sequence[float]) -> StabilityDifference:
-        """The difference of means over the shared rates, or over all if there is none."""
+        """The difference of means over the shared rates, or over all rates if none is shared."""
         rates = shared or self.rates
 
         def means(name: str) -> list[float]:
@@ -196,11 +196,11 @@ class _Measured:
 
         return _difference(pair, metric, means, why_silent(shared, self.rates), rates=rates)
 
-    def _of_sensitivity(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
-        """The difference of the sensitivities, which are over all rates.
+    def _sensitivity_difference(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
+        """The difference of the sensitivities, which always include all rates.
 
-        The loss of a model that diverges is a guess's: over all rates it would look insensitive.
-        """
+        A diverged run counts with the loss of a guess: a model that always diverges would look
+        insensitive. So the difference is informative only if both models attend at all rates."""
         everywhere = len(shared) == len(self.rates) and not any(
             self.diverged(name, rate) for name in pair for rate in shared
         )
@@ -230,7 +230,7 @@ def _difference(
     rate: float | None = None,
     rates: Sequence[float] = (),
 ) -> StabilityDifference:
-    """The paired difference of two models; ``values`` gives one number per seed of a model."""
+    """The paired difference of two models. ``values``: from a model to one number per seed."""
     name, baseline = pair
     differences = [a - b for a, b in zip(values(name), values(baseline), strict=True)]
     entry = {
@@ -248,7 +248,7 @@ def _difference(
 
 
 def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:
-    """Add Holm's p-values; one seed has none, and a difference with a reason counts with 1."""
+    """Add Holm's p-values. One seed has none. A difference with a reason counts with p = 1."""
     known = [(entry, p) for entry in family if (p := entry["p_value"]) is not None]
     adjusted = holm([1.0 if entry["why"] else p for entry, p in known])
     for (entry, _), p_holm in zip(known, adjusted, strict=True):

@@ -1,4 +1,4 @@
-"""The verdict of a stability study: whether it says anything about attention at large rates."""
+"""The verdict of a stability study: whether it is informative about attention at large rates."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,9 +11,9 @@ from diffattn.lab.studies.stability.attending import Silent, why_silent
 _BELOW = f"to end {MARGIN:g} nats or more below the models without attention"
 _HOW = "(paired 95 % intervals)"
 Attending = Mapping[str, Sequence[float]]
-"""Model to the rates at which it attends."""
+"""Model -> the rates at which it attends."""
 Shared = Mapping[tuple[str, str], Sequence[float]]
-"""Pair to the rates at which both attend, or one does and the other diverged."""
+"""Pair -> the rates at which both attend, or one attends and the other diverged."""
 
 
 def verdict(
@@ -24,12 +24,12 @@ def verdict(
     lacking: Sequence[str] = (),
     void: Sequence[float] = (),
 ) -> StabilityVerdict:
-    """Judge the comparison with the models without attention.
+    """Judge whether the study is informative, and at which rates models attend.
 
-    It is informative if two models are compared at one rate above the lowest.
+    It is informative if both floors were run and a pair shares a rate above the lowest.
 
     Args:
-        lacking: Models without attention that were not run.
+        lacking: Controls without attention that were not run.
         void: Rates at which a run without attention diverged.
     """
     reason = _uninformative(attending, shared, rates, lacking)
@@ -42,7 +42,7 @@ def verdict(
 def _uninformative(
     attending: Attending | None, shared: Shared, rates: Sequence[float], lacking: Sequence[str]
 ) -> str:
-    """The reason why nothing is said about attention at large rates; empty if something is."""
+    """The reason why the study is uninformative about attention at large rates; empty if none."""
     if attending is None:
         return (
             "no model without attention was run, so nothing shows that these models use their "
@@ -72,7 +72,7 @@ def _uninformative(
 def _describe(
     attending: Attending, shared: Shared, rates: Sequence[float], void: Sequence[float]
 ) -> Iterator[str]:
-    """List the models that attend, and the rates that the mean of every pair is over."""
+    """List the models that attend, and the rates over which the mean of every pair is taken."""
     if void:
         yield f"Nothing is shown at {_rates(void)}: a run without attention diverged there."
     used = {name: at for name, at in attending.items() if at}

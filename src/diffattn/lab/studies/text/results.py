@@ -38,8 +38,8 @@ from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endp
 from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
-"""Controls that a type is compared with. If they lead softmax attention too, a type's lead is no
-effect of its second map."""
+"""Controls that all types are compared with. If a control leads softmax attention too, a type's
+lead need not come from its second map."""
 LOSS = "validation_loss"
 
 
@@ -54,10 +54,11 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        sweeps: Swept variant to its sweep; empty if there was none.
-        phases: Name of a trial to the step at which it passed the induction phase.
-        curves: The same to its validation losses. Default: tokens to a loss are not measured.
-        starts: The same to the step at which it begins to copy, between evaluations.
+        sweeps: Swept variant -> its sweep; empty without a sweep.
+        phases: Name of a trial -> step of the evaluation at which it has passed the induction
+            phase, or ``None``.
+        curves: Name of a trial -> validation losses. Default: tokens to a loss are not measured.
+        starts: Name of a trial -> interpolated step at which it begins to copy.
     """
     rates = best_rates(config, sweeps)
     trials = _Trials(config, rates, runs, phases)
@@ -94,18 +95,17 @@ def _compared_rows(
     variants: Mapping[str, VariantResult],
     diverged: Collection[str],
 ) -> list[Row]:
-    """Every type and every ablation against its baseline.
+    """The pairs that a study of ablations or ranks reports: each type and ablation, its baseline.
 
-    V2 also stands against softmax with 1.5 times the heads, and V1 and Shared DIFF against one map
-    with their norm, at one rate. Each rank stands against rank 8, that against V1, and λ_init
-    against the schedule. Other differences are for reading.
-    """
+    V2 is also compared with softmax with 1.5 times the heads. V1 and Shared DIFF are also compared
+    with head-normed softmax at its rate. Each rank is compared with rank 8, rank 8 with V1, and a
+    constant λ_init with the schedule. Other differences are in the record, but in no row."""
     members = [*variants, *diverged]
     baselines = {name: _baselines(name, members) for name in members}
     rows: list[Row] = []
     for entry in differences:
         name, other = entry["variant"], entry["baseline"]
-        # One map with a type's norm stands at softmax attention's rate: there the type does, too.
+        # Softmax with head norm runs at softmax attention's rate, so the type's run there is used.
         is_common = other == WIDE_NORM and "common" in variants[name]["at"]
         at: At = "common" if is_common else "best"
         if other in baselines[name] and (entry["metric"], entry["at"]) == (LOSS, at):
@@ -155,7 +155,7 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
 
 
 class _Trials:
-    """The runs that count, by variant and learning rate."""
+    """The trials (runs after the sweep), by variant and learning rate."""
 
     def __init__(
         self,
@@ -171,12 +171,12 @@ class _Trials:
         self.models = {m.config.name: m.config.model for m in config.trials(rates)}
 
     def names(self, variant: str, at: At) -> list[str]:
-        """Runs of a variant, in the order of seeds, so that those of two variants pair."""
+        """Names of a variant's runs, in the order of seeds, so that two variants can be paired."""
         seeds = self.config.seeds_of(variant)
         return [trial_name(variant, seed, common=at == "common") for seed in seeds]
 
     def diverged(self) -> dict[str, list[int]]:
-        """Variants with a run without a loss: how many have none, and how many runs there are."""
+        """Variant with a diverged run -> number of diverged runs, number of all runs."""
         diverged = {}
         for variant in self.config.variants:
             names = [*self.names(variant, "best"), *self.names(variant, "common")]
@@ -186,7 +186,7 @@ class _Trials:
         return diverged
 
     def values(self, names: Sequence[str], metric: str) -> list[float]:
-        """The loss of each run, or that of a part of the tokens."""
+        """The loss of each run, over all tokens or over the part that ``metric`` names."""
         if metric == LOSS:
             return [float(self.runs[run][LOSS]) for run in names]
         return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]
@@ -227,10 +227,10 @@ class _Trials:
     def differences(self, variants: Mapping[str, VariantResult]) -> Iterator[TextDifference]:
         """Every variant minus its baselines, and every type minus the controls.
 
-        A difference is also taken at the common rate if both sides have runs there. A type and its
-        own ablations share the type's chosen rate and have no such runs. Losses of parts of the
-        tokens are compared with softmax attention, and at the chosen rates with no attention and
-        with the baselines of a comparison of types.
+        A difference is also taken at the common rate if both sides have runs there. Ablations of a
+        type are compared with it at the type's chosen rate only. Losses of parts of the tokens are
+        compared with softmax attention. At the chosen rates they are also compared with no
+        attention and, in a comparison of types, with the baseline.
         """
         for name in variants:
             if name == BASELINE:
@@ -259,7 +259,7 @@ class _Trials:
     def difference(
         self, variants: Mapping[str, VariantResult], name: str, baseline: str, at: At, metric: str
     ) -> TextDifference:
-        """The paired difference over the seeds that both have, at the common rate both at it."""
+        """The paired difference over shared seeds. A side without ``at`` takes its best rate."""
         sides = (
             self.names(side, at if at in variants[side]["at"] else "best")
             for side in (name, baseline)

@@ -32,17 +32,17 @@ _SCALES: dict[str, dict[str, Any]] = {
         "own_rates": True,
     },
 }
-"""Scale to fields of its comparison besides the recipe."""
+"""Scale -> fields of its comparison besides the recipe."""
 _ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
-"""Settings of a scale that leave results alone. A checkpoint of a lease has 350 MB; a run that is
-stopped writes one, so that the others only matter after a kill."""
+"""Scale -> settings that do not change results. A checkpoint of a lease has 350 MB. A run that is
+stopped writes a checkpoint anyway, so that regular checkpoints only matter after a kill."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
-"""For ablations and ranks: the factors that the comparison of the scale chose on its sweep's seed.
-At the base's rate Shared DIFF does not pass the induction phase in time, so that its rows would say
-nothing. Settings of the model or the rate do not change them; the statement says so."""
+"""For ablations and ranks: factors of the base's rate, chosen by the sweep of the comparison on
+text. At the base's rate Shared DIFF does not pass the induction phase in time: its rows would be
+uninformative. The factors stay if settings change the model or the rate; the statement says so."""
 _SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
 _SEEDS_OF_LONG_ROWS = 5
-"""For ablations and ranks at other scales, as in the committed record."""
+"""Number of seeds for ablations and ranks at all other scales, as in the committed record."""
 
 
 def comparison(

@@ -36,7 +36,7 @@ def judge_comparison(
     """Judge a finished comparison; writes ``counts.json`` and ``maps.json``.
 
     Raises:
-        DiffAttnError: A run that counts diverged.
+        DiffAttnError: A run that must not diverge did; see :func:`require_losses`.
     """
     assert data is not None, "a comparison reads text"
     folder = runs.folder.parent
@@ -48,9 +48,9 @@ def judge_comparison(
 
 
 def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) -> dict[str, Any]:
-    """Maps of the middle layer's first head on the first validation tokens, of the first seed.
+    """Maps of the middle layer's first head on the first validation tokens, for the first seed.
 
-    Where the weights of a run are gone its recorded maps stay; without them there are none.
+    A run without weights keeps its recorded maps, if there are any.
     """
     path = folder / "maps.json"
     length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)
@@ -74,10 +74,10 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
 
 
 def require_losses(config: ComparisonConfig, results: Results, on_message: OnMessage) -> None:
-    """Refuse to compare if a run that counts has diverged.
+    """Refuse to compare if a trial has diverged.
 
-    In a study of ablations only softmax attention and no attention must not diverge. The row of
-    another variant then says that it diverged.
+    In a study of ablations or ranks, only softmax attention and no attention must not diverge. The
+    rows of another variant then say that it diverged.
     """
     trials = config.trials(best_rates(config, config.sweeps(results)))
     names = [member.config.name for member in trials]
@@ -91,7 +91,7 @@ def require_losses(config: ComparisonConfig, results: Results, on_message: OnMes
     if not lost:
         return
     runs = listing(f"{name} (not finite at step {steps[name]})" for name in lost)
-    # A rate that was swept for cannot be set.
+    # A swept learning rate cannot be set by the user.
     is_swept = bool(config.learning_rates)
     change = "guard.not_finite=roll_back" if is_swept else "a lower train.learning_rate"
     raise DiffAttnError(
@@ -104,9 +104,9 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     """Results that follow from the records of the runs.
 
     Args:
-        counts: Count model to its loss and its loss by part.
+        counts: N-gram count model -> its loss and its loss by part.
     """
-    # Few windows may repeat no bigram; their curves have no such part either.
+    # In a few windows no bigram may repeat; then no curve has that part.
     bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")
     threshold = None if bigrams is None else bigrams - PHASE_GAIN
     rows_of = runs.rows("metrics")
@@ -162,7 +162,7 @@ def statement(config: ComparisonConfig) -> str:
 
 
 def _rates_statement(config: ComparisonConfig) -> str:
-    """State how the learning rates were chosen. The factors stay when settings change."""
+    """State how the learning rates were chosen. Changed settings do not change the factors."""
     if config.learning_rates:
         whole = f" and the best {config.whole_rates} in whole runs" if config.whole_rates else ""
         return (

@@ -1,4 +1,4 @@
-"""A comparison in words: every difference with its interval, and why some are none."""
+"""A comparison in words: differences with their intervals, and why some are not compared."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def difference(
     at: At = "best",
     metric: str = "validation_loss",
 ) -> TextDifference | None:
-    """The paired difference of validation losses, or of those of a part; or ``None``."""
+    """The paired difference in one metric, or ``None``. ``metric``: the loss, or a part's name."""
     key = (variant, baseline, at, metric)
     for entry in results["differences"]:
         if (entry["variant"], entry["baseline"], entry["at"], entry["metric"]) == key:
@@ -59,7 +59,7 @@ def control_name(name: str) -> str:
 
 
 def type_clauses(results: ComparisonResults) -> Iterator[str]:
-    """Each type minus the Transformer, and the lowest control without a second map that learns."""
+    """Clauses for each type minus the Transformer, and for the control with the lowest loss."""
     names = sorted(type_names(results), key=lambda name: _mean(results, name))
     compared = [
         name for name in names if not phase.explain_gap(results["variants"], name, BASELINE)
@@ -97,7 +97,7 @@ def type_details(results: ComparisonResults) -> list[str]:
 
 
 def row_clauses(results: ComparisonResults) -> Iterator[str]:
-    """Rows whose interval leaves out 0, the number of the others, and of those not compared."""
+    """Clauses: rows whose interval excludes 0, number of other rows, number of rows left out."""
     compared, apart = _split_rows(results)
     with_spread = [(row, entry) for row, entry in compared if entry["low"] is not None]
     if compared and not with_spread:
@@ -191,11 +191,10 @@ def _against_controls(results: ComparisonResults, name: str) -> Iterator[str]:
 def _split_rows(
     results: ComparisonResults,
 ) -> tuple[list[tuple[Row, TextDifference]], dict[str, list[str]]]:
-    """Rows that are compared, with their differences; and by reason the names of the others.
+    """Rows that are compared, with their differences; and reason -> names of the other rows.
 
-    A row is not compared if one side diverged, or has not passed the induction phase where others
-    have: then the losses only tell who copies by now.
-    """
+    A row is not compared if a side diverged. Nor if a side has not passed the induction phase
+    while another model has: then the losses only show which models copy already."""
     compared: list[tuple[Row, TextDifference]] = []
     apart: dict[str, list[str]] = {}
     for row in results["rows"]:

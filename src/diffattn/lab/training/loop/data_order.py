@@ -19,7 +19,7 @@ def training_windows(
 ) -> Subset[Any]:
     """The windows of every step of a run, in order: a function of its settings and data alone.
 
-    With up-sampling, each pass draws documents anew, and reads their windows in random order.
+    With up-sampling, each pass draws documents anew and reads their windows in random order.
 
     Raises:
         ConfigError: No document is long enough to be up-sampled, or all are.
@@ -32,7 +32,7 @@ def training_windows(
         longer_than=windows.upsample_longer_than,
         factor=windows.upsample_factor,
         num_tokens=train.num_steps * train.batch_tokens,
-        seed=train.data_seed + 2**32,  # other random numbers than those of the order below
+        seed=train.data_seed + 2**32,  # not the random numbers of the order below
     )
     on_message(drawn.summary())
     generator = torch.Generator().manual_seed(train.data_seed)
@@ -60,7 +60,7 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
 
 def _numbers(order: Tensor) -> "array[int]":
-    """Indices of 8 bytes: as a list, the 10^8 windows of a long run would take 4 GB."""
+    """Indices of 8 bytes each: as a list, the 10^8 windows of a long run would take 4 GB."""
     numbers = array("q")
     numbers.frombytes(order.numpy().data.cast("B"))
     return numbers

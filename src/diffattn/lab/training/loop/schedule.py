@@ -27,7 +27,7 @@ def learning_rate_factor(step: int, config: TrainConfig) -> float:
     Source: arXiv:2410.05258v2, Appendix D (linear decay with warm-up).
 
     Args:
-        step: Optimizer steps done, from 0. The first step already moves.
+        step: Optimizer steps done, from 0. The factor at step 0 is above 0.
     """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)

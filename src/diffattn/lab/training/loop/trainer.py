@@ -45,7 +45,7 @@ _UNLOGGED = "unlogged.json"
 
 
 class RunTrainer(Trainer):
-    """``transformers.Trainer`` for our runs. Its methods stand in the order of a step:
+    """``transformers.Trainer`` for our runs. Its methods are in the order of a step:
 
     1. ``_get_train_sampler``: the windows come in the order of the dataset.
     2. ``_prepare_inputs``: the batch goes to the device, packed where documents are apart.
@@ -103,10 +103,10 @@ class RunTrainer(Trainer):
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
         if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Each pass shares gradients out; the last one averages them over replicas.
+            # Each pass shards the gradients; only the last pass averages them over replicas.
             context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
             return context
-        # Until the last pass of a step each device would hold whole float32 gradients.
+        # Deferring would keep whole float32 gradients on each device until the last pass.
         return nullcontext()
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -124,7 +124,7 @@ class RunTrainer(Trainer):
         return None if self._norm is None else float(self._norm)
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
-        """Log; trackers get the loss of each part as a number."""
+        """Log values; a mapping, such as the losses by part, becomes one number per entry."""
         numbers: dict[str, Any] = {}
         for name, value in logs.items():
             numbers |= flat({name: value}) if isinstance(value, dict) else {name: value}
@@ -199,7 +199,7 @@ class RunTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Ignore a tied head, whose weights are the embedding's and in no checkpoint."""
+        """Ignore a tied head: its weights are the embedding's, and no checkpoint holds them."""
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
@@ -208,7 +208,7 @@ class RunTrainer(Trainer):
 def training_arguments(
     config: TrainConfig, folder: Path, *, fresh: bool, engine: EngineConfig
 ) -> TrainingArguments:
-    """The settings as transformers.Trainer takes them, with checkpoints in ``folder``."""
+    """The settings for transformers.Trainer; a ``fresh`` run evaluates the model at step 0."""
     micro = micro_batch(config)
     on_cpu = run_device() == "cpu"
     arguments = TrainingArguments(
@@ -254,7 +254,7 @@ def _unlogged_losses(trainer: Any) -> list[float]:
 class _UnloggedLosses(TrainerCallback, Carried):
     """Carries the sums of losses since the last row of ``metrics.jsonl``.
 
-    A run that was stopped between two rows therefore writes the same rows as one that was not.
+    A run that was stopped between two rows thus writes the same rows as an uninterrupted run.
     """
 
     def __init__(self, trainer: Any) -> None:
@@ -275,7 +275,7 @@ class _UnloggedLosses(TrainerCallback, Carried):
         self.loaded = read_json(path) if path.exists() else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # Go on from this process's sum, or the others' mean; transformers has begun at 0.
+        # transformers begins at 0. With another number of processes, each takes the mean sum.
         if self.loaded is not None:
             sums = self.loaded["loss_sums"]
             is_ours = len(sums) == args.world_size

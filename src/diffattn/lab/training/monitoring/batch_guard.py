@@ -44,7 +44,7 @@ class BatchGuard(StepLog, Carried):
     """Judges loss and gradient norm of every step before its update.
 
     A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
-    of the run. A roll-back goes to the last evaluation, whatever checkpoints there are, so that the
+    of the run. A roll-back goes to the last evaluation and not to the last checkpoint, so that the
     result does not depend on when a run was interrupted.
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
@@ -74,13 +74,13 @@ class BatchGuard(StepLog, Carried):
         return any(row["first"] <= step <= row["last"] for row in self.decisions)
 
     def save(self, checkpoint: Path) -> None:
-        """Write the window by which later steps are judged, and the steps left out so far."""
+        """Write the losses and norms that later steps are compared with, and the steps left out."""
         left_out = [s for s in self.left_out if s <= checkpoint_step(checkpoint)]
         window = {"losses": list(self.losses), "log_norms": list(self.log_norms)}
         write_json(checkpoint / _STATE, {**window, "left_out": left_out})
 
     def load(self, checkpoint: Path) -> None:
-        """Read that window."""
+        """Read the losses and norms that later steps are compared with."""
         facts = read_json(checkpoint / _STATE)
         self.losses.extend(facts["losses"])
         self.log_norms.extend(facts["log_norms"])
@@ -102,7 +102,7 @@ class BatchGuard(StepLog, Carried):
         return then == now
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Keep the sum of losses, which goes back to it if the batch is left out."""
+        """Save the sum of losses; it is restored if the batch is left out."""
         self.step_losses.clear()
         self.sum_before = self.trainer._tr_loss.clone()
 
@@ -123,11 +123,11 @@ class BatchGuard(StepLog, Carried):
         fault = self._fault(loss, norm)
         if fault is None:
             self.losses.append(loss)
-            self.log_norms.append(_log(norm))
+            self.log_norms.append(_log_norm(norm))
             return True
         policy, name, value = fault
         if policy == "stop":
-            raise _stopped(name, value, step)
+            raise _stop_error(name, value, step)
         if policy == "roll_back":
             self.roll_back(step, name, value)
         self._decide("skip", step, step, step, name, value)
@@ -156,7 +156,7 @@ class BatchGuard(StepLog, Carried):
         every = self.config.train.evaluate_every
         target = (step - 1) // every * every if step else 0
         if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
-            raise _stopped(name, value, step)
+            raise _stop_error(name, value, step)
         self._decide("roll_back", step, target + 1, step, name, value)
         trainer = self.trainer
         state = f"stopped after step {step}, from which the run goes back to step {target}"
@@ -169,9 +169,9 @@ class BatchGuard(StepLog, Carried):
             if not math.isfinite(value):
                 return self.policy.not_finite, name, value
         if self.policy.spike != "ignore":
-            if _sticks_out(self.losses, loss, LEAST_LOSS):
+            if _is_spike(self.losses, loss, LEAST_LOSS):
                 return self.policy.spike, "the loss", loss
-            if _sticks_out(self.log_norms, _log(norm), LEAST_GRADIENT):
+            if _is_spike(self.log_norms, _log_norm(norm), LEAST_GRADIENT):
                 return self.policy.spike, "the gradient norm", norm
         return None
 
@@ -189,26 +189,26 @@ class BatchGuard(StepLog, Carried):
             "step": step,
             "action": action,
             "reason": name,
-            "value": str(value),  # may be no number
+            "value": str(value),  # JSON has no NaN
             "first": first,
             "last": last,
             "windows": step_windows(self.trainer.train_dataset, first, last, self.config),
         }
         append_jsonl(self.path, row)
-        sync(self.path)  # before a checkpoint that rests on it
+        sync(self.path)  # a later checkpoint needs the decision on the disk
         self.decisions.append(row)
         steps = f"step {last} is" if first == last else f"steps {first} to {last} are"
         self.on_message(f"{name} was {value} at step {step}: {steps} left out ({action})")
 
 
 def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list[int]:
-    """The windows of the training tokens that steps ``first`` to ``last``, from 1, read."""
+    """Indices of the training windows read in steps ``first`` to ``last``, counted from 1."""
     size = config.train.batch_sequences
     return [int(i) for i in dataset.indices[(first - 1) * size : last * size]]
 
 
 def is_decision(row: dict[str, Any]) -> bool:
-    """Whether a row of ``guard.jsonl`` leaves batches out; it stays when a run goes back."""
+    """Whether a row of ``guard.jsonl`` leaves batches out; such rows stay after a roll-back."""
     return "first" in row
 
 
@@ -221,15 +221,15 @@ def _decisions(path: Path) -> list[dict[str, Any]]:
     return [row for row in rows if is_decision(row)]
 
 
-def _sticks_out(before: Sequence[float], value: float, least: float) -> bool:
+def _is_spike(before: Sequence[float], value: float, least: float) -> bool:
     return bool(spike_steps([*before, value], least)[-1])
 
 
-def _log(norm: float) -> float:
+def _log_norm(norm: float) -> float:
     return math.log(max(norm, torch.finfo(torch.float64).tiny))
 
 
-def _stopped(name: str, value: object, step: int) -> GuardStop:
+def _stop_error(name: str, value: object, step: int) -> GuardStop:
     message = str(diverged(name, value, step))
     if isinstance(value, float) and math.isfinite(value):
         message = (

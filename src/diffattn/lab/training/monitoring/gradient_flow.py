@@ -16,12 +16,12 @@ GRADIENTS = "gradients.jsonl"
 class GradientFlowCallback(StepLog):
     """Appends a row of :class:`GradientProbe` at each of ``config.gradient_steps``.
 
-    It reads the tensors of the step and draws no random numbers: the run ends as it would without,
-    to the bit.
+    It reads the tensors of the step and draws no random numbers: the run's result is the same
+    without it, to the bit.
 
     Args:
         gradient_norm: Returns the norm of all gradients before clipping; ``None`` if the step is
-            left out, which then has no row.
+            left out. A step that is left out has no row.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GradientFlowCallback(StepLog):
     def on_pre_optimizer_step(
         self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
     ) -> None:
-        """Keep the weights. Clipping has happened; its factor is undone, as torch computes it."""
+        """Keep the weights, and the factor of the clipping that has happened, as torch has it."""
         if self.probe is None:
             return
         norm = self.gradient_norm()

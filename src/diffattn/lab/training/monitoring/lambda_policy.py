@@ -13,7 +13,7 @@ from diffattn.lab.training.monitoring.batch_guard import is_decision
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
 
 TOLERANCE = 1e-5
-"""A λ so close to the edge counts as at the edge: vectors in float32 do not meet it exactly."""
+"""A λ this close to an edge of [0, 1] is inside: float32 vectors do not reach it exactly."""
 
 
 class LambdaPolicy(StepLog):
@@ -34,18 +34,18 @@ class LambdaPolicy(StepLog):
         **kwargs: Any,
     ) -> None:
         """Clip or draw anew, and write a row."""
-        of_blocks = enumerate(block.self_attn for block in model.model.layers)
-        layers = {number: layer for number, layer in of_blocks if hasattr(layer, "lam")}
+        attention_layers = enumerate(block.self_attn for block in model.model.layers)
+        layers = {number: layer for number, layer in attention_layers if hasattr(layer, "lam")}
         values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
         action, step = self.config.guard.lam, state.global_step + 1
         for (number, layer), before in zip(layers.items(), values, strict=True):
-            # A λ that is not finite is the batch guard's matter.
+            # The batch guard handles a λ that is not finite.
             if -TOLERANCE <= before <= 1 + TOLERANCE or not math.isfinite(before):
                 continue
             if action == "clip":
                 clip_lambda(layer)
             else:
-                # A function of the run, the step and the layer: a restarted run draws the same.
+                # The seed follows from run, step and layer: a restarted run draws the same values.
                 seed = hash((self.config.train.seed, step, number)) % 2**63
                 draw_lambda_vectors(layer, torch.Generator().manual_seed(seed))
                 for name in LAMBDA_NAMES:
@@ -59,32 +59,32 @@ class LambdaPolicy(StepLog):
 def clip_lambda(layer: Any) -> None:
     r"""Move λ to the nearest edge of [0, 1] by the smallest change of one vector.
 
-    Above 1 that is :math:`\lambda_{q1}`, so that :math:`e^{\lambda_{q1} \cdot \lambda_{k1}}
-    = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`; below 0 it is
-    :math:`\lambda_{q2}`. Where the right side is not above 0, as a λ_init outside [0, 1] can make
-    it, it is the other vector. The change is along its partner.
+    If λ > 1, it changes :math:`\lambda_{q1}`, so that :math:`e^{\lambda_{q1} \cdot \lambda_{k1}}
+    = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`. If λ < 0, it changes
+    :math:`\lambda_{q2}` likewise. If λ_init is outside [0, 1], the right side may not be positive:
+    then it changes the other vector. The change is a multiple of λ_k1 or λ_k2 respectively.
     """
     vectors = layer.lambda_bias
     q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
     above = float(layer.lam()) > 1
     missing = float(above) - layer.lambda_init
-    # What either exponential must be at the edge; at least one of the two is above 0.
+    # Values of the two exponentials that put λ at the edge; at least one is above 0.
     first = float((q2 @ k2).exp()) + missing
     second = float((q1 @ k1).exp()) - missing
     if first > 0 if above else second <= 0:
-        vectors.lambda_q1 += _along(q1, k1, math.log(first))
+        vectors.lambda_q1 += _shift_along(q1, k1, math.log(first))
     else:
-        vectors.lambda_q2 += _along(q2, k2, math.log(second))
+        vectors.lambda_q2 += _shift_along(q2, k2, math.log(second))
 
 
 @torch.no_grad()
 def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
-    """Draw the λ vectors as those of a new layer."""
+    """Draw a layer's λ vectors anew, from the distribution of a new layer."""
     for name in LAMBDA_NAMES:
         vector = getattr(layer, name)
         vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))
 
 
-def _along(q: Tensor, k: Tensor, product: float) -> Tensor:
-    """The shortest change of q that gives q · k a value; k = 0 has none."""
+def _shift_along(q: Tensor, k: Tensor, product: float) -> Tensor:
+    """The shortest change of q that makes q · k equal ``product``; for k = 0, no change."""
     return ((product - q @ k) / (k @ k).clamp(min=1e-30) * k).float()

@@ -27,16 +27,16 @@ class Monitor:
         self.first_callbacks = [] if self.guard is None else [self.guard]
 
     def last_checkpoint(self) -> Path | None:
-        """The newest checkpoint that is whole and has seen no batch that is left out now."""
+        """The newest whole checkpoint that has learned from no batch that is now left out."""
         fits = {} if self.guard is None else {"fits": self.guard.fits}
         return last_checkpoint(self.folder / "checkpoints", self.on_message, **fits)
 
     def attach(self, trainer: Any, metrics: MetricsCallback, probe: Mapping[str, Any]) -> None:
-        """Add everything but the guard's callback to a trainer.
+        """Connect the guard to a trainer, and add the callbacks that measure.
 
         Args:
-            trainer: Made with the guard as its first callback.
-            metrics: Its numbers go to trackers too.
+            trainer: A trainer that was made with ``first_callbacks``.
+            metrics: The log whose λ goes to the trackers too.
             probe: The validation windows that measurements read, see :class:`WatchCallback`.
         """
         trainer.guard = self.guard

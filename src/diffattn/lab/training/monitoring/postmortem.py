@@ -25,11 +25,11 @@ _ROWS = 50
 def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: DivergenceError) -> None:
     """Compute the step that failed once more, and write losses, activations and gradients.
 
-    The weights are those of the end of the run: of the step before, if the guard judges batches,
-    else those of the last update before the log.
+    The weights are the run's last. If the guard judges batches, the failed step has not changed
+    them; else they include all updates until a log or evaluation found the failure.
 
     Args:
-        trainer: Its trainer, whose gradients are overwritten.
+        trainer: The run's trainer; its gradients are overwritten.
     """
     step = max(1, error.step)
     rows = recover_jsonl(folder / METRICS)[0]
@@ -55,7 +55,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
 
 
 def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
-    """Activations, λ and gradients of the batch, or the error that prevented them."""
+    """Activations, λ and gradient norms for the step's batch, or the error that prevented them."""
     facts: dict[str, Any] = {"layers": None, "gradient_norms": None, "stopped_by": None}
     size, micro = config.train.batch_sequences, micro_batch(config.train)
     items = [trainer.train_dataset[i] for i in range((step - 1) * size, step * size)]
@@ -71,13 +71,13 @@ def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
             inputs = trainer._prepare_inputs(batch)
             model(**inputs, num_items_in_batch=predicted).loss.backward()
         facts["gradient_norms"] = gradient_norms(model)
-    except DiffAttnError as fault:  # the operator refuses a λ that is no number
+    except DiffAttnError as fault:  # the operator refuses a λ that is not finite
         facts["stopped_by"] = str(fault)
     return facts
 
 
 def gradient_norms(model: nn.Module) -> dict[str, float]:
-    """Norm of the gradient of each group of parameters: those of one module, and λ apart."""
+    """Group of parameters -> gradient norm. A group is a module; its λ parameters are apart."""
     groups: dict[str, list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
@@ -94,7 +94,7 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers that are not finite as text: JSON has none."""
+    """Turn numbers that are not finite into text: JSON has no NaN or infinity."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -16,9 +16,9 @@ from diffattn.lab.training.monitoring.termination import Terminated, in_main_thr
 class StopSignals(TrainerCallback):
     """Within ``with``, SIGTERM and the first SIGINT end training after the current step.
 
-    A second signal ends the process at once. Under torchrun a second SIGTERM does not: scheduler
-    and torchrun both send one, and torchrun kills processes that do not end. Outside the main
-    thread signals are left alone. All processes of a distributed run end after the same step.
+    A second signal ends the process without a checkpoint. Under torchrun a second SIGTERM is
+    ignored: the scheduler and torchrun both send one, and torchrun kills processes that do not
+    end. Outside the main thread signals are left alone. All processes of a run end at one step.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class StopSignals(TrainerCallback):
     def __enter__(self) -> "StopSignals":
         if in_main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
-                if signal.getsignal(number) != signal.SIG_IGN:  # as for a job in the background
+                if signal.getsignal(number) != signal.SIG_IGN:  # ignored in a background job
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -52,14 +52,14 @@ class StopSignals(TrainerCallback):
             control.should_training_stop = True
 
     def require_none(self, state: str, device: torch.device) -> None:
-        """End if a signal has come to any process; called by all of them.
+        """End the run if any process has received a signal; all processes call this.
 
         Args:
             state: The state that a later start finds, in words.
 
         Raises:
             Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came; its text is the state.
+            KeyboardInterrupt: SIGINT came; the message is ``state``.
         """
         if not self._agreed(device):
             return
@@ -69,7 +69,7 @@ class StopSignals(TrainerCallback):
 
     def _receive(self, number: int, frame: object) -> None:
         self.received = signal.Signals(number)
-        # In C and thus at once, also within a long kernel; Ctrl-C leaves a terminal as it was.
+        # SIG_DFL ends the process even within a long kernel; KeyboardInterrupt mends the terminal.
         launched = num_processes() > 1 or "TORCHELASTIC_RUN_ID" in os.environ
         again = {
             signal.SIGINT: signal.default_int_handler,

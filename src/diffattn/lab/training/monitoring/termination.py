@@ -13,7 +13,8 @@ class Terminated(SystemExit):
     """The process was asked to end, and has saved its work.
 
     Args:
-        state: What a later start finds, for the command line; empty if it is not known.
+        state: The saved state in words, for the command line; empty if it is not known.
+        status: Exit status of the process.
     """
 
     def __init__(self, state: str = "", status: int = STATUS) -> None:
@@ -28,10 +29,7 @@ def in_main_thread() -> bool:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Raise :class:`Terminated` on SIGTERM, in a process that only waits for others.
-
-    A second signal ends it at once.
-    """
+    """Raise :class:`Terminated` on SIGTERM in a process that only waits; a second one kills."""
     if not in_main_thread():
         yield
         return

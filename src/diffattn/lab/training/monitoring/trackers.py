@@ -11,11 +11,11 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.lab.training.engine import TRACKERS, EngineConfig
 
-_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # the only way to tell transformers
+_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # where transformers reads the folder
 
 
 def require_trackers(engine: EngineConfig) -> None:
-    """Refuse trackers of which one is not installed."""
+    """Refuse trackers that are not installed."""
     for name in engine.trackers:
         modules = TRACKERS[name]
         if not any(find_spec(module) for module in modules):
@@ -29,7 +29,7 @@ def require_trackers(engine: EngineConfig) -> None:
 def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
     """While a trainer is made, send TensorBoard's files to ``tracking/`` of the run directory.
 
-    A folder that the user named in the environment comes first.
+    A folder that the environment variable already names is left in place.
     """
     if "tensorboard" not in engine.trackers or _TENSORBOARD_FOLDER in os.environ:
         yield
@@ -54,7 +54,7 @@ def report(trainer: Any, values: Mapping[str, Any]) -> None:
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """Numbers under one name each: ``lam/0`` for the first of a list, ``parts/quarter_1``."""
+    """Nested numbers as name -> number: ``lam/0`` for a list's first, ``parts/quarter_1``."""
     numbers: dict[str, float] = {}
     for name, value in values.items():
         if isinstance(value, list):

@@ -17,8 +17,8 @@ WATCH = "watch.jsonl"
 class WatchCallback(StepLog):
     """Appends a row every ``engine.watch_every`` steps.
 
-    Measured on validation tokens, without gradients and random numbers: the run ends as it would
-    without, to the bit. All processes measure, as sharded models need it.
+    It measures on validation tokens, without gradients or random numbers: the run's result is the
+    same without it, to the bit. All processes measure, because sharded models need them all.
 
     Args:
         probe: The validation windows, as arguments of
@@ -74,7 +74,7 @@ class WatchCallback(StepLog):
         self.report({name: row[name] for name in ("layers", "speed")})
 
     def _speed(self) -> dict[str, float | None]:
-        """By wall time and the median step since the last row."""
+        """Tokens per second by the median step's wall time since the last row, MFU, peak bytes."""
         train, peak = self.config.train, self.config.engine.peak_flops
         speed = train.batch_tokens / statistics.median(self.seconds)
         flops = flops_per_token(self.config.model, train.seq_len, training=True)

@@ -1,6 +1,6 @@
-"""Devices by name: memory, peak, and the share of it that we measured. Loads without torch.
+"""Devices by name: memory, peak speed, and the measured share of the peak. Loads without torch.
 
-No peak was checked against a vendor's datasheet; ``source`` says how each was had.
+No peak was checked against a vendor's datasheet; ``source`` says where each comes from.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ class Device:
     name: str
     product: str
     memory_bytes: int | None
-    """Printed gigabytes read as 10**9 bytes: what a driver keeps for itself is about what binary
-    gigabytes would add. ``None``: of this machine, asked when it is planned for."""
+    """The vendor's gigabytes, read as 10**9 bytes. Binary gigabytes would add about the memory
+    that a driver keeps for itself. ``None``: this machine's memory, read when a run is planned."""
     peak_flops: float | None
-    """Operations per second in dense matrix products: of a GPU in bfloat16, half of what is printed
-    "with sparsity"; of a CPU ``None``, measured when it is planned for."""
+    """FLOP/s of dense matrix products. For a GPU in bfloat16, half of the number "with sparsity".
+    ``None``: a CPU's peak, measured when a run is planned."""
     source: str
-    """How the peak was had."""
+    """Where the peak comes from."""
     capability: tuple[int, int] | None = None
-    """Compute capability of a CUDA device, major and minor. ``None``: of another device, on which
-    the Triton kernels do not run."""
+    """Compute capability of a CUDA device, major and minor. ``None``: the device has no CUDA, and
+    the Triton kernels were not tested on it."""
 
 
 _A100 = "glennklockwood.com/garden/processors/A100; not checked against the datasheet"
@@ -59,7 +59,7 @@ def device(name: str) -> Device:
         name: A name from :data:`DEVICES`, in small or capital letters.
 
     Raises:
-        ConfigError: No such device.
+        ConfigError: The device is unknown.
     """
     check_known("plan", "gpu", name.lower(), DEVICES)
     return DEVICES[name.lower()]
@@ -77,8 +77,8 @@ MEASURED: dict[tuple[str, str, int], tuple[str, tuple[float, ...]]] = {
     ("cpu", "bfloat16", 256): (_CPU_RECORD.format("study"), (0.476, 0.449, 0.372, 0.414)),
     ("cpu", "bfloat16", 512): (_CPU_RECORD.format("wide"), (0.666, 0.639, 0.604, 0.627)),
 }
-"""Device, precision and hidden size to the record, and the share of the peak that the operations of
-:data:`_TYPES` reached, forward and backward; of softmax attention by its faster implementation."""
+"""Device, precision and hidden size -> record, and share of the peak for each of :data:`_TYPES`,
+forward and backward. The H100 has no Shared DIFF. Softmax has its faster implementation."""
 
 
 def measured_utilisation(
@@ -86,9 +86,9 @@ def measured_utilisation(
 ) -> tuple[float, str] | None:
     """The share of the peak that a type reached at the nearest size, and a phrase on its source.
 
-    GPUs without a record take the H100's, types without one that of DIFF V1, or of softmax if they
-    have one map, and several types the least. ``None``: no device was measured in this precision.
-    """
+    GPUs without a record take the H100's. Types without a record take that of DIFF V1, or of
+    softmax if they have one map. Several types take the least. ``None``: neither CPUs for a CPU,
+    nor GPUs for a GPU, were measured in this precision."""
     if "," in attention_type:
         names = sorted(set(attention_type.split(",")))
         of_types = [measured_utilisation(device, precision, name, hidden_size) for name in names]

@@ -1,4 +1,4 @@
-"""Count the bytes of tensors that are alive while code runs, with or without values."""
+"""Count the bytes of living tensors while code runs. Fake tensors, without values, count too."""
 
 import weakref
 from collections import Counter
@@ -10,13 +10,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
 Sort = Callable[[Any, tuple[Any, ...], Tensor], str]
-"""Names the part that a new tensor belongs to: operator, its arguments, the tensor."""
+"""Names the part of memory for a new tensor. Arguments: operator, its arguments, the tensor."""
 
 
 class LiveBytes(TorchDispatchMode):
-    """Bytes of all storages made inside, by part, now and at the peak of each phase.
+    """Bytes of all storages made in the context, by part, now and at the peak of each phase.
 
-    The temporary memory of an operator is not counted.
+    Memory that an operator uses and frees inside is not counted.
     """
 
     def __init__(self, sort: Sort) -> None:
@@ -24,19 +24,19 @@ class LiveBytes(TorchDispatchMode):
         self.now: Counter[str] = Counter()
         """Bytes alive, by part."""
         self.peaks: dict[str, dict[str, int]] = {}
-        """For every phase, in order, the bytes by part at the largest sum."""
+        """Phase -> part -> bytes, at the moment when the phase's sum was largest."""
         self._sort = sort
         self._phase = ""
         self._most = -1
         self._alive: dict[int, tuple[weakref.ref[Any], str, int]] = {}
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, in which living tensors count from the start."""
+        """Begin a phase. Tensors that are alive already count in it."""
         self._phase, self._most = phase, -1
         self._note()
 
     def part_of(self, tensor: Tensor) -> str | None:
-        """The part of a tensor's storage; ``None`` if it was made elsewhere."""
+        """The part of a tensor's storage; ``None`` if it was made outside the context."""
         entry = self._alive.get(_key(tensor))
         return entry[1] if entry else None
 

@@ -28,7 +28,7 @@ _MEASURED_BACKENDS = ("triton", "hopper", "sdpa", "chunked")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The needs of a run on given devices; bytes are those of one device."""
+    """The needs of a run on given devices. Bytes are per device."""
 
     name: str
     attention_type: str
@@ -36,7 +36,7 @@ class Plan:
     devices: int
     parallel: str
     replicas: int
-    """Copies of the model: as many as devices, or fewer if a copy is sharded."""
+    """Copies of the model: one per device, or fewer if a copy is sharded."""
     activation_checkpointing: bool
     loss_chunk_tokens: int | None
     backend: str
@@ -53,21 +53,21 @@ class Plan:
     """Sequences of one forward pass on one device."""
     passes_per_step: int
     memory: dict[str, int]
-    """Parts at the peak of a step."""
+    """Part -> bytes at the peak of a step."""
     memory_bytes: int
     device_memory_bytes: int | None
     fits: bool | None
     """Whether the memory is at most :data:`ROOM` of the device's. ``None``: that is not known."""
     kv_cache: dict[str, int]
-    """Sequences, tokens of each, and bytes in bfloat16: generating, not training."""
+    """Key-value cache in generation: ``sequences``, ``tokens`` of each, ``bytes`` in bfloat16."""
     utilisation: float | None
-    """Share of the peak that operations reach; repeated operations count."""
+    """Share of the peak that operations reach, repeated ones too. ``None`` also leaves time out."""
     utilisation_source: str
     tokens_per_second: float | None
     days: float | None
     device_hours: float | None
     cost: float | None
-    """In US dollars, as the price."""
+    """In US dollars; ``None`` without a price."""
 
 
 def make_plan(
@@ -80,13 +80,13 @@ def make_plan(
     cache_sequences: int = 1,
     cache_tokens: int | None = None,
 ) -> Plan:
-    """Plan a run as it is configured; memory is that of eager PyTorch without fragmentation.
+    """Plan a run as it is configured. Memory is counted for eager PyTorch without fragmentation.
 
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
-        price: Of a device for an hour, in US dollars.
-        cache_sequences: Sequences in the key/value cache.
-        cache_tokens: Tokens of each. Default: the model's longest context.
+        price: Price of one device for one hour, in US dollars.
+        cache_sequences: Sequences in the key-value cache.
+        cache_tokens: Tokens of each sequence. Default: the model's longest context.
 
     Raises:
         ConfigError: A number is out of range, or the batch cannot be divided.
@@ -133,12 +133,12 @@ def _repeated(config: RunConfig) -> int:
     model, engine = config.model, config.engine
     logits = 2 * model.vocab_size * model.hidden_size
     blocks = flops_per_token(model, config.train.seq_len) - logits
-    of_logits = 0 if engine.loss_chunk_tokens is None else logits
-    return of_logits + (blocks if engine.activation_checkpointing else 0)
+    logits_again = 0 if engine.loss_chunk_tokens is None else logits
+    return logits_again + (blocks if engine.activation_checkpointing else 0)
 
 
 def _memory_of(device: Device, devices: int) -> int | None:
-    """Bytes of one device; processes on a CPU share the machine's memory."""
+    """Bytes of one device. ``devices`` CPU processes share the machine's memory."""
     if device.memory_bytes is not None:
         return device.memory_bytes
     machine = available_bytes()
@@ -163,7 +163,7 @@ def _time_and_cost(
         )
         utilisation, source = measured or (None, "")
     if device.name != "cpu" and train.precision != "bfloat16":
-        peak = None  # the peak is that of bfloat16
+        peak = None  # the table holds bfloat16 peaks
     if peak is None or utilisation is None:
         fields = ("utilisation", "tokens_per_second", "days", "device_hours", "cost")
         return dict.fromkeys(fields) | {"utilisation_source": "no peak is known here"}
@@ -186,29 +186,29 @@ def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) 
 
 
 def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
-    """Bytes that a dynamic or static cache in bfloat16 holds of every token, in all layers."""
+    """Bytes per token of a dynamic or static cache in bfloat16, over all layers."""
     heads, width = model.cached_kv_shape
     keys_and_values, element_bytes = 2, 2
     return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
 
 
 def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
-    """The phases of a step on one of several devices, in bytes by part.
+    """Phase of a step -> part -> bytes, on one device of several.
 
-    Shards travel in float32; autocast makes a bfloat16 copy of every matrix that was gathered, and
-    the graph keeps it until the backward pass, unless the block is computed again.
+    Shards are sent in float32. Autocast makes a bfloat16 copy of every gathered matrix. The graph
+    keeps the copy until the backward pass, unless the block is computed again.
 
     Args:
-        step: On a device that shares nothing.
-        shards: How many of them hold one copy of the model together; 1: whole copies.
+        step: A step on one device that holds the whole model.
+        shards: Number of devices that share one copy of the model; 1: whole copies.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
         return phases
-    everything = step.phases[LAST_BLOCK]["weights"] // 4  # parameters
+    num_parameters = step.phases[LAST_BLOCK]["weights"] // 4  # float32
     for name, parts in phases.items():
-        if shards == 1:  # a second copy of the gradients, which is what is sent
-            parts["communication"] = 4 * everything
+        if shards == 1:  # the devices send a second copy of the gradients
+            parts["communication"] = 4 * num_parameters
             continue
         for part in ("weights", "gradients", "optimizer"):
             parts[part] = -(-parts.get(part, 0) // shards)
@@ -216,7 +216,7 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
             parts["working"] = -(-parts.get("working", 0) // shards)
             continue
         root, blocks = step.root_parameters, 2 * step.block_parameters
-        # A block's gradient and the copy that is sent; the root's when all others are done.
+        # A block's gradient and the copy that is sent. The root's gradient is sent last.
         reduced = {FORWARD: 0, LOSS: root, LAST_BLOCK: root + blocks}
         parts["communication"] = 4 * (root + blocks + reduced.get(name, root + max(root, blocks)))
     return phases
@@ -227,7 +227,7 @@ class RunMemory:
 
     Attributes:
         share: Sequences of a batch on one device.
-        shards: Devices that hold one copy of the model together.
+        shards: Number of devices that share one copy of the model.
         available: Bytes of one device; ``None`` if not known.
     """
 
@@ -239,7 +239,7 @@ class RunMemory:
         self._steps: dict[int, StepMemory] = {}
 
     def step(self, micro: int) -> StepMemory:
-        """A step on one device that shares nothing."""
+        """The memory of a step on one device that holds the whole model."""
         if micro not in self._steps:
             on_cpu = self._device.name == "cpu"
             self._steps[micro] = step_memory(
@@ -261,7 +261,7 @@ class RunMemory:
         return largest(device_phases(self.step(micro), devices=self._devices, shards=self.shards))
 
     def fits(self, micro: int) -> bool:
-        """Whether a micro batch fits with room to spare, or may, as the memory is not known."""
+        """Whether a micro batch needs at most :data:`ROOM` of the memory, or that is not known."""
         return self.available is None or sum(self.parts(micro).values()) <= ROOM * self.available
 
     def largest_micro_batch(self, most: int) -> int:

@@ -1,4 +1,4 @@
-"""Find how a run fits on given devices: the settings that change memory, and not the result."""
+"""Find settings with which a run fits on given devices. They change memory, but not the result."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator
@@ -11,11 +11,11 @@ from diffattn.lab.training.planning.devices import DEVICES, Device
 from diffattn.lab.training.planning.plan import Plan, RunMemory, make_plan
 
 _CHUNK = 1_024
-"""Tokens whose logits exist at once, where they are computed in chunks."""
+"""Tokens whose logits exist at once, if they are computed in chunks."""
 _ENOUGH_TOKENS = 4_096
-"""Tokens per pass for which speed was measured; fewer are planned only if nothing else fits."""
+"""Tokens per pass at which speed was measured. A plan has fewer only if no other plan fits."""
 _DOUBLINGS = 7
-"""Of the number of devices, in search of one that is enough."""
+"""How many numbers of devices are tried, each twice the last."""
 SEARCHED = (
     "train.micro_batch_sequences",
     "engine.parallel",
@@ -32,15 +32,15 @@ def best_plan(
     fixed: Collection[str] = (),
     **options: Any,
 ) -> tuple[RunConfig, Plan] | None:
-    """The fastest plan that fits, with its configuration; ``None`` if none does.
+    """The first plan that fits, with its configuration; ``None`` if none does.
 
-    Settings that cost least are tried first: whole copies before shards, then logits in chunks, and
-    last of all activations that are computed again. The micro batch is the recipe's, or the largest
-    below it that fits.
+    Settings that cost least time are tried first: all logits at once before chunks, then whole
+    copies before shards, and last activations that are computed again. The micro batch is the
+    recipe's, or the largest below it that fits. Plans below 4,096 tokens per pass come last.
 
     Args:
         fixed: Names in :data:`SEARCHED` that stay as they are.
-        **options: Of :func:`make_plan`.
+        **options: Further arguments of :func:`make_plan`.
 
     Raises:
         ConfigError: A number is out of range, or the batch cannot be divided.
@@ -83,9 +83,9 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
 
 
 def twin_of(config: RunConfig) -> RunConfig | None:
-    """The run with softmax attention and equal parameters, or of a softmax run with DIFF V1.
+    """The run with softmax attention and equally many parameters; a softmax run gets DIFF V1.
 
-    ``None``: the model has no such twin, as its heads cannot be halved.
+    ``None``: the model has no such twin, for example because it has an odd number of heads.
     """
     kind = "diff" if config.model.attention_type == "softmax" else "softmax"
     try:
@@ -95,7 +95,7 @@ def twin_of(config: RunConfig) -> RunConfig | None:
 
 
 def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> list[str]:
-    """The searched settings of a plan that differ from the recipe's, as ``KEY=VALUE``."""
+    """Searched settings, as ``KEY=VALUE``, that a plan changes and the changes ``given`` do not."""
     keys = {change.partition("=")[0] for change in given}
     changes = []
     for name in SEARCHED:
@@ -109,9 +109,9 @@ def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> l
 def enough_devices(
     config: RunConfig, device: Device, devices: int, fixed: Collection[str]
 ) -> list[tuple[Device, int]]:
-    """Devices on which a run fits that does not fit on these: more of them, or larger ones.
+    """Find devices for a run that does not fit: more of the same kind, or as many larger ones.
 
-    In place of CPUs, GPUs are counted.
+    Returns up to one answer of each sort, with the count. A run on CPUs gets GPUs, from one H100.
     """
     kind, least = (device, 2 * devices) if device.memory_bytes else (DEVICES["h100"], 1)
     larger = sorted(DEVICES.values(), key=lambda row: row.memory_bytes or 0)

@@ -1,7 +1,7 @@
 """Memory of one training step by part, measured by running it on tensors without values.
 
-Two layers are run, and every tensor that lives is counted by part and phase. Each further layer
-adds what the second layer added.
+Two layers are run, and all living tensors are counted by part and phase. Each further layer adds as
+many bytes as the second layer.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ PARTS = (
     "weights", "gradients", "optimizer", "bfloat16 weights",
     "activations", "logits", "working", "communication",
 )  # fmt: skip
-"""In the order of tables. ``working``: temporary tensors of the backward pass and the optimizer."""
+"""In the order of tables. ``working``: temporary tensors of the backward pass and optimizer."""
 FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
     "forward",
     "backward of the loss",
@@ -40,25 +40,25 @@ _FLOAT32 = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMemory:
-    """Bytes of a step on one device that shares nothing."""
+    """Bytes of a step on one device that holds the whole model."""
 
     phases: dict[str, dict[str, int]]
-    """The parts at the peak of every phase."""
+    """Phase -> part -> bytes at the phase's peak."""
     block_parameters: int
-    """Parameters of a decoder block."""
+    """Number of parameters of one decoder block."""
     root_parameters: int
-    """Parameters of the embeddings and the final norm."""
+    """Number of parameters outside the blocks: embeddings and final norm."""
     backend: str
-    """The backend of attention."""
+    """Name of the attention backend."""
 
     @property
     def peak(self) -> dict[str, int]:
-        """The parts in the phase that needs most."""
+        """Part -> bytes in the phase that needs most."""
         return largest(self.phases)
 
 
 def largest(phases: dict[str, dict[str, int]]) -> dict[str, int]:
-    """The parts of the phase whose sum is the largest, in the order of :data:`PARTS`."""
+    """Part -> bytes of the phase whose sum is largest, in the order of :data:`PARTS`."""
     parts = max(phases.values(), key=lambda phase: sum(phase.values()))
     return {name: parts[name] for name in PARTS if parts.get(name)}
 
@@ -80,18 +80,18 @@ def step_memory(
     """Run two layers of a step on tensors without values, and extrapolate to all layers.
 
     Args:
-        config: The model. One with several attention types counts as if all layers had the type
-            that needs most.
+        config: The model. If it has several attention types, all layers count as the type that
+            needs most.
         train: Sequence length and precision.
         sequences: Sequences of one forward pass on the device.
-        accumulates: Whether several passes make a step: gradients are there from the start.
+        accumulates: Whether a step has several passes: then gradients exist during a pass.
         device: ``"cpu"`` or ``"cuda"``, the device of the run.
-        checkpointing: Whether a block's activations are computed again.
+        checkpointing: Whether the backward pass computes a block's activations again.
         loss_chunk_tokens: Tokens whose logits exist at once. Default: all.
         apart: Whether documents are kept apart: the sequences are one packed row.
-        elsewhere: Whether the run is on another machine: all backends of its device count.
+        elsewhere: Whether the run is on another machine: all backends of its device are allowed.
         tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
-        whole: Run all layers, which takes longer and gives the same.
+        whole: Run all layers instead of two, which takes longer and gives the same result.
 
     Raises:
         BackendError: The configured backend cannot run there.
@@ -117,7 +117,7 @@ def step_memory(
 
 
 def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:
-    """The inputs of a pass. Document borders are real values, so the fake mode comes later."""
+    """The inputs of a pass. They are made before the fake mode: it could not read the borders."""
     ids = torch.zeros(sequences, seq_len, dtype=torch.int64)
     return window_inputs(ids, torch.arange(seq_len).expand_as(ids) if apart else None)
 
@@ -158,7 +158,7 @@ class _Step:
         self.model = DiffTransformerForCausalLM(self.config).train()
         self.model.loss_chunk_tokens = chunk
         if checkpointing:
-            # Without dropout there is no random state to be kept.
+            # There is no dropout, so no random state has to be saved.
             options = {"use_reentrant": False, "preserve_rng_state": False}
             checkpoint_activations(self.model, options)
         optimizer = self._optimizer_with_state()
@@ -168,11 +168,11 @@ class _Step:
         self._stage = "activations"
         self.live.enter(FORWARD)
         bfloat16 = dtype == torch.bfloat16
-        # The trainer's autocast keeps no bfloat16 copies of a block that is computed again either.
+        # As in the trainer: no bfloat16 copies are cached if activations are computed again.
         with torch.autocast("cpu", torch.bfloat16, bfloat16, cache_enabled=not checkpointing):
             out = self.model(**rows, labels=rows["input_ids"], use_cache=False)
         if bfloat16 and out.logits is not None:
-            out.logits = out.logits.float()  # as accelerate hands them out
+            out.logits = out.logits.float()  # as accelerate does
         loss = out.loss
         del out
         self._stage = "working"
@@ -247,7 +247,7 @@ class _Step:
 
     def _phases(self, more_layers: int, block: int) -> dict[str, dict[str, int]]:
         phases = {name: dict(parts) for name, parts in self.live.peaks.items() if name}
-        if self.backend == "chunked":  # it takes memory of its own
+        if self.backend == "chunked":  # its buffers are not counted above
             for name in phases.keys() - {OPTIMIZER}:
                 phases[name]["working"] = phases[name].get("working", 0) + GROUP_BYTES
         if self.on_gpu:  # the square roots of all second moments at once
@@ -256,7 +256,7 @@ class _Step:
         if not more_layers:
             return phases
         before, after = self._around_last_block
-        # A block has no logits, but attention maps of that size are counted among them.
+        # Attention maps with as many elements as the logits are counted as logits: keep them too.
         kept = {
             part: after.get(part, 0) - before.get(part, 0)
             for part in ("activations", "bfloat16 weights", "logits")
@@ -277,7 +277,7 @@ class _Step:
 
 
 def _with_kernel(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Have a layer call the kernels' operator, which without values needs no GPU."""
+    """Have a layer call the kernels' operator. With fake tensors it needs no GPU."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         scale = layer.head_dim**-0.5

@@ -1,4 +1,4 @@
-"""Plans as a table for people, a column each, and what they say in sentences."""
+"""Plans as a table with one column each, and sentences about them."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,13 +6,13 @@ from diffattn.lab.training.planning.plan import Plan
 from diffattn.lab.training.planning.step_memory import PARTS
 
 _SHOWN = 0.01
-"""Share of the memory below which a part is not worth a line."""
+"""A part with a smaller share of the memory gets no line."""
 _BYTES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 _COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
 
 
 def plan_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
-    """Rows of quantities, with a column for every plan under its title."""
+    """Rows of quantities, with one column per plan. ``plans``: title of the column -> plan."""
     parts = [
         part
         for part in PARTS
@@ -32,7 +32,7 @@ def heading(plan: Plan) -> str:
 
 
 def cost_of_difference(plan: Plan, title: str, other: Plan, baseline: str) -> str:
-    """How much more time and memory one plan takes than another."""
+    """A sentence on the time and memory of ``plan``, called ``title``, relative to a baseline."""
     parts = []
     if plan.days is not None and other.days is not None:
         parts.append(f"{plan.days / other.days:.2f} times the time")
@@ -48,7 +48,7 @@ def cost_of_difference(plan: Plan, title: str, other: Plan, baseline: str) -> st
 
 
 def notes(plan: Plan) -> list[str]:
-    """Sentences about what the numbers rest on."""
+    """Sentences about the assumptions behind the numbers."""
     sentences = []
     if plan.days is not None:
         sentences.append(f"Share of the peak: {plan.utilisation_source}.")
