@@ -112,14 +112,14 @@ def _fault(path: Path, wanted: str) -> str | None:
             if len(os.fsencode(folder.name)) > _LONGEST_NAME:
                 return f"a name of more than {_LONGEST_NAME} bytes"
             if folder.name == "..":
-                return "a way back from a folder that is not there"
+                return "'..' after a folder that does not exist"
             folder = folder.parent
     except (OSError, ValueError) as error:  # path too long, loop of links, or a NUL character
         return getattr(error, "strerror", None) or str(error)
     if present != "a folder":
         return f"a path through {present}, {str(folder)!r}"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return f"a place in {str(folder)!r}, where nothing may be written"
+        return f"a path in {str(folder)!r}, a folder that is not writable"
     return None
 
 

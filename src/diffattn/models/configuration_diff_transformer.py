@@ -257,7 +257,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             must = "layer_types must all be 'full_attention'"
         else:
             neutral = value in _OFF_VALUES[name]
-            must = f"{name} must be {_OFF_VALUES[name][0]!r}, for a DIFF Transformer has no other"
+            must = f"{name} must be {_OFF_VALUES[name][0]!r}, as a DIFF Transformer lacks it"
         if not neutral:
             raise self._error(must, value)
 

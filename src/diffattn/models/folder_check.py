@@ -182,7 +182,7 @@ def _check_our_settings(where: str, settings: dict[str, Any]) -> None:
     for name in sorted(settings.keys() - known):
         if name.startswith("_") or hasattr(DiffTransformerConfig, name):
             raise CheckpointError(
-                f"{where}: must set nothing but settings, got {short(name)} = "
+                f"{where}: must hold nothing but known settings, got {short(name)} = "
                 f"{short(settings[name])}."
             )
 

@@ -89,7 +89,7 @@ def _convert_settings(config: ModelSettings, attention_type: str, match: str) ->
     if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
         raise ConfigError(
             "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
-            "'attention_flops', which whole heads do not give."
+            "'attention_flops', which whole heads cannot reach."
         )
     # ``None``: the default of the new type.
     values: dict[str, Any] = dict.fromkeys(("shared_rank", "group_ratio", "head_norm"))

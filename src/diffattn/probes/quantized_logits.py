@@ -80,8 +80,8 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
         chosen = network.config._attn_implementation
         if chosen != name:
             raise ConfigError(
-                "quantized logits: nothing else may choose the attention function, such as a "
-                f"reader of attention maps, got {chosen!r}."
+                "quantized logits: the attention function must not be changed inside this context, "
+                f"got {chosen!r}."
             )
 
     with registered_attention(network, name, attention, eager_mask):

@@ -128,7 +128,7 @@ def _analyze_model(
         return ModelAnalysis(
             model={"label": label, "path": path},
             lambda_log=log,
-            notes=[f"{label} has no weights: of its log λ alone is shown."],
+            notes=[f"{label} has no weights: only λ of its training log is shown."],
         )
     model = LanguageModel.load(
         path,
@@ -228,8 +228,8 @@ def _require_like_layers(config: Any) -> None:
         shapes = {(kind.num_heads, kind.attention.query_maps) for kind, _ in config.by_type()}
         if len(shapes) > 1:
             raise ConfigError(
-                "analysis: layers must have as many heads and maps, got attention_type "
-                f"{config.attention_type!r}."
+                "analysis: all layers must have the same numbers of heads and maps, got "
+                f"attention_type {config.attention_type!r}."
             )
 
 

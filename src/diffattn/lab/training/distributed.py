@@ -208,7 +208,7 @@ def _sendable(failure: Exception) -> DiffAttnError:
     known = (ConfigError, CheckpointError)
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
     process = f"process {process_index()}" if process_index() else "the first process"
-    return kind(f"training: {process} must be able to go on, got: {failure}")
+    return kind(f"training: {process} failed: {failure}")
 
 
 @contextlib.contextmanager

@@ -81,7 +81,7 @@ class Attend:
             return self._by_hugging_face((q, k, v, lam))
         if isinstance(mask, PagedBatch):
             if self.recorder is not None:
-                raise ConfigError("DiffTransformer: attention maps need a pass without pages.")
+                raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         key_mask = KeyMask() if mask is None else mask
         if key_mask.scores is not None:

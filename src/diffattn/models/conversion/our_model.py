@@ -75,7 +75,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     for role, (_, shape) in parameters.items():
         if role not in names:
             raise CheckpointError(
-                f"{source.name}: must hold what {source.layout.title} has, got no {role}."
+                f"{source.name}: must hold {role}, as {source.layout.title} has it, got none."
             )
         for layer in [None] if role in _OUTSIDE_LAYERS else range(config.num_hidden_layers):
             name = names[role].format(layer)
@@ -157,12 +157,12 @@ def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) 
         if embedding.shape == copy.shape and torch.equal(embedding.load(), copy.load()):
             return
         raise CheckpointError(
-            f"{source.name}: {head} must be the embedding, for tie_word_embeddings is true, "
-            "got another one."
+            f"{source.name}: {head} must equal the embedding, as tie_word_embeddings is true, "
+            "got other values."
         )
     if other:
         raise CheckpointError(
-            f"{source.name}: must hold what {source.layout.title} has, got {other[0]} too "
+            f"{source.name}: must hold only tensors of {source.layout.title}, got {other[0]} "
             f"({len(other)} such tensors)."
         )
 

@@ -97,7 +97,8 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     factor = 1.0 - config.layer_lambda_init(layer)
     if abs(factor) * _LARGEST_FACTOR < 1:
         raise ConfigError(
-            f"convert: lambda_init must keep away from 1, got {1 - factor} in layer {layer}."
+            f"convert: lambda_init must differ from 1 by {1 / _LARGEST_FACTOR:g} or more, got "
+            f"{1 - factor} in layer {layer}."
         )
     if config.attention.low_rank_maps:
         _add_low_rank(weights, config, layer)

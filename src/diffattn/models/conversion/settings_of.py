@@ -82,15 +82,15 @@ def _check_stretching(
         for kind in (_rope_type(rope), _rope_type(other)):
             if kind in _STRETCHING:
                 raise ConfigError(
-                    f"{source.name}: rope_parameters must stay {short(rope)}, for rope_type "
-                    f"{kind!r} turns longer texts otherwise, got {short(other)}."
+                    f"{source.name}: rope_parameters must stay {short(rope)}, as rope_type "
+                    f"{kind!r} sets the frequencies of longer texts by them, got {short(other)}."
                 )
     name = "max_position_embeddings"
     longest, wanted = settings.get(name), given.get(name)
     if rope and _rope_type(rope) == "dynamic" and wanted not in (None, longest):
         raise ConfigError(
-            f"{source.name}: {name} must stay {longest}, for rope_type 'dynamic' turns longer "
-            f"texts by it, got {short(wanted)}."
+            f"{source.name}: {name} must stay {longest}, as rope_type 'dynamic' sets the "
+            f"frequencies of longer texts by it, got {short(wanted)}."
         )
 
 
@@ -240,7 +240,7 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     if missing:
         options = " ".join(f"--set {name}=..." for name in missing)
         raise ConfigError(
-            f"{source.name}: {', '.join(missing)} must be given, for the weights do not tell them "
+            f"{source.name}: {', '.join(missing)} must be given, as the weights do not show them "
             f"and there is no config.json, got none. Add {options}"
         )
 

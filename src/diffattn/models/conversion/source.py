@@ -188,7 +188,7 @@ def _read_tensors(
                 f"{where}: {short(name)} must be of {', '.join(_DTYPES)}, got {part.get_dtype()}."
             )
         if name in before:
-            raise CheckpointError(f"{where}: {short(name)} must stand in one file, got two.")
+            raise CheckpointError(f"{where}: {short(name)} must be in one file only, got two.")
         tensors[name] = LazyTensor(tuple(part.get_shape()), dtype, partial(handle.get_tensor, name))
     return tensors
 

@@ -232,8 +232,7 @@ def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> N
         validate_like(where, name, x, q)
         if x.stride(-1) != 1:
             raise ShapeError(
-                f"{where}: {name} must have neighbouring channels beside each other, got stride "
-                f"{x.stride(-1)}."
+                f"{where}: {name} must have channels of stride 1, got stride {x.stride(-1)}."
             )
 
 

@@ -86,7 +86,7 @@ def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
     if row.claim.protocol == "hallucination":
         return "it needs verdicts of 'diffattn judge', and models by seed"
     if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
-        return "these models share no number of this claim"
+        return "no number of this claim was measured for both models"
     return "models must be called softmax-seed0, diff-seed0, … to be compared by seed"
 
 

@@ -90,11 +90,13 @@ class ComparisonConfig(Study):
         super().__post_init__()
         where, windows = "ComparisonConfig", self.base.windows
         require_softmax(where, "base", self.base.model)
-        must = "windows.documents must be 'joined', as the models that count read them"
+        must = "windows.documents must be 'joined', as the n-gram count models read them"
         require(where, not windows.apart, must, windows.documents)
         longer_than = windows.upsample_longer_than
-        must = "windows.upsample_longer_than must not be set, as the models that count read every "
-        require(where, longer_than is None, f"{must}window alike", longer_than)
+        must = (
+            "windows.upsample_longer_than must not be set, as the n-gram count models read every "
+        )
+        require(where, longer_than is None, f"{must}window once", longer_than)
         is_new = self.sweep_seed not in self.seeds
         require(where, is_new, "sweep_seed must be none of the seeds", self.sweep_seed)
         self.trials(self.base_rates())  # a run that cannot be made is refused at once

@@ -31,7 +31,7 @@ def read_or_count(
 ) -> dict[str, Any]:
     """Read ``counts.json``; or fit the models to what the first seed's runs read, and write it."""
     if not path.exists() or read_json(path)["schema"] != _SCHEMA:
-        on_message("counting what unigrams, bigrams and copies predict")
+        on_message("fitting the n-gram count models")
         seed = config.seeds[0]
         train = replace(config.base.train, seed=seed, data_seed=seed)
         write_json(path, {"schema": _SCHEMA, "models": count_model_results(train, data)})

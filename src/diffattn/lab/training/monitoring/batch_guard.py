@@ -19,7 +19,7 @@ from diffattn.lab.training.distributed import num_processes
 
 GUARD = "guard.jsonl"
 _STATE = "guard_state.json"
-_WAY_OUT = "Put the file back as it was, or choose another --out: its decisions are final."
+_WAY_OUT = "Put the file back as it was, or choose another --out: a run cannot undo its decisions."
 
 
 class GuardStop(DivergenceError):

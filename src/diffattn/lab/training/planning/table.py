@@ -53,7 +53,9 @@ def notes(plan: Plan) -> list[str]:
     if plan.days is not None:
         sentences.append(f"Share of the peak: {plan.utilisation_source}.")
         if plan.devices > 1:
-            sentences.append("Devices are assumed not to wait for each other: unmeasured.")
+            sentences.append(
+                "It is assumed, not measured, that devices do not wait for each other."
+            )
     return sentences
 
 
