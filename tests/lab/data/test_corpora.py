@@ -96,18 +96,14 @@ def test_folder_warns_once_of_files_that_are_no_text(folder):
     assert "latin.txt" not in names(documents)
 
 
-def test_folder_reads_jsonl_files_as_rows(folder):
-    (folder / "rows.jsonl").write_text('{"body": "x"}\n{"body": "y"}\n')
-    documents = list(load_corpus(str(folder), text_field="body"))
-    assert names(documents)[-2:] == ["rows.jsonl:1", "rows.jsonl:2"]
-
-
-@pytest.mark.parametrize("name", ["ROWS.JSONL", "rows.Jsonl"])
-def test_the_ending_of_json_lines_is_read_in_any_case(tmp_path, name):
-    (tmp_path / name).write_text('{"text": "x"}\n{"text": ""}\n')
+@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL", "rows.Jsonl"])
+def test_json_lines_are_read_in_a_folder_or_alone(tmp_path, name):
+    """Whatever the case of the ending."""
+    (tmp_path / name).write_text('{"body": "x"}\n{"body": ""}\n')
     for source in (tmp_path, tmp_path / name):
-        assert [(d.name, d.text) for d in load_corpus(str(source))] == [(f"{name}:1", "x")]
-    kept = load_corpus(str(tmp_path / name), keep_empty=True)
+        documents = load_corpus(str(source), text_field="body")
+        assert [(d.name, d.text) for d in documents] == [(f"{name}:1", "x")]
+    kept = load_corpus(str(tmp_path / name), text_field="body", keep_empty=True)
     assert [d.text for d in kept] == ["x", ""]
 
 
