@@ -3,14 +3,12 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
 TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 ALL = (
@@ -75,15 +73,10 @@ def write_study(
     """Write a whole study.
 
     Args:
-        folder: Study folder.
-        seeds: Of the runs.
         variants: Names of the models, any of :data:`ALL` or others.
         sweep: Whether learning rates were swept; without, all models have one.
         parts: Whether losses by part, phase steps and count models were recorded.
-        scale: Name of the scale.
         tokens: Of the attention maps.
-        num_layers: Of every model.
-        num_steps: Of every run.
         verdict: As recorded; ``None`` for none.
     """
     made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
@@ -149,42 +142,31 @@ class _Made:
         sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
         sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
         self.models[kind] = sizes
-        record = RunRecord(
-            name=name,
-            config={
-                "model": self.config["model"] | shape,
-                "train": self.config["train"] | {"learning_rate": rate},
-                "data": self.config["data"],
-            },
-            seed=seed,
-            backends={} if kind == "softmax" else {"diff_attention": "composed"},
-            model=sizes | {"parameter_difference": extra, "flops_difference": 6 * extra},
-            created="2001-02-03T04:05:07+00:00",
-            commit="c0ffee" * 6 + "c0ff",
-            dirty=kind == "diff",
-            versions={"python": "3.11.7", "torch": "0.0 (made up)"},
-            hardware={"processor": "Made-up processor", "machine": "none"},
-        )
-        run = self.folder / "runs" / name
-        write_record(run / "run.json", asdict(record))
+        config = {
+            "model": self.config["model"] | shape,
+            "train": self.config["train"] | {"learning_rate": rate},
+            "data": self.config["data"],
+        }
         rows, lam = self.rows(kind, final)
         starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers)]
-        result = {"schema": 1, "run": name, "validation_loss": final}
+        result = {"validation_loss": final, "validation_bits_per_byte": final * 0.4976}
         result |= {"tokens": 4096 * self.num_steps, "lam": lam}
-        result["validation_bits_per_byte"] = final * 0.4976
         result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
         if self.parts:
             result["validation_parts"] = {
                 part: {"tokens": COUNTED[part], "loss": final + shift}
                 for part, shift in PARTS.items()
             }
-        write_finished(run, result, rows)
-        cost = {"schema": 1, "run": name, "wall_seconds": 60 + seed, "cpu_seconds": 58.5 + seed}
         speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100}.get(kind, 5_200)
+        cost = {"wall_seconds": 60 + seed, "cpu_seconds": (58.5 + seed) * 8_000 / speed}
         cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
-        cost["cpu_seconds"] *= 8_000 / speed
-        write_record(run / "costs.json", cost)
-        self.losses[name], self.costs[name] = final, cost
+        _, self.costs[name] = write_run(
+            self.folder / "runs" / name, config, seed, result, rows=rows, cost=cost,
+            model=sizes | {"parameter_difference": extra, "flops_difference": 6 * extra},
+            dirty=kind == "diff",
+            backends={} if kind == "softmax" else {"diff_attention": "composed"},
+        )  # fmt: skip
+        self.losses[name] = final
 
     def rows(self, kind: str, final: float) -> tuple[list[dict[str, Any]], list[float] | None]:
         """``metrics.jsonl``, and λ at its end."""
@@ -211,17 +193,12 @@ class _Made:
         return rows, lam
 
     def results(self, scale: str) -> dict[str, Any]:
-        results = {
-            "schema": 3,
-            "protocol": {"name": "matched_comparison", "version": 3},
-            "scale": scale,
-            "complete": True,
-            "seeds": self.seeds,
-            "rates": self.rates(),
-            "variants": {name: self.variant(name) for name in self.variants},
-            "differences": self.differences(),
-            "statement": "Made-up statement: 4 DIFF heads are < 8, below the tested range.",
-        }
+        results = {"schema": 3, "protocol": {"name": "matched_comparison", "version": 3}}
+        results |= {"scale": scale, "complete": True, "seeds": self.seeds, "rates": self.rates()}
+        results["variants"] = {name: self.variant(name) for name in self.variants}
+        results["differences"] = self.differences()
+        statement = "Made-up statement: 4 DIFF heads are < 8, below the tested range."
+        results["statement"] = statement
         if self.parts:
             results["count_models"] = {
                 name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
@@ -231,27 +208,19 @@ class _Made:
         return results
 
     def rates(self) -> dict[str, Any]:
-        swept = [name for name in self.variants if name in SWEPT and self.sweep]
-        return {
-            "common": COMMON_RATE,
-            "sweep_seed": 100 if self.sweep else None,
-            "sweep_steps": self.num_steps // 2 if self.sweep else None,
-            "variants": {
-                name: {
-                    "best": self.best_rate(name),
-                    "inside": name != "none" if name in swept else None,
-                    "tried": [
-                        {
-                            "run": f"{name}-lr{rate:g}-sweep100",
-                            "learning_rate": rate,
-                            "validation_loss": self.losses[f"{name}-lr{rate:g}-sweep100"],
-                        }
-                        for rate in (TRIED if name in swept else ())
-                    ],
-                }
-                for name in self.variants
-            },
-        }
+        variants = {}
+        for name in self.variants:
+            swept = self.sweep and name in SWEPT
+            runs = {f"{name}-lr{rate:g}-sweep100": rate for rate in TRIED if swept}
+            tried = [
+                {"run": run, "learning_rate": rate, "validation_loss": self.losses[run]}
+                for run, rate in runs.items()
+            ]
+            inside = name != "none" if swept else None
+            variants[name] = {"best": self.best_rate(name), "inside": inside, "tried": tried}
+        sweep = {"sweep_seed": 100, "sweep_steps": self.num_steps // 2}
+        sweep = sweep if self.sweep else dict.fromkeys(sweep)
+        return {"common": COMMON_RATE, "variants": variants} | sweep
 
     def variant(self, name: str) -> dict[str, Any]:
         at = {"best": self.group(name, "")}
