@@ -37,11 +37,7 @@ class Page:
     def open(self, url, width, height, dark=False):
         """Show a file in a fresh tab, its network, console and errors watched from the start.
 
-        Args:
-            url: Of the file.
-            width: Of the window, in CSS pixels.
-            height: Likewise.
-            dark: Whether the reader prefers dark colours.
+        The size of the window is in CSS pixels; ``dark``: the reader prefers dark colours.
         """
         self._session, self.events = None, []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -161,11 +157,7 @@ class Page:
 
 @contextmanager
 def browser(folder):
-    """A :class:`Page` of a fresh browser; the test is skipped where there is none.
-
-    Args:
-        folder: For the browser's profile.
-    """
+    """A :class:`Page` of a fresh browser, its profile in ``folder``; without one, a skip."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")

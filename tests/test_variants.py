@@ -69,9 +69,3 @@ def test_the_fast_part_writes_no_record(variants, monkeypatch):
         path, _, test = name.partition("::")
         assert (root / path).exists()
         assert not test or f"def {test}(" in (root / path).read_text(encoding="utf-8")
-
-
-def test_an_unknown_name_is_refused(variants, monkeypatch, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        run(variants, monkeypatch, "hasswell")
-    assert "no variant 'hasswell'; there are haswell, zen" in capsys.readouterr().err

@@ -26,17 +26,9 @@ def half_step(codes, scales):
 
 
 def made_up_layer(
-    generator,
-    index,
-    tokens,
-    *,
-    heads=2,
-    maps=2,
-    row_scales=True,
-    per_token=False,
-    segments=(),
+    generator, index, tokens, *, heads=2, maps=2, row_scales=True, per_token=False, segments=(),
     spread=2.0,
-):
+):  # fmt: skip
     """A layer, and the maps and λ it was made of."""
     weights = random_maps(generator, heads, maps, tokens, tokens, spread=spread)
     shape = (heads, tokens) if per_token else (1, 1)
@@ -51,14 +43,9 @@ def made_up_layer(
             [np.stack([x[..., s.start : s.end].sum(-1) for s in segments], -1) for x in kinds]
         )
     layer = ViewedLayer(
-        index=index,
-        codes=codes,
-        scales=scales,
-        lam=lam,
-        error=error,
-        sums=sums,
+        index=index, codes=codes, scales=scales, lam=lam, error=error, sums=sums,
         clearest=(0.5 + 0.1 * index, 0, 0),
-    )
+    )  # fmt: skip
     return layer, weights, lam
 
 
