@@ -93,7 +93,6 @@ class Page:
             time.sleep(0.02)
 
     def press(self, key, shift=False):
-        """One key, as a keyboard sends it."""
         code = _KEYS.get(key, ord(key.upper()[0]))
         event = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         if len(key) == 1:
@@ -106,7 +105,6 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, x, y):
-        """Press and release the left button."""
         self.point(x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -129,12 +127,10 @@ class Page:
         )
 
     def screenshot(self, path):
-        """The whole page as a PNG."""
         done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(done["data"]))
 
     def pdf(self):
-        """The page as it is printed."""
         done = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=False)
         return base64.b64decode(done["data"])
 

@@ -35,7 +35,6 @@ MAX_LENGTH = 1024
 
 
 def prose(num_sentences, seed=0):
-    """Sentences of random words."""
     generator = random.Random(seed)
     sentences = []
     for _ in range(num_sentences):
@@ -46,7 +45,6 @@ def prose(num_sentences, seed=0):
 
 @pytest.fixture(scope="session")
 def text():
-    """About 400 sentences of prose."""
     return prose(400)
 
 

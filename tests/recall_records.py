@@ -76,7 +76,6 @@ def write_recall_study(folder):
 
 
 def summary(task, trials):
-    """Of a type or a control."""
     count = sum(run["solved"] for run in trials)
     entry = {
         "learning_rate": 0.003,

@@ -9,7 +9,6 @@ from diffattn.lab.records.run import RunRecord
 
 
 def entries(folder):
-    """Sorted names of what lies in it."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -26,7 +25,6 @@ def snapshot(folder):
 
 
 def the_row(rows, **fields):
-    """The only one with these fields."""
     (row,) = [row for row in rows if fields.items() <= row.items()]
     return row
 
@@ -38,13 +36,11 @@ def write_record(path, value):
 
 
 def write_rows(path, rows):
-    """A whole log."""
     lines = [json.dumps(sealed({"row": number, **row})) for number, row in enumerate(rows)]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 def read_record(path):
-    """Its fields, without the checksum."""
     value = json.loads(path.read_text(encoding="utf-8"))
     del value["checksum"]
     return value

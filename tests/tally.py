@@ -20,8 +20,6 @@ SHOWN = 20
 
 @dataclass
 class Tally:
-    """What a trial has tried so far."""
-
     tried: int = 0
     failures: list[str] = field(default_factory=list)
 

@@ -31,8 +31,6 @@ def _no_terminal(monkeypatch):
 
 @dataclass
 class Called:
-    """What a command left behind."""
-
     code: int
     out: str
     err: str

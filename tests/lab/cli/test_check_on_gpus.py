@@ -36,33 +36,30 @@ def one_gpu(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("capability", "tested", "message"),
+    ("capability", "tested", "variable", "message"),
     [
-        ((9, 0), {}, NOT_TESTED.format("")),
-        ((9, 0), {(9, 0): ("3.7",)}, "auto chooses the Triton kernels: all tests passed on compute "
-         "capability 9.0 under triton 3.7."),
-        ((9, 0), {(9, 0): ("3.6",)}, NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
-        ((7, 5), {}, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
+        ((9, 0), {}, None, NOT_TESTED.format("")),
+        ((9, 0), {(9, 0): ("3.7",)}, None, "auto chooses the Triton kernels: all tests passed on "
+         "compute capability 9.0 under triton 3.7."),
+        ((9, 0), {(9, 0): ("3.6",)}, None,
+         NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
+        ((9, 0), {}, "0", "auto does not choose the Triton kernels: they were not tested on "
+         "compute capability 9.0, and DIFFATTN_UNVERIFIED_KERNELS is 0."),
+        ((7, 5), {}, None, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
          "capability 8.0 or above."),
     ],
 )  # fmt: skip
-def test_check_says_for_each_gpu_what_auto_does(capability, tested, message, one_gpu, cli):
+def test_check_says_for_each_gpu_what_auto_does(
+    capability, tested, variable, message, one_gpu, cli, monkeypatch
+):
     one_gpu(capability, tested)
+    if variable is not None:
+        monkeypatch.setenv(kernel_support.VARIABLE, variable)
     (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
     assert message in gpu["auto"]
     shown = " ".join(cli("check").out.split())
     dotted = ".".join(map(str, capability))
     assert f"cuda:0, NVIDIA Fake, compute capability {dotted}: {gpu['auto']}" in shown
-
-
-def test_check_says_that_untested_kernels_are_left_out(one_gpu, cli, monkeypatch):
-    one_gpu((9, 0), {})
-    monkeypatch.setenv(kernel_support.VARIABLE, "0")
-    (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
-    assert gpu["auto"] == (
-        "auto does not choose the Triton kernels: they were not tested on compute capability 9.0, "
-        "and DIFFATTN_UNVERIFIED_KERNELS is 0."
-    )
 
 
 def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):

@@ -12,7 +12,6 @@ from model_folders import tiny_folder
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A model folder."""
     return saved(tmp_path_factory.mktemp("models") / "tiny", "diff")
 
 

@@ -77,7 +77,6 @@ def evaluation(
     folder, label, *, version=2, parameters=None, value=0.5, weights="", variant="needle",
     selection=None,
 ):  # fmt: skip
-    """An evaluation folder of one model."""
     metric = Metric(name="recall", value=value, n=9, headline=True)
     result = eval_result(
         "needle", version=version, variant=variant, parameters=parameters or {}, metrics=[metric],

@@ -12,8 +12,6 @@ from diffattn.lab.cli.screen.progress import ByteProgress, ItemProgress, RunsPro
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a test turns on."""
-
     class Clock:
         now = 1_000.0
 

@@ -16,13 +16,11 @@ from record_files import read_record, replace_in_record, write_record
 
 @pytest.fixture
 def study(tmp_path):
-    """Numbers are made up."""
     write_recall_study(tmp_path / "study")
     return tmp_path / "study"
 
 
 def read(folder):
-    """The page and its text."""
     page = build(folder)
     outline = outline_of(page)
     assert len(set(outline.ids)) == len(outline.ids)

@@ -35,60 +35,48 @@ def texts(of):
 
 
 @pytest.mark.parametrize(
-    ("mean", "low", "high", "words"),
+    ("interval", "words"),
     [
-        (-0.03, -0.05, -0.01, "lower by 0.0300"),
-        (0.03, 0.01, 0.05, "higher by 0.0300"),
-        (-0.03, -0.07, 0.01, "no reliable difference"),
-        (0.0, 0.0, 0.0, "no reliable difference"),
-        (-0.03, None, None, "one seed cannot tell"),
+        ((-0.03, -0.05, -0.01), "lower by 0.0300"),
+        ((0.03, 0.01, 0.05), "higher by 0.0300"),
+        ((-0.03, -0.07, 0.01), "no reliable difference"),
+        ((0.0, 0.0, 0.0), "no reliable difference"),
+        ((-0.03, None, None), "one seed cannot tell"),
     ],
 )
-def test_verdict(mean, low, high, words):
-    assert wording.verdict({"mean": mean, "low": low, "high": high}) == words
+def test_verdict(interval, words):
+    assert wording.verdict(dict(zip(("mean", "low", "high"), interval, strict=True))) == words
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("text", "expected"),
     [
-        (3.14159265, "3.1416"),
-        (-0.5, "−0.5000"),
-        (0, "0.0000"),
-        (0.00004, "0.00004"),
-        (-0.0000012, "−0.000001"),
-        (12345.678, "12,345.6780"),
-        (None, "—"),
-        (math.nan, "—"),
-        (True, "—"),
-        ("3", "—"),
+        (wording.number(-3.14159265), "−3.1416"),
+        (wording.number(0.25, signed=True), "+0.2500"),
+        (wording.number(0, signed=True), "0.0000"),
+        (wording.number(-0.0000012), "−0.000001"),
+        (wording.number(12345.678), "12,345.6780"),
+        *((wording.number(value), "—") for value in (None, math.nan, True, "3")),
+        (wording.count(-1280, signed=True), "−1,280"),
+        (wording.percent(-1280, 912_384), "−0.14 %"),
+        (wording.percent(1, 0), "—"),
+        (wording.ratio(3, 4), "0.75×"),
+        (wording.mebibytes(3 * 2**19), "1.5 MiB"),
+        (wording.listing(["a", "b", "c"]), "a, b and c"),
+        *(
+            (wording.brief_names(runs), short)
+            for runs, short in (
+                (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+                (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+                (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+                (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+            )
+        ),
     ],
+    ids=str,
 )
-def test_number(value, text):
-    assert wording.number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("runs", "short"),
-    [
-        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
-        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
-        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
-        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
-    ],
-)
-def test_names_of_runs_in_short(runs, short):
-    assert wording.brief_names(runs) == short
-
-
-def test_signed_and_derived_numbers():
-    assert wording.number(0.25, signed=True) == "+0.2500"
-    assert wording.number(0, signed=True) == "0.0000"
-    assert wording.count(-1280, signed=True) == "−1,280"
-    assert wording.percent(-1280, 912_384) == "−0.14 %"
-    assert wording.percent(1, 0) == "—"
-    assert wording.ratio(3, 4) == "0.75×"
-    assert wording.mebibytes(3 * 2**19) == "1.5 MiB"
-    assert wording.listing(["a", "b", "c"]) == "a, b and c"
+def test_numbers_and_names_in_words(text, expected):
+    assert text == expected
 
 
 def row_of(of, name):

@@ -50,7 +50,6 @@ def made_up_layer(
 
 
 def made_up_model(label="diff", pieces=("<s>", " a", "b"), *, layers=2, segments=(), **options):
-    """A model of made-up layers."""
     generator = np.random.default_rng(len(pieces))
     text = ViewedText(pieces=tuple(pieces), begins_with_bos=True, segments=tuple(segments))
     made = [
@@ -63,14 +62,12 @@ def made_up_model(label="diff", pieces=("<s>", " a", "b"), *, layers=2, segments
 
 
 def page_data(page):
-    """The JSON of a page."""
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
     )
 
 
 def block_bytes(page, name):
-    """Content of one block."""
     pattern = rf'<script type="application/octet-stream" id="{name}">([A-Za-z0-9+/=]*)</script>'
     return zlib.decompress(base64.b64decode(re.search(pattern, page)[1]))
 
