@@ -3,20 +3,21 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from diffattn.lab.catalog.models import SWEPT, TYPES, VARIANTS, rate_owner
+from diffattn.lab.catalog.variant import Variant
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
 from record_files import write_record, write_run
 
-TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 ALL = (
     *TYPES, "none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm",
     "diff_v2_gate", "diff_v2_constant", "diff_v2_norm", "diff_v2_added", "diff_token_lambda",
     "diff_v2_heads", "diff_v2_flops", "shared_diff_heads",
 )  # fmt: skip
-SWEPT = (*TYPES, "none")
 OFFSETS = {"softmax": 0.0, "diff": -0.031, "diff_v2": 0.002, "shared_diff": 0.027}
 OFFSETS |= {"none": 0.61, "none_ffn": 0.55, "softmax_half": -0.004, "softmax_minus_mean": 0.03}
 COMMON_RATE = 1e-3
@@ -36,25 +37,9 @@ VERDICT = {
 }
 
 
-def role_of(name: str) -> str:
-    """As the contract of the records has it."""
-    if name in TYPES:
-        return "baseline" if name == "softmax" else "type"
-    if name in ("none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm"):
-        return "control"
-    return "match" if name.endswith(("_heads", "_flops")) else "ablation"
-
-
-def type_of(name: str) -> str:
-    """The attention type of a variant's model."""
-    return "none" if name.startswith("none") else name.removesuffix("_heads").removesuffix("_flops")
-
-
-def baseline_of(name: str) -> str:
-    """What a variant is compared with."""
-    if name in TYPES or name.startswith(("softmax", "none", "shared")):
-        return "softmax"
-    return "diff_v2" if name.startswith("diff_v2") else "diff"
+def variant_of(name: str) -> Variant:
+    """As the catalog has it; a model that it does not know is an ablation of V1."""
+    return VARIANTS.get(name) or replace(VARIANTS["diff_token_lambda"], name=name)
 
 
 def write_study(
@@ -116,8 +101,7 @@ class _Made:
         return study | {"data": data, "config_hash": "0123456789abcdef", "match": "params"}
 
     def best_rate(self, name: str) -> float:
-        followed = name if name in SWEPT else "none" if name == "none_ffn" else baseline_of(name)
-        return BEST_RATES.get(followed, COMMON_RATE) if self.sweep else COMMON_RATE
+        return BEST_RATES.get(rate_owner(name), COMMON_RATE) if self.sweep else COMMON_RATE
 
     def write(self) -> None:
         for name in self.variants:
@@ -132,12 +116,16 @@ class _Made:
     def run(self, kind: str, name: str, seed: int, rate: float) -> None:
         """One run; further from the best rate, its loss is higher."""
         offset = OFFSETS.get(kind, 0.01 * (len(kind) % 7) - 0.03)
-        rates = BEST_RATES.get(type_of(kind), COMMON_RATE)
+        rates = BEST_RATES.get(variant_of(kind).attention_type, COMMON_RATE)
         far = 0.02 * abs(math.log2(rate / rates)) if self.sweep else 0.0
         final = 3.21 + offset + far + 0.02 * seed + self.random.gauss(0, 0.004)
         extra = {"softmax": 0, "diff": 384, "diff_v2": -1_280, "shared_diff": -640}.get(kind, 96)
         heads = 4 if kind in ("diff", "shared_diff") else 8
-        shape = {"attention_type": type_of(kind), "num_heads": heads, "num_kv_heads": heads}
+        shape = {
+            "attention_type": variant_of(kind).attention_type,
+            "num_heads": heads,
+            "num_kv_heads": heads,
+        }
         shape["intermediate_size"] = 304 if kind == "diff_v2" else 344
         sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
         sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
@@ -226,8 +214,12 @@ class _Made:
         at = {"best": self.group(name, "")}
         if self.best_rate(name) != COMMON_RATE:
             at["common"] = self.group(name, "common-")
-        entry = {"role": role_of(name), "what": f"Made up: what {name} separates.", "at": at}
-        entry |= {"attention_type": type_of(name), "match": "params"}
+        entry = {
+            "role": variant_of(name).role,
+            "what": f"Made up: what {name} separates.",
+            "at": at,
+        }
+        entry |= {"attention_type": variant_of(name).attention_type, "match": "params"}
         return entry | {
             key: self.models[name][key] for key in ("parameters", "train_flops_per_token")
         }
@@ -250,21 +242,20 @@ class _Made:
         return group
 
     def differences(self) -> list[dict[str, Any]]:
-        pairs = [(name, baseline_of(name)) for name in self.variants if name != "softmax"]
+        pairs = [
+            (name, variant_of(name).compared_with) for name in self.variants if name != "softmax"
+        ]
         pairs += [(name, "none") for name in self.variants if name in TYPES[1:]]
         made = []
         for name, other in pairs:
             if other not in self.variants:
                 continue
-            ats = ["best"]
-            if any(self.best_rate(item) != COMMON_RATE for item in (name, other)):
-                ats.append("common")
-            for at in ats:
+            moved = {item for item in (name, other) if self.best_rate(item) != COMMON_RATE}
+            for at in ("best", "common") if moved else ("best",):
                 runs, others = (
-                    self.names(item, "common-" if at == "common"
-                               and self.best_rate(item) != COMMON_RATE else "")
+                    self.names(item, "common-" if at == "common" and item in moved else "")
                     for item in (name, other)
-                )  # fmt: skip
+                )
                 here, there = ([self.losses[run] for run in side] for side in (runs, others))
                 for metric in ("validation_loss", *(PARTS if self.parts else ())):
                     change = [a - b for a, b in zip(here, there, strict=True)]

@@ -159,7 +159,7 @@ def test_controls_are_compared_with_what_they_change(make_study):
     for of, name, baseline in (
         (controls, "diff_no_norm", "DIFF V1"),
         (ablations, "diff_v2_gate", "DIFF V2"),
-        (matches, "shared_diff_heads", "Transformer (softmax)"),
+        (matches, "shared_diff_heads", "Shared DIFF"),
     ):
         assert baseline in [cell.text for cell in row_of(of, name)[1:]]
 
