@@ -34,16 +34,6 @@ def folder(tmp_path):
     return root
 
 
-@pytest.fixture
-def write_jsonl(tmp_path):
-    def write(*lines):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def test_standard_library_is_sorted_large_and_without_tests_tables_and_build_products():
     stdlib = list(load_corpus("stdlib"))
     assert names(stdlib) == sorted(names(stdlib))
@@ -107,8 +97,9 @@ def test_json_lines_are_read_in_a_folder_or_alone(tmp_path, name):
     assert [d.text for d in kept] == ["x", ""]
 
 
-def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
-    path = write_jsonl('\ufeff{"text": "é"}', "", '{"text": ""}', '{"text": "b"}', "")
+def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('\ufeff{"text": "é"}\n\n{"text": ""}\n{"text": "b"}\n', encoding="utf-8")
     documents = list(load_corpus(str(path)))
     assert [(d.name, d.text) for d in documents] == [("rows.jsonl:1", "é"), ("rows.jsonl:4", "b")]
 
@@ -124,9 +115,10 @@ def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
     ],
     ids=["broken", "not an object", "missing field", "not a string", "surrogate"],
 )
-def test_bad_jsonl_line_is_named(write_jsonl, line, message):
+def test_bad_jsonl_line_is_named(tmp_path, line, message):
+    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n' + line, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        list(load_corpus(str(write_jsonl('{"text": "fine"}', line))))
+        list(load_corpus(str(tmp_path / "rows.jsonl")))
 
 
 def test_missing_source_is_reported_at_once_with_a_near_miss(folder):

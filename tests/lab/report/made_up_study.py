@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diffattn.lab.catalog.models import SWEPT, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.variant import Variant
 from diffattn.lab.stats.intervals import mean_interval
@@ -270,29 +272,19 @@ def _summary(values: list[float], interval: Any) -> dict[str, Any]:
     return {"values": values} | {key: getattr(interval, key) for key in keys}
 
 
-def _map(size: int, focus: int) -> list[list[float]]:
-    weights = [
-        [random.random() ** 3 + 2.0 * (key == query - focus) for key in range(query + 1)]
-        for query in range(size)
-    ]
-    return [[w / sum(row) for w in row] + [0.0] * (size - len(row)) for row in weights]
-
-
 def _maps(variants: Sequence[str], tokens: Sequence[str], num_layers: int) -> dict[str, Any]:
-    random.seed(7)
+    """The first map looks at the token before, the second at the third before."""
+    rng, lam = np.random.default_rng(7), 0.53
+    focus = np.stack([np.eye(len(tokens), k=-1), np.eye(len(tokens), k=-3)])
     layers: dict[str, Any] = {}
     for kind in variants:
         if kind not in TYPES:
             continue
-        first, second, lam = _map(len(tokens), 1), _map(len(tokens), 3), 0.53
+        maps = np.tril(rng.random(focus.shape) ** 3 + 2 * focus)
+        first, second = maps / maps.sum(-1, keepdims=True)
         entry = {"run": f"{kind}-seed0", "layer": num_layers - 1, "head": 0}
-        entry["map_1"] = [[round(x, 4) for x in row] for row in first]
+        layers[kind] = entry | {"map_1": first.round(4).tolist()}
         if kind != "softmax":
-            entry["map_2"] = [[round(x, 4) for x in row] for row in second]
-            entry["difference"] = [
-                [round(a - lam * b, 4) for a, b in zip(*pair, strict=True)]
-                for pair in zip(first, second, strict=True)
-            ]
-            entry["lam"] = lam
-        layers[kind] = entry
+            signed = (first - lam * second).round(4).tolist()
+            layers[kind] |= {"map_2": second.round(4).tolist(), "difference": signed, "lam": lam}
     return {"schema": 1, "tokens": list(tokens), "layers": layers}
