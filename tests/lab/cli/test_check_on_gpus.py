@@ -16,25 +16,6 @@ NOT_TESTED = (
 )
 
 
-@pytest.fixture
-def one_gpu(monkeypatch):
-    """A machine with one GPU, on which nothing is run."""
-
-    def build(capability, tested):
-        monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
-        monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
-        monkeypatch.setattr(kernel_support, "_CAPABILITIES", {0: capability})
-        monkeypatch.setattr(kernel_support, "TESTED", tested)
-        monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
-        monkeypatch.setattr(backends_here, "check_backends", list)
-
-    pytest.importorskip("triton", reason="without it nothing is chosen")
-    return build
-
-
 @pytest.mark.parametrize(
     ("capability", "tested", "variable", "message"),
     [
@@ -50,11 +31,20 @@ def one_gpu(monkeypatch):
     ],
 )  # fmt: skip
 def test_check_says_for_each_gpu_what_auto_does(
-    capability, tested, variable, message, one_gpu, cli, monkeypatch
+    capability, tested, variable, message, cli, monkeypatch
 ):
-    one_gpu(capability, tested)
+    """On a machine with one GPU, on which nothing is run."""
+    pytest.importorskip("triton", reason="without it nothing is chosen")
+    monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
     if variable is not None:
         monkeypatch.setenv(kernel_support.VARIABLE, variable)
+    facts = {"_INTERPRETED": False, "_CAPABILITIES": {0: capability}}
+    for name, value in (facts | {"TESTED": tested, "_INSTALLED": "3.7.0"}).items():
+        monkeypatch.setattr(kernel_support, name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
+    monkeypatch.setattr(backends_here, "check_backends", list)
     (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
     assert message in gpu["auto"]
     shown = " ".join(cli("check").out.split())

@@ -37,12 +37,6 @@ def test_it_says_what_it_did_and_how_logits_compare(v2, softmax):
     assert str(softmax) not in json.dumps(record)
 
 
-def first_and_last_losses(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    losses = [row["validation_loss"] for row in map(json.loads, lines) if "validation_loss" in row]
-    return losses[0], losses[-1]
-
-
 def test_training_goes_on_without_a_bump(v2, softmax, cli, small, tmp_path):
     model, _ = v2
     again = [x for x in small if x != "--set" and not x.startswith("model.")]
@@ -53,7 +47,9 @@ def test_training_goes_on_without_a_bump(v2, softmax, cli, small, tmp_path):
     )  # fmt: skip
     assert called.code == 0, called
     before = json.loads((softmax / "results.json").read_text())["validation_loss"]
-    first, last = first_and_last_losses(tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [row["validation_loss"] for row in map(json.loads, lines) if "validation_loss" in row]
+    first, last = losses[0], losses[-1]
     assert first == pytest.approx(before, abs=1e-5)
     assert last != first
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
