@@ -63,12 +63,8 @@ def test_onnx_step_gives_the_logits_of_the_model():
 
 
 @pytest.mark.scheduled
-def test_vision_block_compares_patches():
+def test_vision_block_and_nanogpt_as_printed():
     assert example("vision_block").main([]) > 0.9
-
-
-@pytest.mark.scheduled
-def test_nanogpt_as_printed():
     assert example("nanogpt").main([])[-1] < 3
 
 
