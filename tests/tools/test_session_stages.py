@@ -13,7 +13,7 @@ from diffattn.files.io import write_json
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun
 from diffattn.ops.inputs.kernel_support import VARIABLE
 from tools import gpu_plan, stages
-from tools.stages import Stage, choose, read_stage, refusal, run_stages
+from tools.stages import Stage, read_stage, refusal, run_stages
 
 ROOT = Path(__file__).parents[2]
 
@@ -142,14 +142,6 @@ def test_a_damaged_record_is_refused(tmp_path):
     write_json(tmp_path / "one.json", {"schema": 99})
     with pytest.raises(CheckpointError, match="schema must be 1, got 99"):
         run([stage("one", "pass")], tmp_path)
-
-
-def test_stages_are_chosen_by_number_or_name():
-    known = [stage("a"), stage("b"), stage("c")]
-    assert choose(known, None) == known
-    assert choose(known, "c, 1") == [known[0], known[2]]
-    with pytest.raises(ConfigError, match=r"must be of 1 to 3 or of {a, b, c}, got '4'"):
-        choose(known, "1,4")
 
 
 @pytest.mark.parametrize("device", gpu_plan.DEVICES)
