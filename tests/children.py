@@ -25,13 +25,8 @@ def in_child(function, *, seconds=30):
 def launched(processes, function, *, seconds=60):
     """How a call ends in every process of a launch, first to last.
 
-    The processes are started as torchrun starts them, but as forks: the modules that are loaded
-    need not be loaded again.
-
-    Args:
-        processes: How many.
-        function: Called without arguments in each, with torchrun's variables in the environment.
-        seconds: Of processor time that each may use.
+    The processes are started as torchrun starts them, with its variables in the environment, but as
+    forks: the modules that are loaded need not be loaded again.
 
     Returns:
         Per process what :func:`in_child` returns.
@@ -39,12 +34,8 @@ def launched(processes, function, *, seconds=60):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    shared = {
-        "WORLD_SIZE": str(processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    shared = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(processes))
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     children = [_forked(function, seconds, environment=shared | rank) for rank in ranks]
     return [_outcome(*child) for child in children]

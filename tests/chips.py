@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+import pytest
 
 
 @contextmanager
@@ -12,20 +12,10 @@ def launched_as_on(capability: int) -> Iterator[None]:
 
     Args:
         capability: Ten times the compute capability of the chip.
-
-    Yields:
-        Nothing; inside, the table answers as for this chip on every device.
     """
     from diffattn.ops.triton import configs
 
     row = configs.capability_row(*divmod(capability, 10))
-
-    def row_of_the_chip(device: torch.device) -> int:
-        return row
-
-    device_row = configs.device_row
-    configs.device_row = row_of_the_chip
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(configs, "device_row", lambda device: row)
         yield
-    finally:
-        configs.device_row = device_row

@@ -71,7 +71,6 @@ def pytest_collection_finish():
 
 @pytest.fixture(params=DEVICES)
 def device(request):
-    """Every device of this machine in turn."""
     return torch.device(request.param)
 
 

@@ -21,14 +21,11 @@ def interrupt_at(last):
 
 
 def stop(config, data, folder, step):
-    """Train until a step."""
     with pytest.raises(Interruption):
         train(config, data, folder, on_progress=interrupt_at(step))
 
 
 def stop_together(processes, config, data, folder, step):
-    """Train on several processes until a step."""
-
     def run():
         train(config, data, folder, on_progress=interrupt_at(step))
 

@@ -37,11 +37,7 @@ class Page:
     def open(self, url, width, height, dark=False):
         """Show a file in a fresh tab, its network, console and errors watched from the start.
 
-        Args:
-            url: Of the file.
-            width: Of the window, in CSS pixels.
-            height: Likewise.
-            dark: Whether the reader prefers dark colours.
+        The size of the window is in CSS pixels; ``dark``: the reader prefers dark colours.
         """
         self._session, self.events = None, []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -97,7 +93,6 @@ class Page:
             time.sleep(0.02)
 
     def press(self, key, shift=False):
-        """One key, as a keyboard sends it."""
         code = _KEYS.get(key, ord(key.upper()[0]))
         event = {"key": key, "windowsVirtualKeyCode": code, "modifiers": 8 if shift else 0}
         if len(key) == 1:
@@ -110,7 +105,6 @@ class Page:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def click(self, x, y):
-        """Press and release the left button."""
         self.point(x, y)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -133,12 +127,10 @@ class Page:
         )
 
     def screenshot(self, path):
-        """The whole page as a PNG."""
         done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(done["data"]))
 
     def pdf(self):
-        """The page as it is printed."""
         done = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=False)
         return base64.b64decode(done["data"])
 
@@ -161,11 +153,7 @@ class Page:
 
 @contextmanager
 def browser(folder):
-    """A :class:`Page` of a fresh browser; the test is skipped where there is none.
-
-    Args:
-        folder: For the browser's profile.
-    """
+    """A :class:`Page` of a fresh browser, its profile in ``folder``; without one, a skip."""
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")

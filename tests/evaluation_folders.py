@@ -22,7 +22,6 @@ def write(folder, label, right, *, variant="key_values", weights=None, **more):
 
 
 def made_up(label, rows, *, vocabulary="v", weights="", **more):
-    """A result of so many rows."""
     model = {"label": label, "weights": weights, "vocabulary": vocabulary, "dtype": "float32"}
     model |= {"bos": 1, "max_length": 8}
     values = {"variant": "key_values", "model": model, "num_items": len(rows)} | more
@@ -55,7 +54,6 @@ def answers(label, rows, **more):
 
 
 def evaluated(model, protocol, folder, **options):
-    """The result of a protocol, and its rows."""
     part = Part(variant=protocol.name, protocol=protocol)
     result = evaluate(model, part, folder, **options)
     return result, read_jsonl(folder / "items.jsonl")

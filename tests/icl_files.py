@@ -52,7 +52,6 @@ def write_clinic(folder, train=24, test=8, seed=0):
 
 
 def write_all(root):
-    """All three data sets under one folder."""
     write_trec(root / "trec")
     write_banking(root / "banking77")
     write_clinic(root / "clinc150")

@@ -35,7 +35,6 @@ MAX_LENGTH = 1024
 
 
 def prose(num_sentences, seed=0):
-    """Sentences of random words."""
     generator = random.Random(seed)
     sentences = []
     for _ in range(num_sentences):
@@ -46,7 +45,6 @@ def prose(num_sentences, seed=0):
 
 @pytest.fixture(scope="session")
 def text():
-    """About 400 sentences of prose."""
     return prose(400)
 
 
@@ -61,12 +59,8 @@ def build(tokenizer):
     """``build("diff", max_length=..., seed=...)``: a :class:`LanguageModel`."""
 
     def make(kind="diff", *, max_length=MAX_LENGTH, seed=0, add_bos=None, dtype=torch.float32):
-        sizes = {
-            "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48,
-            "num_hidden_layers": 2, "max_position_embeddings": max_length,
-        }  # fmt: skip
         torch.manual_seed(seed)
-        network = _network(kind, sizes)
+        network = _network(kind, _sizes(tokenizer, max_length))
         with torch.no_grad():
             for name, parameter in network.named_parameters():
                 if parameter.ndim == 2:  # logits of a few units: answers that differ
@@ -85,14 +79,9 @@ def build_windowed(tokenizer):
 
     def make(window):
         torch.manual_seed(0)
-        network = MistralForCausalLM(
-            MistralConfig(
-                vocab_size=len(tokenizer), hidden_size=32, intermediate_size=48,
-                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                max_position_embeddings=MAX_LENGTH, sliding_window=window,
-                attn_implementation="sdpa",
-            )
-        ).double()  # fmt: skip
+        sizes = _sizes(tokenizer, MAX_LENGTH) | _HEADS
+        config = MistralConfig(**sizes, sliding_window=window, attn_implementation="sdpa")
+        network = MistralForCausalLM(config).double()
         with torch.no_grad():
             for parameter in network.parameters():
                 if parameter.ndim == 2:
@@ -146,9 +135,7 @@ def byte_pairs(text, *, superwords=False, digits=False, special=(), vocab_size=4
 def of_tokenizer(tokenizer, *, max_length=MAX_LENGTH):
     """A model of V2 with the vocabulary of any tokenizer."""
     torch.manual_seed(0)
-    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48}
-    sizes |= {"num_hidden_layers": 2, "max_position_embeddings": max_length}
-    return LanguageModel(_network("diff_v2", sizes), tokenizer)
+    return LanguageModel(_network("diff_v2", _sizes(tokenizer, max_length)), tokenizer)
 
 
 @torch.no_grad()
@@ -198,13 +185,19 @@ def write_after(model, prompt, ids):
     model.network.forward = scripted
 
 
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def _sizes(tokenizer, max_length):
+    sizes = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 48}
+    return sizes | {"num_hidden_layers": 2, "max_position_embeddings": max_length}
+
+
 def _network(kind, sizes):
     if kind == "llama":
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-        return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
+        return LlamaForCausalLM(LlamaConfig(**sizes, **_HEADS))
     if kind == "diffllama":
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
-        return DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, **heads))
+        return DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, **_HEADS))
     config = DiffTransformerConfig(
         attention_type=kind, num_heads=4, num_kv_heads=2, head_dim=8, **sizes
     )

@@ -1,10 +1,7 @@
 """A recall study of made-up numbers, for its page."""
 
-from dataclasses import asdict
-
-from diffattn.lab.records.run import RunRecord
 from diffattn.lab.studies.recall.endpoints import step_differences
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
 TYPES = ("softmax", "diff")
 TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
@@ -15,35 +12,25 @@ CONTROL = "none"
 WHAT = "No attention"
 
 
-def write_run(folder, name, task, kind, seed, solved_step):
+def write_trial(folder, name, task, kind, seed, solved_step):
+    """The results of a run that it writes."""
     model = {"attention_type": kind, "num_heads": 8, "head_dim": 8, "num_hidden_layers": 2}
     model |= {"hidden_size": 64, "intermediate_size": 64}
     train = {"num_steps": 200, "batch_tokens": 640, "seq_len": 10}
-    record = RunRecord(
-        name=name,
-        config={"model": model, "train": train, "task": {"name": task}},
-        seed=seed,
-        model={"parameters": 1000, "parameter_difference": 6, "train_flops_per_token": 6000},
-        created="2001-02-03T04:05:07+00:00",
-        commit="c0ffee" * 6 + "c0ff",
-        dirty=False,
-        versions={"python": "3.11.7"},
-        hardware={"processor": "Made-up <b>processor</b>"},
-    )
-    run = folder / "runs" / name
-    write_record(run / "run.json", asdict(record))
     steps = range(0, (200 if solved_step is None else solved_step + 50) + 1, 50)
     rows = []
     for step in steps:
         accuracy = 0.5 if solved_step is None or step < solved_step else 1.0
         rows.append({"step": step, "accuracy": accuracy, "by_query": [accuracy, accuracy]})
         rows.append({"step": step, "train_loss": 1.0})
-    accuracy = 0.51 if solved_step is None else 0.998
-    result = {"schema": 1, "run": name, "solved": solved_step is not None, "steps": steps[-1]}
-    result |= {"solved_step": solved_step, "test_accuracy": accuracy, "validation_loss": 0.7}
-    write_finished(run, result, rows)
-    costs = {"tokens_per_second": 1e4, "peak_bytes": 2**29, "wall_seconds": 12.0}
-    write_record(run / "costs.json", {"schema": 1, "run": name, **costs})
+    result = {"solved": solved_step is not None, "solved_step": solved_step, "steps": steps[-1]}
+    result |= {"test_accuracy": 0.998 if result["solved"] else 0.51, "validation_loss": 0.7}
+    result, _ = write_run(
+        folder / "runs" / name, {"model": model, "train": train, "task": {"name": task}}, seed,
+        result, rows=rows,
+        model={"parameters": 1000, "parameter_difference": 6, "train_flops_per_token": 6000},
+        cost={"tokens_per_second": 1e4, "peak_bytes": 2**29, "wall_seconds": 12.0},
+    )  # fmt: skip
     return result
 
 
@@ -70,32 +57,25 @@ def write_recall_study(folder):
             # DIFF V1's sweep was extended.
             for rate in (0.001, 0.003) if kind == "softmax" else (0.001, 0.003, 0.006):
                 name = f"{task}-{kind}-lr{rate:g}-seed100"
-                swept_run = write_run(folder, name, task, kind, 100, None)
+                swept_run = write_trial(folder, name, task, kind, 100, None)
                 swept.append(swept_run | {"learning_rate": rate})
             trials = []
             for seed in (0, 1):
                 solved = 100 if (task, kind, seed) == ("noisy_recall", "diff", 1) else None
-                trials.append(
-                    write_run(folder, f"{task}-{kind}-seed{seed}", task, kind, seed, solved)
-                )
+                name = f"{task}-{kind}-seed{seed}"
+                trials.append(write_trial(folder, name, task, kind, seed, solved))
             types[kind] = summary(task, trials) | {"sweep": swept, "inside": kind == "diff"}
-        blind = write_run(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
+        blind = write_trial(folder, f"{task}-{CONTROL}-seed0", task, "none", 0, None)
         controls = {CONTROL: summary(task, [blind]) | {"like": "softmax"}}
-        results["tasks"][task] = {
-            "num_steps": 200,
-            "ceilings": CEILINGS,
-            "types": types,
-            "controls": controls,
-            "leak": {"limit": 0.1875, "highest": 0.1255, "leaks": False},
-            "uninformative": "",
-        }
+        leak = {"limit": 0.1875, "highest": 0.1255, "leaks": False}
+        entry = {"num_steps": 200, "ceilings": CEILINGS, "types": types, "controls": controls}
+        results["tasks"][task] = entry | {"leak": leak, "uninformative": ""}
     for task, differences in step_differences(results["tasks"]).items():
         results["tasks"][task]["differences"] = differences
     write_record(folder / "results.json", results)
 
 
 def summary(task, trials):
-    """Of a type or a control."""
     count = sum(run["solved"] for run in trials)
     entry = {
         "learning_rate": 0.003,

@@ -9,7 +9,6 @@ from diffattn.lab.records.run import RunRecord
 
 
 def entries(folder):
-    """Sorted names of what lies in it."""
     return sorted(path.name for path in folder.iterdir())
 
 
@@ -26,7 +25,6 @@ def snapshot(folder):
 
 
 def the_row(rows, **fields):
-    """The only one with these fields."""
     (row,) = [row for row in rows if fields.items() <= row.items()]
     return row
 
@@ -38,13 +36,11 @@ def write_record(path, value):
 
 
 def write_rows(path, rows):
-    """A whole log."""
     lines = [json.dumps(sealed({"row": number, **row})) for number, row in enumerate(rows)]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 def read_record(path):
-    """Its fields, without the checksum."""
     value = json.loads(path.read_text(encoding="utf-8"))
     del value["checksum"]
     return value
@@ -67,16 +63,22 @@ def write_finished(run, results, rows):
     write_record(run / "results.json", results | {"metrics": log_facts(run / "metrics.jsonl")})
 
 
-def write_run(run, config, seed, result, *, model, cost):
-    """A finished run of one logged step, on hardware whose name is markup."""
+def write_run(run, config, seed, result, *, model, cost, rows=None, dirty=False, backends=None):
+    """A finished run, of one logged step by default, on hardware whose name is markup.
+
+    Returns the content of ``results.json`` and of ``costs.json``.
+    """
     record = RunRecord(
         name=run.name, config=config, seed=seed, model=model, created="2001-02-03T04:05:07+00:00",
-        commit="c0ffee" * 7, dirty=False, versions={"python": "3.11.7"},
+        commit="c0ffee" * 7, dirty=dirty, versions={"python": "3.11.7"}, backends=backends or {},
         hardware={"processor": "Made-up <b>chip</b>"},
     )  # fmt: skip
+    start = {"schema": 1, "run": run.name}
+    result, cost = start | result, start | cost
     write_record(run / "run.json", asdict(record))
-    write_finished(run, {"schema": 1, "run": run.name} | result, [{"step": 1, "train_loss": 6.0}])
-    write_record(run / "costs.json", {"schema": 1, "run": run.name} | cost)
+    write_finished(run, result, rows or [{"step": 1, "train_loss": 6.0}])
+    write_record(run / "costs.json", cost)
+    return result, cost
 
 
 def write_items(part, rows):

@@ -8,7 +8,6 @@ WORDS = ["the", "cat", "sat", "on", "a", "mat", "and", "saw", "one", "red", "dog
 
 
 def random_text(rng, num_lines):
-    """Lines of twelve words."""
     return "\n".join(" ".join(rng.choice(WORDS) for _ in range(12)) for _ in range(num_lines))
 
 

@@ -20,8 +20,6 @@ SHOWN = 20
 
 @dataclass
 class Tally:
-    """What a trial has tried so far."""
-
     tried: int = 0
     failures: list[str] = field(default_factory=list)
 
@@ -36,9 +34,8 @@ class Tally:
 def trial(kind: str, *, minimum: int = 1) -> Iterator[Tally]:
     """Try many cases and fail at the end, with all failures, if any failed.
 
-    Args:
-        kind: Of failure, in words: its name in the record.
-        minimum: Cases at least; fewer mean that the generator has lost some.
+    The kind of failure, in words, is its name in the record. Fewer cases than ``minimum`` mean that
+    the generator has lost some.
     """
     tally = Tally()
     yield tally

@@ -1,35 +1,31 @@
 """The page to decide from is short, and its numbers are those of the records and of the results."""
 
 import re
-from pathlib import Path
 from statistics import median
 
 import pytest
 
-from diffattn.files.io import read_json
+from published_pages import FINDINGS, ROOT, prose, results_of
 
-ROOT = Path(__file__).parents[2]
-FINDINGS = ROOT / "docs" / "findings"
-
-
-def text_of(name):
-    return (FINDINGS / name).read_text(encoding="utf-8")
+CLAIMS = (FINDINGS / "claims.md").read_text(encoding="utf-8")
+RESULTS = (FINDINGS / "results.md").read_text(encoding="utf-8")
 
 
 def row_of(title):
-    (row,) = (line for line in text_of("claims.md").splitlines() if line.startswith(f"| **{title}"))
+    (row,) = (line for line in CLAIMS.splitlines() if line.startswith(f"| **{title}"))
     return row
 
 
-def results_of(study):
-    return read_json(ROOT / "published" / study / "results.json")
+def means(task, measure):
+    """As the page prints them, by type."""
+    members = results_of("practical")["tasks"][task]["members"]
+    return {name: f"{x['measures'][measure]['mean']:.3f}" for name, x in members.items()}
 
 
 def test_it_is_read_in_minutes():
-    assert len(text_of("claims.md").split()) <= 1_500
-    assert len(text_of("known.md").split()) <= 600
-    rows = [line for line in text_of("claims.md").splitlines() if line.startswith("| **")]
-    assert len(rows) == 8
+    assert len(CLAIMS.split()) <= 1_500
+    assert len(prose("docs/findings/known.md").split()) <= 600
+    assert len([line for line in CLAIMS.splitlines() if line.startswith("| **")]) == 8
 
 
 def test_steps_until_recall():
@@ -43,7 +39,7 @@ def test_steps_until_recall():
     assert f"step {steps['diff']} with V1, {steps['softmax']} with the Transformer" in row
     assert f"{steps['diff_v2']} with V2, {steps['shared_diff']} with Shared DIFF" in row
     assert f"second map is uniform needs {steps['diff_uniform']}" in row
-    results = " ".join(text_of("results.md").partition("## Recall")[2].split())
+    results = " ".join(RESULTS.partition("## Recall")[2].split())
     for entry in task["differences"]:
         if "p" in entry or (entry["variant"], entry["baseline"]) == ("diff_uniform", "diff"):
             mean, low, high = (
@@ -62,27 +58,18 @@ def test_intervals_of_other_studies_are_those_of_the_results(title, in_results):
     printed = re.findall(r"(\d\.\d\d) \((\d\.\d\d) to (\d\.\d\d)\)", row_of(title))
     assert printed
     for numbers in printed:
-        assert in_results.format(*numbers) in " ".join(text_of("results.md").split())
+        assert in_results.format(*numbers) in " ".join(RESULTS.split())
 
 
 def test_pairs_in_twice_the_context():
-    members, row = results_of("practical")["tasks"]["lookup"]["members"], row_of("Retrieval")
-    found = {
-        name: f"{member['measures']['found_6_x2']['mean']:.3f}" for name, member in members.items()
-    }
-    assert f"V1 finds {found['diff']} of six, the Transformer {found['softmax']} |" in row
-    assert f"finds {found['diff_uniform']} |" in row
+    pairs, row = means("lookup", "found_6_x2"), row_of("Retrieval")
+    assert f"V1 finds {pairs['diff']} of six, the Transformer {pairs['softmax']} |" in row
+    assert f"finds {pairs['diff_uniform']} |" in row
 
 
 def test_absent_keys_and_shots():
-    tasks, row = results_of("practical")["tasks"], row_of("Hallucination")
-    absent, right = (
-        {name: f"{member['measures'][measure]['mean']:.3f}" for name, member in members.items()}
-        for members, measure in (
-            (tasks["lookup"]["members"], "unsupported_6_x1"),
-            (tasks["many_shot"]["members"], "shots_23"),
-        )
-    )
+    row = row_of("Hallucination")
+    absent, right = means("lookup", "unsupported_6_x1"), means("many_shot", "shots_23")
     assert (
         f"absent keys answered {absent['softmax']}, by V1 {absent['diff']}, "
         f"V2 {absent['diff_v2']}, Shared DIFF {absent['shared_diff']};"
@@ -94,7 +81,7 @@ def test_absent_keys_and_shots():
 
 
 def test_training_speed_on_a_gpu():
-    table = text_of("benchmarks.md")
+    table = (FINDINGS / "benchmarks.md").read_text(encoding="utf-8")
     row = re.search(
         r"^\| 3b \| 28 \| 1 × 4,096 \| bfloat16 \| forward \+ backward \|.*", table, re.M
     )
@@ -103,20 +90,6 @@ def test_training_speed_on_a_gpu():
     )
     v1, v2 = (f"{speed / softmax:.2f}" for speed in types)
     assert f"V1 trains at {v1} of the Transformer's speed, V2 at {v2}" in row_of("Cost")
-
-
-@pytest.mark.parametrize("page", ["docs/findings/claims.md", "README.md"])
-def test_processor_time_of_the_study(page):
-    costs = read_json(ROOT / "published" / "text" / "costs.json")["runs"]
-    groups = {
-        name: entry["at"]["best"]["runs"] for name, entry in results_of("text")["variants"].items()
-    }
-    seconds = {
-        name: median(costs[run]["cpu_seconds"] for run in groups[name])
-        for name in ("softmax", "diff_v2")
-    }
-    more = f"{100 * (seconds['diff_v2'] / seconds['softmax'] - 1):.0f} % more processor time"
-    assert more in " ".join((ROOT / page).read_text(encoding="utf-8").split())
 
 
 @pytest.mark.parametrize("page", ["docs/start/choosing.md", "README.md"])

@@ -15,20 +15,14 @@ from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.summary import at_equal_time, train_losses
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
+from published_pages import FINDINGS, ROOT, prose, results_of, signed
+from record_files import the_row
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "findings" / "results.md").read_text(encoding="utf-8")
+PAGE = (FINDINGS / "results.md").read_text(encoding="utf-8")
 PROSE = " ".join(PAGE.split())
 TABLES = dict(re.findall(r"<!-- (published/\w+) -->\n((?:\|.*\n)+)", PAGE))
 OUTLIERS = ("largest attention logit", "largest hidden state")
-
-
-def results_of(study):
-    return read_json(ROOT / "published" / study / "results.json")
-
-
-def signed(value):
-    return f"{value:+.3f}".replace("-", "−")
+CLAIMS_AND_RESULTS = ("docs/findings/claims.md", "docs/findings/results.md")
 
 
 def loss_rows():
@@ -38,12 +32,8 @@ def loss_rows():
 
 
 def difference(results, variant, baseline, metric="validation_loss"):
-    (row,) = (
-        row
-        for row in results["differences"]
-        if (row["variant"], row["baseline"]) == (variant, baseline)
-        and (row["at"], row["metric"]) == ("best", metric)
-    )
+    pair = {"variant": variant, "baseline": baseline}
+    row = the_row(results["differences"], **pair, at="best", metric=metric)
     return signed(row["mean"]), signed(row["low"]), signed(row["high"])
 
 
@@ -75,12 +65,10 @@ def estimate(interval, factor=1):
     return f"{mean}{' %' if factor > 1 else ''} ({low} to {high})"
 
 
-@pytest.mark.parametrize(
-    "page", ["README.md", "docs/findings/claims.md", "docs/findings/results.md"]
-)
+@pytest.mark.parametrize("page", ["README.md", *CLAIMS_AND_RESULTS])
 @pytest.mark.parametrize("name", TYPES)
 def test_the_endpoints(page, name, study):
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = prose(page)
     tests = {
         entry["measure"]: entry
         for entry in results_of("text")["endpoints"]
@@ -109,25 +97,23 @@ def test_the_endpoints(page, name, study):
 
 def test_processor_time(study):
     """Medians over seeds, as the loss at equal time and the page's table take them."""
-    best = {name: results_of("text")["variants"][name]["at"]["best"]["runs"] for name in TYPES}
-    best["softmax"] = results_of("text")["variants"]["softmax"]["at"]["best"]["runs"]
-    seconds = {
-        name: median_cost([run for run in study.runs if run.name in runs], "cpu_seconds")
-        for name, runs in best.items()
-    }
+    seconds = {}
+    for name in (*TYPES, "softmax"):
+        runs = results_of("text")["variants"][name]["at"]["best"]["runs"]
+        of_type = [run for run in study.runs if run.name in runs]
+        seconds[name] = median_cost(of_type, "cpu_seconds")
     more = {name: f"{100 * (seconds[name] / seconds['softmax'] - 1):.0f} %" for name in TYPES}
     v2, shared, v1 = more["diff_v2"], more["shared_diff"], more["diff"]
     assert f"V2 takes {v2} more, Shared DIFF {shared}, V1 {v1}." in PROSE
     for page in ("README.md", "docs/findings/claims.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        assert f"{v2} more processor time" in " ".join(text.split())
+        assert f"{v2} more processor time" in prose(page)
 
 
-@pytest.mark.parametrize("page", ["docs/findings/claims.md", "docs/findings/results.md"])
+@pytest.mark.parametrize("page", CLAIMS_AND_RESULTS)
 def test_the_lead_among_runs_that_begin_to_copy_at_the_same_step(page):
     leads = {entry["variant"]: entry for entry in results_of("text")["adjusted_leads"]}
     v2, gate = (leads[name] for name in ("diff_v2", "diff_v2_gate"))
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+    text = prose(page)
     assert f"{-v2['mean']:.3f} ({-v2['high']:.3f} to {-v2['low']:.3f})" in text
     assert f"by {-gate['mean']:.3f}" in text
 
@@ -138,9 +124,7 @@ def test_shared_diff_at_the_rate_of_the_transformer():
         *(at[rate]["validation_loss"]["values"] for rate in ("common", "best"))
     )
     printed = f"{worse.mean:.3f} ({worse.low:.3f} to {worse.high:.3f})"
-    for page in ("claims.md", "results.md"):
-        text = (ROOT / "docs" / "findings" / page).read_text(encoding="utf-8")
-        assert printed in " ".join(text.split())
+    assert all(printed in prose(page) for page in CLAIMS_AND_RESULTS)
 
 
 @pytest.mark.parametrize("metric", ["repeated_bigram", "first_occurrence"])
@@ -158,30 +142,20 @@ GATE, SUM = "diff_v2_gate", "diff_v2_added_matched"
 def test_the_parts_of_the_lead(baseline, variant):
     """The gate, a sum of two maps beside it, second queries alone."""
     runs = runs_folder(ROOT / "published" / "text")
-    losses = [
-        [
-            read_json(path)["validation_loss"]
-            for path in sorted(runs.glob(f"{name}-seed?/results.json"))
-        ]
-        for name in (variant, baseline)
-    ]
+    files = (sorted(runs.glob(f"{name}-seed?/results.json")) for name in (variant, baseline))
+    losses = ([read_json(path)["validation_loss"] for path in paths] for paths in files)
     pairs = zip(*losses, strict=False)
     interval = paired_difference(*map(list, zip(*pairs, strict=True)))
     mean, low, high = map(signed, (interval.mean, interval.low, interval.high))
     assert f"{mean}, {low} to {high}" in PROSE or f"{mean} ({low} to {high}" in PROSE
 
 
-@pytest.mark.parametrize("page", ["docs/findings/claims.md", "docs/findings/results.md"])
+@pytest.mark.parametrize("page", CLAIMS_AND_RESULTS)
 def test_the_sign_alone(page):
-    text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
-    results = results_of("text")
     for metric in ("validation_loss", "first_occurrence"):
-        row = difference(results, SUM, "diff_v2", metric)
-        mean, low, high = (
-            sorted((value.lstrip("+−") for value in row), key=float)[1],
-            *(sorted((value.lstrip("+−") for value in row), key=float)[::2]),
-        )
-        assert f"{mean} ({low} to {high})" in text
+        row = difference(results_of("text"), SUM, "diff_v2", metric)
+        low, mean, high = sorted((value.lstrip("+−") for value in row), key=float)
+        assert f"{mean} ({low} to {high})" in prose(page)
 
 
 def test_factors_of_gradients():
@@ -262,16 +236,13 @@ MEASURES_OF_SHOTS = ("shots_23", "order_changes")
     ],
 )
 def test_a_difference_of_lookup(name, measure, digits):
-    (found,) = (
-        x
-        for x in results_of("practical")["tasks"]["lookup"]["differences"]
-        if (x["type"], x["measure"]) == (name, measure)
+    row = the_row(
+        results_of("practical")["tasks"]["lookup"]["differences"], type=name, measure=measure
     )
     mean, low, high = (
-        f"{found[key]:.{digits}f}".replace("-", "−") for key in ("mean", "low", "high")
+        f"{row[key]:.{digits}f}".replace("-", "−") for key in ("mean", "low", "high")
     )
-    text = " ".join(PAGE.split())
-    assert re.search(rf"{mean} (more [a-z ]*)?\({low} to {high}", text)
+    assert re.search(rf"{mean} (more [a-z ]*)?\({low} to {high}", PROSE)
 
 
 @pytest.mark.parametrize("name", ["softmax", "diff", "diff_v2", "shared_diff", "diff_uniform"])

@@ -1,17 +1,15 @@
 """The tables of Shared DIFF's grid are made from the record, by the rule that stands above them."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from diffattn.files.io import read_json
 from diffattn.lab.stats.multiple import holm
 from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from published_pages import ROOT, prose, signed
 
-RECORDS = Path(__file__).parents[2] / "docs" / "records"
-PAGE = " ".join((RECORDS / "shared_grid.md").read_text(encoding="utf-8").split())
-RUNS = read_json(RECORDS / "shared_grid.json")["runs"]
+PAGE = prose("docs/records/shared_grid.md")
+RUNS = read_json(ROOT / "docs" / "records" / "shared_grid.json")["runs"]
 SEEDS = (0, 1, 2)
 LAMBDAS = {"": "schedule", "_lambda_08": "0.8", "_lambda_05": "0.5"}
 GRID = [(rank, ending) for rank in (2, 8, 16) for ending in LAMBDAS]
@@ -30,13 +28,9 @@ def values(variant, measure="loss"):
     return np.array([RUNS[f"{variant}-seed{seed}"][measure] for seed in SEEDS])
 
 
-def signed(value):
-    return f"{value:+.3f}".replace("-", "−")
-
-
 def interval(differences):
-    found = paired_difference(differences, np.zeros_like(differences))
-    return f"{signed(found.mean)} ({signed(found.low)} to {signed(found.high)})"
+    paired = paired_difference(differences, np.zeros_like(differences))
+    return f"{signed(paired.mean)} ({signed(paired.low)} to {signed(paired.high)})"
 
 
 def test_cells_of_the_grid():

@@ -20,7 +20,6 @@ BLOCKS = re.findall(
 
 
 def write_texts(folder):
-    """Plain text of more than a megabyte."""
     folder.mkdir()
     for index, source in enumerate(sorted((ROOT / "src").rglob("*.py"))):
         text = source.read_text(encoding="utf-8")

@@ -94,12 +94,9 @@ def test_the_lab_trains_and_reports(environment):
     assert run([python, "-W", "error", "-c", WITH_THE_LAB], work) == "imported\n"
     shutil.rmtree(work)
     work.mkdir()
-    run(
-        [python.parent / "diffattn", "reproduce", "text", "--scale", "smoke", "--out", "smoke"],
-        work,
-    )
-    results = work / "smoke" / "results.json"
-    page = work / "smoke" / "report.html"
-    assert results.stat().st_size
-    assert page.read_text(encoding="utf-8").rstrip().endswith("</html>")
+    words = ("reproduce", "text", "--scale", "smoke", "--out", "smoke")
+    run([python.parent / "diffattn", *words], work)
+    assert (work / "smoke" / "results.json").stat().st_size
+    page = (work / "smoke" / "report.html").read_text(encoding="utf-8")
+    assert page.rstrip().endswith("</html>")
     assert sorted(path.name for path in work.iterdir()) == ["smoke"]

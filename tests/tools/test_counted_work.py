@@ -58,12 +58,9 @@ def test_counts_are_those_of_the_softmax_kernels(form, multiplied, monkeypatch):
     tensors = [inputs.q.detach()[:, :, :, 0].requires_grad_(), inputs.k, inputs.v]
     out = custom_op.softmax_attention(*tensors, scale=0.2)
     torch.autograd.grad(out.sum(), tensors)
-    launches = {
-        f"softmax_{x}": row
-        for x, row in configs.forward_configs("softmax_", tensors[0], 32).items()
-    }
-    backward = configs.backward_configs("softmax_", tensors[0], 32)
-    launches |= {f"softmax_{launch}": config for launch, config in backward.items()}
+    launches = configs.forward_configs("softmax_", tensors[0], 32)
+    launches |= configs.backward_configs("softmax_", tensors[0], 32)
+    launches = {f"softmax_{launch}": config for launch, config in launches.items()}
     assert sum(multiplied) == 2 * work.multiply_adds(launches, 32, 32, 70, 90)
 
 

@@ -31,7 +31,6 @@ def test_only_tests_of_numbers_count_for_a_kernel():
         "tests/ops/triton/test_decode.py::test_a_gradient_is_refused": None,
         "tests/ops/triton/test_paged_decode.py::test_opcheck_of_the_paged_operator[T1]": None,
         "tests/ops/triton/test_paged_decode.py::test_pages_in_16_bits[T1]": "triton_decode",
-        "tests/ops/triton/test_custom_op.py::test_export[cuda]": None,
         "tests/ops/triton/test_fused_backward.py": "triton",
         "tests/layers/test_every_layer.py::test_shapes[cuda-triton]": None,
     }  # fmt: skip

@@ -17,16 +17,9 @@ TYPES = ["softmax", "diff", "diff_v2"]
 def model(request):
     torch.manual_seed(0)
     config = DiffTransformerConfig(
-        attention_type=request.param,
-        vocab_size=30,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=8,
-        initializer_range=0.3,
-    )
+        attention_type=request.param, vocab_size=30, hidden_size=32, intermediate_size=32,
+        num_hidden_layers=2, num_heads=4, num_kv_heads=2, head_dim=8, initializer_range=0.3,
+    )  # fmt: skip
     return DiffTransformerForCausalLM(config).double().eval()
 
 

@@ -13,7 +13,7 @@ from diffattn.files.io import write_json
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun
 from diffattn.ops.inputs.kernel_support import VARIABLE
 from tools import gpu_plan, stages
-from tools.stages import Stage, choose, read_stage, refusal, run_stages
+from tools.stages import Stage, read_stage, refusal, run_stages
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,21 +45,17 @@ def run(stages, out, **options):
 
 
 def test_a_record_says_what_ran(tmp_path):
-    facts = stage(
-        "one", "print('hello')", facts=lambda out: {"files": [p.name for p in out.iterdir()]}
-    )
-    (record,), messages = run([facts], tmp_path, commit="abc", versions={"triton": "3"},
-                          machine={"gpu": "H"})  # fmt: skip
+    hello = stage("one", "print('hello')", facts=lambda out: {"files": os.listdir(out)})
+    machine = {"commit": "abc", "versions": {"triton": "3"}, "machine": {"gpu": "H"}}
+    (record,), messages = run([hello], tmp_path, **machine)
     assert record == read_stage(tmp_path / "one.json")
-    assert (record["stage"], record["outcome"], record["reason"]) == ("one", "passed", None)
-    assert record["commit"] == "abc"
-    assert record["versions"]["triton"] == "3"
+    expected = {"stage": "one", "outcome": "passed", "reason": None, "commit": "abc"}
+    expected |= {"facts": {"table": "shipped", "files": ["one.log"]}}
+    assert record.items() >= expected.items()
+    assert (record["versions"]["triton"], record["hardware"]["gpu"]) == ("3", "H")
     assert record["versions"]["torch"]
-    assert record["hardware"]["gpu"] == "H"
-    assert record["facts"] == {"table": "shipped", "files": ["one.log"]}
     (command,) = record["commands"]
-    assert command["exit"] == 0
-    assert command["log"] == "hello\n"
+    assert (command["exit"], command["log"]) == (0, "hello\n")
     assert 0 < command["seconds"] <= record["seconds"]
     assert messages[0] == "one: one, at most 30 s"
 
@@ -88,8 +84,7 @@ def test_an_overrun_is_killed_with_its_children(tmp_path, monkeypatch):
     assert time.monotonic() - began < 25
     assert [record["outcome"] for record in records] == ["overran", "passed"]
     (command,) = records[0]["commands"]
-    assert command["exit"] is None
-    assert command["log"].startswith("working\n")
+    assert (command["exit"], command["log"][:8]) == (None, "working\n")
     assert records[0]["reason"] == "stopped at its limit of 3 s"
     assert has_ended(int(child.read_text()))
 
@@ -149,14 +144,6 @@ def test_a_damaged_record_is_refused(tmp_path):
         run([stage("one", "pass")], tmp_path)
 
 
-def test_stages_are_chosen_by_number_or_name():
-    known = [stage("a"), stage("b"), stage("c")]
-    assert choose(known, None) == known
-    assert choose(known, "c, 1") == [known[0], known[2]]
-    with pytest.raises(ConfigError, match=r"must be of 1 to 3 or of {a, b, c}, got '4'"):
-        choose(known, "1,4")
-
-
 @pytest.mark.parametrize("device", gpu_plan.DEVICES)
 @pytest.mark.parametrize("scale", gpu_plan.SCALES)
 def test_the_plan_fits_its_session(scale, device, tmp_path):
@@ -204,13 +191,13 @@ def test_every_file_of_the_operators_is_run(planned):
 
 def bench_record(path, backend, status="ok"):
     row = BenchRow(contender="diff", role="DIFF", backend=backend, status=status)
+    source = BenchRun(
+        name="r", created="", commit=None, dirty=None, source="", versions={}, hardware={},
+        settings={},
+    )  # fmt: skip
     case = BenchCase(
         suite="models", run="r", device="cuda", dtype="bfloat16", mode="forward", shape={"N": 1},
-        created="2026-11-23", matmul_flops_per_second=None, rows=[row],
-    )  # fmt: skip
-    source = BenchRun(
-        name="r", created="2026-11-23", commit=None, dirty=None, source="", versions={},
-        hardware={}, settings={},
+        created="", matmul_flops_per_second=None, rows=[row],
     )  # fmt: skip
     BenchResult(runs={"r": source}, cases=[case]).write(path)
 

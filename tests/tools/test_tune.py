@@ -164,14 +164,13 @@ def test_a_wrong_candidate_is_not_timed(few):
 
 
 @interpreted
-@pytest.mark.parametrize("error", [RuntimeError, AssertionError, TypeError])
-def test_a_candidate_that_does_not_compile_is_refused(few, error):
+def test_a_candidate_that_does_not_compile_is_refused(few):
     def broken(_, gradients):
-        raise error("PassManager::run\nfailed")
+        raise AssertionError("PassManager::run\nfailed")
 
     rows = {"fwd": configs.LaunchConfig(16, 64, 4, 2)}
     refusal = module._refusal(a_subject(broken), "forward", rows)
-    assert refusal == f"{error.__name__}: PassManager::run failed"
+    assert refusal == "AssertionError: PassManager::run failed"
 
 
 @interpreted
@@ -221,20 +220,6 @@ def a_record(path, row=90, **lines):
     return path
 
 
-def test_a_table_is_launched_by_while_it_is_in_force(tmp_path):
-    column = configs.column("fwd", 64, 128)
-    width = len(configs.table_row(90)["fwd"])
-    line = [[16, 16, 4, 1] if at == column else None for at in range(width)]
-    path = a_record(tmp_path / "tune.json", fwd=line)
-    shipped = configs.table_row(90)
-    with launched_as_on(90):
-        results = read_table(path, "cpu")
-        with results.in_force():
-            assert configs.seed("fwd", 64, 128, 90) == configs.LaunchConfig(16, 16, 4, 1)
-            assert configs.seed("dq", 64, 128, 90) == configs.LaunchConfig(*shipped["dq"][column])
-        assert configs.table_row(90) == shipped
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -269,13 +254,7 @@ def test_the_interpreter_has_no_tiles_to_tune(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "bench: device 'cuda' needs a CUDA device, got none on this machine."),
-        (["--device", "cpu"], "tune: device must be 'cuda', got 'cpu', on which no kernel runs."),
-    ],
-)
-def test_without_a_gpu_the_command_is_one_line(arguments, message, capsys):
-    assert module.main(arguments) == 2
-    assert capsys.readouterr().err == message + "\n"
+def test_without_a_gpu_the_command_is_one_line(capsys):
+    assert module.main(["--device", "cpu"]) == 2
+    message = "tune: device must be 'cuda', got 'cpu', on which no kernel runs.\n"
+    assert capsys.readouterr().err == message

@@ -31,8 +31,6 @@ def _no_terminal(monkeypatch):
 
 @dataclass
 class Called:
-    """What a command left behind."""
-
     code: int
     out: str
     err: str
@@ -78,19 +76,11 @@ def fails(cli):
 def small(corpus):
     """Options that shrink the smoke recipe."""
     settings = (
-        f"data.source={corpus}",
-        "data.vocab_size=300",
-        "data.validation_fraction=0.2",
-        "model.hidden_size=16",
-        "model.head_dim=4",
-        "train.seq_len=32",
-        "train.batch_tokens=64",
-        "train.evaluation_tokens=64",
-        "train.num_steps=6",
-        "train.warmup_steps=1",
-        "train.log_every=1",
-        "train.evaluate_every=2",
-    )
+        f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2",
+        "model.hidden_size=16", "model.head_dim=4",
+        "train.seq_len=32", "train.batch_tokens=64", "train.evaluation_tokens=64",
+        "train.num_steps=6", "train.warmup_steps=1", "train.log_every=1", "train.evaluate_every=2",
+    )  # fmt: skip
     return tuple(part for setting in settings for part in ("--set", setting))
 
 
@@ -113,15 +103,12 @@ def here(monkeypatch):
 
         for member in members:
             name = member.config.name
-            train(
-                member.config,
-                open_data(data),
-                folder / name,
-                facts=member.facts,
-                on_progress=lambda step, loss, name=name: on_progress(
-                    name, {"step": step, "loss": loss}
-                ),
-            )
+
+            def show(step, loss, name=name):
+                on_progress(name, {"step": step, "loss": loss})
+
+            data_of_run = open_data(data)
+            train(member.config, data_of_run, folder / name, facts=member.facts, on_progress=show)
             on_progress(name, {"done": True})
 
     monkeypatch.setattr("diffattn.lab.studies.workers.run_members", run_members)

@@ -11,7 +11,6 @@ from diffattn.lab.records.run import RunRecord
 
 @pytest.fixture(scope="module")
 def trained(cli, corpus, small, tmp_path_factory):
-    """A DIFF V2 model of a few steps."""
     run = tmp_path_factory.mktemp("runs") / "v2"
     called = cli("train", "smoke", "--attention", "diff_v2", *small, "--out", run)
     assert called.code == 0, called

@@ -84,15 +84,12 @@ def test_host_says_how_long_one_call_takes_the_host(tmp_path):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_host_on_cuda_needs_a_gpu(cli):
-    called = cli("bench", "host", "--device", "cuda")
-    assert called.code == 2
-    assert called.err.strip() == (
+def test_host_on_cuda_needs_a_gpu(fails):
+    assert fails("bench", "host", "--device", "cuda", code=2) == (
         "diffattn: bench: device 'cuda' needs a CUDA device, got none on this machine."
     )
 
 
-def test_host_needs_compiled_kernels(cli):
-    called = cli("bench", "host", "--device", "cpu")
-    assert called.code == 1
-    assert called.err.strip() == "diffattn: bench host: needs TRITON_INTERPRET unset, got 1."
+def test_host_needs_compiled_kernels(fails):
+    line = fails("bench", "host", "--device", "cpu", code=1)
+    assert line == "diffattn: bench host: needs TRITON_INTERPRET unset, got 1."

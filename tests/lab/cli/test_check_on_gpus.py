@@ -16,53 +16,40 @@ NOT_TESTED = (
 )
 
 
-@pytest.fixture
-def one_gpu(monkeypatch):
-    """A machine with one GPU, on which nothing is run."""
-
-    def build(capability, tested):
-        monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
-        monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
-        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
-        monkeypatch.setattr(kernel_support, "_CAPABILITIES", {0: capability})
-        monkeypatch.setattr(kernel_support, "TESTED", tested)
-        monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
-        monkeypatch.setattr(backends_here, "check_backends", list)
-
-    pytest.importorskip("triton", reason="without it nothing is chosen")
-    return build
-
-
 @pytest.mark.parametrize(
-    ("capability", "tested", "message"),
+    ("capability", "tested", "variable", "message"),
     [
-        ((9, 0), {}, NOT_TESTED.format("")),
-        ((9, 0), {(9, 0): ("3.7",)}, "auto chooses the Triton kernels: all tests passed on compute "
-         "capability 9.0 under triton 3.7."),
-        ((9, 0), {(9, 0): ("3.6",)}, NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
-        ((7, 5), {}, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
+        ((9, 0), {}, None, NOT_TESTED.format("")),
+        ((9, 0), {(9, 0): ("3.7",)}, None, "auto chooses the Triton kernels: all tests passed on "
+         "compute capability 9.0 under triton 3.7."),
+        ((9, 0), {(9, 0): ("3.6",)}, None,
+         NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
+        ((9, 0), {}, "0", "auto does not choose the Triton kernels: they were not tested on "
+         "compute capability 9.0, and DIFFATTN_UNVERIFIED_KERNELS is 0."),
+        ((7, 5), {}, None, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
          "capability 8.0 or above."),
     ],
 )  # fmt: skip
-def test_check_says_for_each_gpu_what_auto_does(capability, tested, message, one_gpu, cli):
-    one_gpu(capability, tested)
+def test_check_says_for_each_gpu_what_auto_does(
+    capability, tested, variable, message, cli, monkeypatch
+):
+    """On a machine with one GPU, on which nothing is run."""
+    pytest.importorskip("triton", reason="without it nothing is chosen")
+    monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(kernel_support.VARIABLE, variable)
+    facts = {"_INTERPRETED": False, "_CAPABILITIES": {0: capability}}
+    for name, value in (facts | {"TESTED": tested, "_INSTALLED": "3.7.0"}).items():
+        monkeypatch.setattr(kernel_support, name, value)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA Fake")
+    monkeypatch.setattr(backends_here, "check_backends", list)
     (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
     assert message in gpu["auto"]
     shown = " ".join(cli("check").out.split())
     dotted = ".".join(map(str, capability))
     assert f"cuda:0, NVIDIA Fake, compute capability {dotted}: {gpu['auto']}" in shown
-
-
-def test_check_says_that_untested_kernels_are_left_out(one_gpu, cli, monkeypatch):
-    one_gpu((9, 0), {})
-    monkeypatch.setenv(kernel_support.VARIABLE, "0")
-    (gpu,) = json.loads(cli("check", "--json").out)["gpus"]
-    assert gpu["auto"] == (
-        "auto does not choose the Triton kernels: they were not tested on compute capability 9.0, "
-        "and DIFFATTN_UNVERIFIED_KERNELS is 0."
-    )
 
 
 def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):

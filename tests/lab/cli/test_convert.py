@@ -9,7 +9,6 @@ pytestmark = pytest.mark.scheduled
 
 @pytest.fixture(scope="module")
 def softmax(cli, small, tmp_path_factory):
-    """A run directory of a small softmax model."""
     out = tmp_path_factory.mktemp("softmax") / "run"
     called = cli("train", "smoke", "--out", out, *small)
     assert called.code == 0, called
@@ -38,12 +37,6 @@ def test_it_says_what_it_did_and_how_logits_compare(v2, softmax):
     assert str(softmax) not in json.dumps(record)
 
 
-def first_and_last_losses(folder):
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    losses = [row["validation_loss"] for row in map(json.loads, lines) if "validation_loss" in row]
-    return losses[0], losses[-1]
-
-
 def test_training_goes_on_without_a_bump(v2, softmax, cli, small, tmp_path):
     model, _ = v2
     again = [x for x in small if x != "--set" and not x.startswith("model.")]
@@ -54,7 +47,9 @@ def test_training_goes_on_without_a_bump(v2, softmax, cli, small, tmp_path):
     )  # fmt: skip
     assert called.code == 0, called
     before = json.loads((softmax / "results.json").read_text())["validation_loss"]
-    first, last = first_and_last_losses(tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    losses = [row["validation_loss"] for row in map(json.loads, lines) if "validation_loss" in row]
+    first, last = losses[0], losses[-1]
     assert first == pytest.approx(before, abs=1e-5)
     assert last != first
     config = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
@@ -72,35 +67,25 @@ def test_a_changed_output_is_said(softmax, cli, tmp_path):
     assert done["verification"]["difference"] <= 2 * done["verification"]["rounding"] + 1e-5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--to", "diffattn", "--from", "motiv"), "Did you mean 'motif'?"),
-        (("--to", "diffattn", "--set", "rope_teta=3"), "Did you mean 'rope_theta'?"),
-        (("--to", "diffattn"), "--to must be one of diff_v2, diff, shared_diff, gated_head"),
-    ],
-)
-def test_misuse_is_one_line(options, message, softmax, fails, tmp_path):
-    line = fails("convert", softmax, "--out", tmp_path / "out", *options, code=2)
-    assert message in line
-    assert not list(tmp_path.iterdir())
-
-
-def test_what_a_type_is_made_of_is_said(v2, fails, tmp_path):
+def test_misuse_is_one_line(v2, softmax, fails, tmp_path):
     model, _ = v2
-    for target, sources in (("diff", "'softmax' or 'shared_diff'"), ("shared_diff", "'softmax'")):
-        line = fails("convert", model, "--to", target, "--out", tmp_path / "out", code=2)
-        assert line.endswith(f"got {target!r}, which is made of {sources} models only.")
-
-
-def test_the_source_is_never_the_destination(softmax, fails):
-    line = fails("convert", softmax, "--to", "diff_v2", "--out", softmax, code=2)
-    assert "--out must be another folder than SOURCE" in line
-
-
-def test_the_same_model_needs_a_model(fails, v2, tmp_path):
-    line = fails(
-        "train", "smoke", "--same-model", "--init-from", v2[0], "--attention", "diff",
-        "--out", tmp_path / "out", code=2,
-    )  # fmt: skip
-    assert "got --attention too" in line
+    made_of = "got {!r}, which is made of {} models only."
+    out, elsewhere = tmp_path / "out", ("--out", tmp_path / "out")
+    for words, message in (
+        (("convert", softmax, *elsewhere, "--to", "diffattn", "--from", "motiv"),
+         "Did you mean 'motif'?"),
+        (("convert", softmax, *elsewhere, "--to", "diffattn", "--set", "rope_teta=3"),
+         "Did you mean 'rope_theta'?"),
+        (("convert", softmax, *elsewhere, "--to", "diffattn"),
+         "--to must be one of diff_v2, diff, shared_diff, gated_head"),
+        (("convert", model, *elsewhere, "--to", "diff"),
+         made_of.format("diff", "'softmax' or 'shared_diff'")),
+        (("convert", model, *elsewhere, "--to", "shared_diff"),
+         made_of.format("shared_diff", "'softmax'")),
+        (("convert", softmax, "--to", "diff_v2", "--out", softmax),
+         "--out must be another folder than SOURCE"),
+        (("train", "smoke", "--same-model", "--init-from", model, "--attention", "diff", "--out",
+          out), "got --attention too"),
+    ):  # fmt: skip
+        assert message in fails(*words, code=2)
+    assert not list(tmp_path.iterdir())

@@ -13,7 +13,6 @@ from model_folders import tiny_folder
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Two model folders."""
     generator = random.Random(0)
     text = " ".join(str(generator.randrange(10**6)) for _ in range(500))
     home = tmp_path_factory.mktemp("models")

@@ -36,27 +36,22 @@ def evaluation(tmp_path_factory):
     return home / "xsum"
 
 
-@pytest.fixture
-def endpoint(monkeypatch):
-    """A server that finds everything supported."""
-    monkeypatch.setenv("no_proxy", "*")
-    with judge_server((200, completion(), {})) as (url, _):
-        yield url
-
-
-def test_judge_and_report(evaluation, endpoint, monkeypatch, tmp_path):
+def test_judge_and_report(evaluation, monkeypatch):
+    """By a server that finds everything supported."""
     monkeypatch.setenv("MY_KEY", "key")
-    arguments = ["judge", evaluation, "--model", "some/judge", "--endpoint", endpoint,
-                 "--set", "key_variable=MY_KEY"]  # fmt: skip
-    done = run(*arguments)
+    monkeypatch.setenv("no_proxy", "*")
+    with judge_server((200, completion(), {})) as (endpoint, _):
+        arguments = ["judge", evaluation, "--model", "some/judge", "--endpoint", endpoint,
+                     "--set", "key_variable=MY_KEY"]  # fmt: skip
+        done = run(*arguments)
+        again = run(*arguments, "--json")
     assert done.exit_code == 0, (done.output, done.exception)
     assert "hallucination.judged-some-judge" in done.stdout
     assert "diff − softmax" in done.stdout
-    again = json.loads(run(*arguments, "--json").stdout)
-    assert [result["metrics"][0]["name"] for result in again["results"]] == ["accuracy"] * 2
-    for path in evaluation.rglob("*"):
-        assert path.is_dir() or b"Bearer" not in path.read_bytes()
-        assert path.is_dir() or b'"key"' not in path.read_bytes()
+    results = json.loads(again.stdout)["results"]
+    assert [result["metrics"][0]["name"] for result in results] == ["accuracy"] * 2
+    contents = [path.read_bytes() for path in evaluation.rglob("*") if path.is_file()]
+    assert not any(b"Bearer" in content or b'"key"' in content for content in contents)
 
 
 def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tmp_path):

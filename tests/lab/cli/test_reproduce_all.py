@@ -10,7 +10,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import FEW
 from diffattn.lab.cli.whole import reproduce_all
-from diffattn.lab.studies.stages import STUDIES_OF, TITLES, scale_of, stages_of
+from diffattn.lab.studies.stages import TITLES, scale_of, stages_of
 from diffattn.lab.studies.whole import finish
 from lab.report.made_up_analysis import make_analysis
 from lab.report.made_up_gradient_flow import write_gradient_flow
@@ -30,14 +30,6 @@ def test_what_runs_at_which_scale():
     assert scale_of("rank", "study") == "study"
     with pytest.raises(ConfigError, match="Did you mean 'recall'"):
         stages_of("laptop", ["recal"])
-
-
-def test_a_dry_run_shows_every_study(cli):
-    called = cli("reproduce", "--scale", "smoke", "--dry-run")
-    assert called.code == 0, called
-    shown = json.loads(called.out)
-    assert list(shown) == list(STUDIES_OF["smoke"])
-    assert shown["text"]["seeds"] == [0]
 
 
 def test_the_page_of_a_short_scale_shows_both_studies(tmp_path):

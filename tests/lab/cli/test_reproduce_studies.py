@@ -2,21 +2,11 @@
 
 import json
 
-import pytest
-
 from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.catalog.recipes import recall
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.study_results import RESULTS
 from diffattn.lab.training import practical_measures
-
-
-@pytest.fixture
-def one_task(monkeypatch):
-    """The smoke scale with its first task only."""
-    settings = recall.smoke()
-    settings["tasks"] = settings["tasks"][:1]
-    monkeypatch.setitem(recall.RECALL, "smoke", lambda: dict(settings))
 
 
 def assert_study_and_report(cli, folder, command, head, num_rows):
@@ -66,8 +56,10 @@ def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
 
 
-@pytest.mark.usefixtures("one_task")
-def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path):
+def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path, monkeypatch):
+    settings = recall.smoke()
+    first_task = {"tasks": settings["tasks"][:1]}
+    monkeypatch.setitem(recall.RECALL, "smoke", lambda: settings | first_task)
     out = tmp_path / "study"
     command = ("reproduce", "recall", "--scale", "smoke", "--workers", "1", "--out", out)
     head = "| Model | Learning rate | Learned by | Median step |"

@@ -7,10 +7,6 @@ import pytest
 from diffattn.files.io import read_json, read_jsonl
 
 
-def settings(*pairs):
-    return [part for pair in pairs for part in ("--set", pair)]
-
-
 def test_a_dry_run_names_folder_and_hash(cli, trained, small):
     called = cli(
         "train", "smoke", "--attention", "diff", "--init-from", trained, "--out", "unused", *small,
@@ -55,7 +51,8 @@ def packed(cli, tmp_path_factory):
 )
 def test_the_laptop_siblings_are_stages_of_one_training(stages, cli, packed, tmp_path):
     """The main run, its long context, its mathematics: as their recipes say, in few steps."""
-    few = settings("train.num_steps=20", "train.evaluate_every=10", "train.warmup_steps=5")
+    few = ("num_steps=20", "evaluate_every=10", "warmup_steps=5")
+    few = [word for setting in few for word in ("--set", f"train.{setting}")]
     before = None
     for name in stages:
         start = [] if before is None else ["--init-from", tmp_path / before]

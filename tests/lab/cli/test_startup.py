@@ -63,25 +63,26 @@ def test_misuse_is_refused_before_anything_heavy_loads(arguments, message, tmp_p
     assert not out.exists()
 
 
-def test_a_missing_model_is_refused_before_anything_heavy_loads(tmp_path):
-    none = str(tmp_path / "none")
-    for arguments in (("generate", none, "--prompt"), ("inspect", none, "--out", none, "--text")):
-        status, _, errors, loaded = run(*arguments, "a")
-        assert (status, loaded) == (1, [])
-        message = "must be a run directory, a model folder or a hub name, got nothing."
-        assert errors[0].endswith(message)
+MODEL = "must be a run directory, a model folder or a hub name, got nothing."
+EVALUATION = "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing."
+RECORDS = "must hold study.json, evaluation.json or analysis.json, got no such folder."
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    ["judge {out} --model m", "compare {out}", "report {out}", "report {out} --markdown"],
+    ("arguments", "message"),
+    [
+        ("generate {out} --prompt a", MODEL),
+        ("inspect {out} --out {out} --text a", MODEL),
+        ("judge {out} --model m", EVALUATION),
+        ("compare {out}", EVALUATION),
+        ("report {out}", RECORDS),
+        ("report {out} --markdown", RECORDS),
+    ],
 )
-def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, tmp_path):
+def test_a_missing_folder_is_refused_before_anything_heavy_loads(arguments, message, tmp_path):
     status, output, errors, loaded = run(*arguments.format(out=tmp_path / "none").split())
     assert (status, output, loaded) == (1, "", [])
-    of_report = "must hold study.json, evaluation.json or analysis.json, got no such folder."
-    of_others = "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing."
-    assert errors[0].endswith(of_report if arguments.startswith("report") else of_others)
+    assert errors[0].endswith(message)
 
 
 def test_what_is_loaded_would_be_seen():

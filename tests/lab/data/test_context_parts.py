@@ -73,13 +73,6 @@ def test_documents_that_are_kept_apart_do_not_see_each_other():
     assert not parts["repeated_token"][0, 6:].any()  # each stood in the document before
 
 
-def test_windows_do_not_see_each_other():
-    windows = make_windows(8, 30, 5)
-    alone = [context_parts(window[None]) for window in windows]
-    for name, mask in context_parts(windows).items():
-        assert np.array_equal(mask, np.concatenate([parts[name] for parts in alone]))
-
-
 def test_losses_are_means_over_tokens_however_the_windows_come():
     windows = make_windows(12, 20, 9)
     losses = np.random.default_rng(1).gamma(2.0, size=(12, 19))

@@ -34,16 +34,6 @@ def folder(tmp_path):
     return root
 
 
-@pytest.fixture
-def write_jsonl(tmp_path):
-    def write(*lines):
-        path = tmp_path / "rows.jsonl"
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return path
-
-    return write
-
-
 def test_standard_library_is_sorted_large_and_without_tests_tables_and_build_products():
     stdlib = list(load_corpus("stdlib"))
     assert names(stdlib) == sorted(names(stdlib))
@@ -96,23 +86,20 @@ def test_folder_warns_once_of_files_that_are_no_text(folder):
     assert "latin.txt" not in names(documents)
 
 
-def test_folder_reads_jsonl_files_as_rows(folder):
-    (folder / "rows.jsonl").write_text('{"body": "x"}\n{"body": "y"}\n')
-    documents = list(load_corpus(str(folder), text_field="body"))
-    assert names(documents)[-2:] == ["rows.jsonl:1", "rows.jsonl:2"]
-
-
-@pytest.mark.parametrize("name", ["ROWS.JSONL", "rows.Jsonl"])
-def test_the_ending_of_json_lines_is_read_in_any_case(tmp_path, name):
-    (tmp_path / name).write_text('{"text": "x"}\n{"text": ""}\n')
+@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL", "rows.Jsonl"])
+def test_json_lines_are_read_in_a_folder_or_alone(tmp_path, name):
+    """Whatever the case of the ending."""
+    (tmp_path / name).write_text('{"body": "x"}\n{"body": ""}\n')
     for source in (tmp_path, tmp_path / name):
-        assert [(d.name, d.text) for d in load_corpus(str(source))] == [(f"{name}:1", "x")]
-    kept = load_corpus(str(tmp_path / name), keep_empty=True)
+        documents = load_corpus(str(source), text_field="body")
+        assert [(d.name, d.text) for d in documents] == [(f"{name}:1", "x")]
+    kept = load_corpus(str(tmp_path / name), text_field="body", keep_empty=True)
     assert [d.text for d in kept] == ["x", ""]
 
 
-def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
-    path = write_jsonl('\ufeff{"text": "é"}', "", '{"text": ""}', '{"text": "b"}', "")
+def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('\ufeff{"text": "é"}\n\n{"text": ""}\n{"text": "b"}\n', encoding="utf-8")
     documents = list(load_corpus(str(path)))
     assert [(d.name, d.text) for d in documents] == [("rows.jsonl:1", "é"), ("rows.jsonl:4", "b")]
 
@@ -128,9 +115,10 @@ def test_jsonl_rows_are_named_by_line_and_blank_ones_skipped(write_jsonl):
     ],
     ids=["broken", "not an object", "missing field", "not a string", "surrogate"],
 )
-def test_bad_jsonl_line_is_named(write_jsonl, line, message):
+def test_bad_jsonl_line_is_named(tmp_path, line, message):
+    (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n' + line, encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
-        list(load_corpus(str(write_jsonl('{"text": "fine"}', line))))
+        list(load_corpus(str(tmp_path / "rows.jsonl")))
 
 
 def test_missing_source_is_reported_at_once_with_a_near_miss(folder):

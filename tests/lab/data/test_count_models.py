@@ -92,17 +92,6 @@ def test_distributions_sum_to_one(name):
         assert last.sum() == pytest.approx(1, abs=1e-12)
 
 
-def test_unigrams_reach_the_entropy_of_their_own_tokens():
-    """Smoothing takes at most D of N + D parts, and no distribution beats the empirical one."""
-    windows = make_windows(200, 101)
-    counts = np.bincount(windows[:, 1:].ravel())
-    shares = counts[counts > 0] / counts.sum()
-    entropy = -(shares * np.log(shares)).sum()
-    loss = count_losses(Unigram(windows, IDS), windows).loss
-    assert entropy <= loss <= entropy + math.log1p(len(shares) / counts.sum())
-    assert loss == pytest.approx(entropy, abs=1e-3)
-
-
 def test_weights_are_the_most_likely_on_windows_that_the_bigrams_have_not_counted():
     train = make_windows(60, 50)
     model = BigramCopy(train, IDS)
@@ -121,18 +110,6 @@ def test_weights_are_the_most_likely_on_windows_that_the_bigrams_have_not_counte
         best = log_likelihood(bin_, weights[bin_])
         for other in np.linspace(0, 0.99, 34):
             assert log_likelihood(bin_, other) <= best + 1e-6
-
-
-def test_copies_tell_what_only_the_window_can():
-    """Windows of random tokens, read twice: the second half is certain, but not for bigrams."""
-    halves = np.random.default_rng(3).integers(0, 500, size=(400, 16))
-    windows = np.concatenate([halves, halves], axis=1)
-    train, validation = windows[:300], windows[300:]
-    bigram, copy = (count_losses(kind(train, 500), validation) for kind in (Bigram, BigramCopy))
-    assert copy.parts()["repeated_bigram"]["loss"] < 0.3
-    assert bigram.parts()["repeated_bigram"]["loss"] > 4
-    first = "first_occurrence"
-    assert copy.parts()[first]["loss"] == pytest.approx(bigram.parts()[first]["loss"], abs=0.2)
 
 
 def test_losses_are_those_of_all_windows_in_pieces(monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 from diffattn.lab.data.pinning import difference, pin, stamp, total_bytes
-from diffattn.lab.data.source_files import hub_parts
 
 
 @pytest.fixture
@@ -52,18 +51,6 @@ def test_installed_sources_and_local_datasets_are_files_too(texts):
     assert "argparse.py" in stdlib.keys() < python.keys()
     assert "pydoc_data/topics.py" in python
     assert pin(f"hub:{texts}") == pin(str(texts))
-
-
-@pytest.mark.parametrize(
-    ("source", "parts"),
-    [
-        ("hub:owner/name", ("owner/name", None, None)),
-        ("hub:owner/name:sub", ("owner/name", None, "sub")),
-        ("hub:owner/name@v1:sub", ("owner/name", "v1", "sub")),
-    ],
-)
-def test_a_dataset_is_named_with_revision_and_configuration(source, parts):
-    assert hub_parts(source) == parts
 
 
 def test_a_dataset_on_the_hub_is_pinned_by_its_commit(monkeypatch):

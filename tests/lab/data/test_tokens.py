@@ -63,12 +63,6 @@ def test_windows_follow_one_another_and_leave_out_the_rest(packed):
         dataset[len(dataset)]
 
 
-def test_a_window_beyond_the_text_is_refused(packed):
-    message = r"the text is too short: \d+ validation tokens, 1,000,000 needed"
-    with pytest.raises(ConfigError, match=message):
-        TokenDataset(PackedTokens(packed, "validation"), 1_000_000)
-
-
 def test_pickling_carries_the_path_and_not_the_tokens(packed):
     dataset = TokenDataset(PackedTokens(packed, "train"), 7)
     content = pickle.dumps(dataset)

@@ -130,17 +130,11 @@ def test_damaged_rows_are_named_by_their_line(tmp_path, line):
 
 
 def test_appended_rows_follow_one_another(tmp_path):
-    path = tmp_path / "x.jsonl"
-    for step in range(3):
-        append_jsonl(path, {"step": step, "λ": 0.5})
-    assert read_jsonl(path) == [{"step": step, "λ": 0.5} for step in range(3)]
-
-
-def test_a_row_may_hold_any_line_separator(tmp_path):
-    row = {"output": "a\u2028b\u2029c\x85d\x0b\x0c\x1c\r\n"}
-    append_jsonl(tmp_path / "rows.jsonl", row)
-    append_jsonl(tmp_path / "rows.jsonl", row)
-    assert read_jsonl(tmp_path / "rows.jsonl") == [row, row]
+    """With any separator of lines in their texts, and longer than what is read at once."""
+    texts = ["λ", *2 * ["a\u2028b\u2029c\x85d\x0b\x0c\x1c\r\n"], "x" * 200_000, "x" * 65_536, ""]
+    for text in texts:
+        append_jsonl(tmp_path / "x.jsonl", {"text": text})
+    assert [row["text"] for row in read_jsonl(tmp_path / "x.jsonl")] == texts
 
 
 def test_a_row_that_does_not_fit_on_the_disk_leaves_the_rows_before(tmp_path, monkeypatch):
@@ -214,13 +208,6 @@ def test_an_unfinished_file_keeps_its_whole_rows(tmp_path):
     assert read_jsonl(path) == rows
     append_jsonl(path, ROWS[2])
     assert read_jsonl(path) == [*rows, ROWS[2]]
-
-
-def test_long_rows_are_numbered(tmp_path):
-    path = tmp_path / "x.jsonl"
-    for size in (10, 200_000, 65_536, 3):
-        append_jsonl(path, {"text": "x" * size})
-    assert [len(row["text"]) for row in read_jsonl(path)] == [10, 200_000, 65_536, 3]
 
 
 def test_rows_for_other_programs_are_plain(tmp_path):

@@ -60,10 +60,3 @@ def test_a_hold_survives_that_its_folder_is_removed(tmp_path):
     with sole_writer(tmp_path / "gone"):
         shutil.rmtree(tmp_path / "gone")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_other_folders_and_later_turns_are_free(tmp_path):
-    (tmp_path / "other").mkdir()
-    for _ in range(2):
-        with sole_writer(tmp_path), sole_writer(tmp_path / "other"):
-            pass

@@ -14,17 +14,10 @@ MEASURED = {"status": "ok", "seconds": SPREAD, "ratio_t": SPREAD, "check": {"err
 ROW = BenchRow(contender="chunked", role="DIFF", backend="chunked", **MEASURED)
 MISS = Verdict(target="forward at most 1.05 × T", contender="chunked", value=1.1, limit=1.05)
 CASE = BenchCase(
-    suite="ops",
-    run="cpu-1",
-    device="cpu",
-    dtype="float32",
-    mode="forward",
-    shape={"B": 1, "N": 512},
-    created="2001-02-03",
-    matmul_flops_per_second=1e11,
-    rows=[ROW],
+    suite="ops", run="cpu-1", device="cpu", dtype="float32", mode="forward",
+    shape={"B": 1, "N": 512}, created="2001-02-03", matmul_flops_per_second=1e11, rows=[ROW],
     verdicts=[MISS],
-)
+)  # fmt: skip
 OF_CODE = {"commit": None, "dirty": None, "source": "0", "versions": {}}
 RUN = BenchRun(name="cpu-1", created="2001-02-03", hardware={}, settings={}, **OF_CODE)
 

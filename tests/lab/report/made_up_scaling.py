@@ -53,12 +53,8 @@ def _axis(axis: str, where: list[tuple[int, int]]) -> dict[str, Any]:
         fit: dict[str, Any] = {"points": 4, "r2": 0.875, "max_error": 0.125, "refused": None}
         fit["parameters"] = {part: {"mean": 0.5} | ends for part in ("a", "b", "c")}
         if (kind, axis) == ("diff", "tokens"):
-            fit |= {
-                "r2": None,
-                "max_error": None,
-                "parameters": {},
-                "refused": "made-up <i>why</i>",
-            }
+            fit |= {"r2": None, "max_error": None, "parameters": {}}
+            fit |= {"refused": "made-up <i>why</i>"}
         types[kind] = {"points": points, "fit": fit}
     row: dict[str, Any] = {"type": "diff", "baseline": "softmax", "x": 96_000.0, "point": 0}
     row |= {"other_x": 120_000.0, "loss": 4.25, "ratio": 0.8, "low": 0.6, "high": 0.9}

@@ -3,22 +3,23 @@
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.records.run import RunRecord
+import numpy as np
+
+from diffattn.lab.catalog.models import SWEPT, TYPES, VARIANTS, rate_owner
+from diffattn.lab.catalog.variant import Variant
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
-from record_files import write_finished, write_record
+from record_files import write_record, write_run
 
-TYPES = ("softmax", "diff", "diff_v2", "shared_diff")
 ALL = (
     *TYPES, "none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm",
     "diff_v2_gate", "diff_v2_constant", "diff_v2_norm", "diff_v2_added", "diff_token_lambda",
     "diff_v2_heads", "diff_v2_flops", "shared_diff_heads",
 )  # fmt: skip
-SWEPT = (*TYPES, "none")
 OFFSETS = {"softmax": 0.0, "diff": -0.031, "diff_v2": 0.002, "shared_diff": 0.027}
 OFFSETS |= {"none": 0.61, "none_ffn": 0.55, "softmax_half": -0.004, "softmax_minus_mean": 0.03}
 COMMON_RATE = 1e-3
@@ -38,25 +39,9 @@ VERDICT = {
 }
 
 
-def role_of(name: str) -> str:
-    """As the contract of the records has it."""
-    if name in TYPES:
-        return "baseline" if name == "softmax" else "type"
-    if name in ("none", "none_ffn", "softmax_half", "softmax_minus_mean", "diff_no_norm"):
-        return "control"
-    return "match" if name.endswith(("_heads", "_flops")) else "ablation"
-
-
-def type_of(name: str) -> str:
-    """The attention type of a variant's model."""
-    return "none" if name.startswith("none") else name.removesuffix("_heads").removesuffix("_flops")
-
-
-def baseline_of(name: str) -> str:
-    """What a variant is compared with."""
-    if name in TYPES or name.startswith(("softmax", "none", "shared")):
-        return "softmax"
-    return "diff_v2" if name.startswith("diff_v2") else "diff"
+def variant_of(name: str) -> Variant:
+    """As the catalog has it; a model that it does not know is an ablation of V1."""
+    return VARIANTS.get(name) or replace(VARIANTS["diff_token_lambda"], name=name)
 
 
 def write_study(
@@ -75,15 +60,10 @@ def write_study(
     """Write a whole study.
 
     Args:
-        folder: Study folder.
-        seeds: Of the runs.
         variants: Names of the models, any of :data:`ALL` or others.
         sweep: Whether learning rates were swept; without, all models have one.
         parts: Whether losses by part, phase steps and count models were recorded.
-        scale: Name of the scale.
         tokens: Of the attention maps.
-        num_layers: Of every model.
-        num_steps: Of every run.
         verdict: As recorded; ``None`` for none.
     """
     made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
@@ -123,8 +103,7 @@ class _Made:
         return study | {"data": data, "config_hash": "0123456789abcdef", "match": "params"}
 
     def best_rate(self, name: str) -> float:
-        followed = name if name in SWEPT else "none" if name == "none_ffn" else baseline_of(name)
-        return BEST_RATES.get(followed, COMMON_RATE) if self.sweep else COMMON_RATE
+        return BEST_RATES.get(rate_owner(name), COMMON_RATE) if self.sweep else COMMON_RATE
 
     def write(self) -> None:
         for name in self.variants:
@@ -139,52 +118,45 @@ class _Made:
     def run(self, kind: str, name: str, seed: int, rate: float) -> None:
         """One run; further from the best rate, its loss is higher."""
         offset = OFFSETS.get(kind, 0.01 * (len(kind) % 7) - 0.03)
-        rates = BEST_RATES.get(type_of(kind), COMMON_RATE)
+        rates = BEST_RATES.get(variant_of(kind).attention_type, COMMON_RATE)
         far = 0.02 * abs(math.log2(rate / rates)) if self.sweep else 0.0
         final = 3.21 + offset + far + 0.02 * seed + self.random.gauss(0, 0.004)
         extra = {"softmax": 0, "diff": 384, "diff_v2": -1_280, "shared_diff": -640}.get(kind, 96)
         heads = 4 if kind in ("diff", "shared_diff") else 8
-        shape = {"attention_type": type_of(kind), "num_heads": heads, "num_kv_heads": heads}
+        shape = {
+            "attention_type": variant_of(kind).attention_type,
+            "num_heads": heads,
+            "num_kv_heads": heads,
+        }
         shape["intermediate_size"] = 304 if kind == "diff_v2" else 344
         sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
         sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
         self.models[kind] = sizes
-        record = RunRecord(
-            name=name,
-            config={
-                "model": self.config["model"] | shape,
-                "train": self.config["train"] | {"learning_rate": rate},
-                "data": self.config["data"],
-            },
-            seed=seed,
-            backends={} if kind == "softmax" else {"diff_attention": "composed"},
-            model=sizes | {"parameter_difference": extra, "flops_difference": 6 * extra},
-            created="2001-02-03T04:05:07+00:00",
-            commit="c0ffee" * 6 + "c0ff",
-            dirty=kind == "diff",
-            versions={"python": "3.11.7", "torch": "0.0 (made up)"},
-            hardware={"processor": "Made-up processor", "machine": "none"},
-        )
-        run = self.folder / "runs" / name
-        write_record(run / "run.json", asdict(record))
+        config = {
+            "model": self.config["model"] | shape,
+            "train": self.config["train"] | {"learning_rate": rate},
+            "data": self.config["data"],
+        }
         rows, lam = self.rows(kind, final)
         starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers)]
-        result = {"schema": 1, "run": name, "validation_loss": final}
+        result = {"validation_loss": final, "validation_bits_per_byte": final * 0.4976}
         result |= {"tokens": 4096 * self.num_steps, "lam": lam}
-        result["validation_bits_per_byte"] = final * 0.4976
         result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
         if self.parts:
             result["validation_parts"] = {
                 part: {"tokens": COUNTED[part], "loss": final + shift}
                 for part, shift in PARTS.items()
             }
-        write_finished(run, result, rows)
-        cost = {"schema": 1, "run": name, "wall_seconds": 60 + seed, "cpu_seconds": 58.5 + seed}
         speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100}.get(kind, 5_200)
+        cost = {"wall_seconds": 60 + seed, "cpu_seconds": (58.5 + seed) * 8_000 / speed}
         cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
-        cost["cpu_seconds"] *= 8_000 / speed
-        write_record(run / "costs.json", cost)
-        self.losses[name], self.costs[name] = final, cost
+        _, self.costs[name] = write_run(
+            self.folder / "runs" / name, config, seed, result, rows=rows, cost=cost,
+            model=sizes | {"parameter_difference": extra, "flops_difference": 6 * extra},
+            dirty=kind == "diff",
+            backends={} if kind == "softmax" else {"diff_attention": "composed"},
+        )  # fmt: skip
+        self.losses[name] = final
 
     def rows(self, kind: str, final: float) -> tuple[list[dict[str, Any]], list[float] | None]:
         """``metrics.jsonl``, and λ at its end."""
@@ -211,17 +183,12 @@ class _Made:
         return rows, lam
 
     def results(self, scale: str) -> dict[str, Any]:
-        results = {
-            "schema": 3,
-            "protocol": {"name": "matched_comparison", "version": 3},
-            "scale": scale,
-            "complete": True,
-            "seeds": self.seeds,
-            "rates": self.rates(),
-            "variants": {name: self.variant(name) for name in self.variants},
-            "differences": self.differences(),
-            "statement": "Made-up statement: 4 DIFF heads are < 8, below the tested range.",
-        }
+        results = {"schema": 3, "protocol": {"name": "matched_comparison", "version": 3}}
+        results |= {"scale": scale, "complete": True, "seeds": self.seeds, "rates": self.rates()}
+        results["variants"] = {name: self.variant(name) for name in self.variants}
+        results["differences"] = self.differences()
+        statement = "Made-up statement: 4 DIFF heads are < 8, below the tested range."
+        results["statement"] = statement
         if self.parts:
             results["count_models"] = {
                 name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
@@ -231,34 +198,30 @@ class _Made:
         return results
 
     def rates(self) -> dict[str, Any]:
-        swept = [name for name in self.variants if name in SWEPT and self.sweep]
-        return {
-            "common": COMMON_RATE,
-            "sweep_seed": 100 if self.sweep else None,
-            "sweep_steps": self.num_steps // 2 if self.sweep else None,
-            "variants": {
-                name: {
-                    "best": self.best_rate(name),
-                    "inside": name != "none" if name in swept else None,
-                    "tried": [
-                        {
-                            "run": f"{name}-lr{rate:g}-sweep100",
-                            "learning_rate": rate,
-                            "validation_loss": self.losses[f"{name}-lr{rate:g}-sweep100"],
-                        }
-                        for rate in (TRIED if name in swept else ())
-                    ],
-                }
-                for name in self.variants
-            },
-        }
+        variants = {}
+        for name in self.variants:
+            swept = self.sweep and name in SWEPT
+            runs = {f"{name}-lr{rate:g}-sweep100": rate for rate in TRIED if swept}
+            tried = [
+                {"run": run, "learning_rate": rate, "validation_loss": self.losses[run]}
+                for run, rate in runs.items()
+            ]
+            inside = name != "none" if swept else None
+            variants[name] = {"best": self.best_rate(name), "inside": inside, "tried": tried}
+        sweep = {"sweep_seed": 100, "sweep_steps": self.num_steps // 2}
+        sweep = sweep if self.sweep else dict.fromkeys(sweep)
+        return {"common": COMMON_RATE, "variants": variants} | sweep
 
     def variant(self, name: str) -> dict[str, Any]:
         at = {"best": self.group(name, "")}
         if self.best_rate(name) != COMMON_RATE:
             at["common"] = self.group(name, "common-")
-        entry = {"role": role_of(name), "what": f"Made up: what {name} separates.", "at": at}
-        entry |= {"attention_type": type_of(name), "match": "params"}
+        entry = {
+            "role": variant_of(name).role,
+            "what": f"Made up: what {name} separates.",
+            "at": at,
+        }
+        entry |= {"attention_type": variant_of(name).attention_type, "match": "params"}
         return entry | {
             key: self.models[name][key] for key in ("parameters", "train_flops_per_token")
         }
@@ -281,21 +244,20 @@ class _Made:
         return group
 
     def differences(self) -> list[dict[str, Any]]:
-        pairs = [(name, baseline_of(name)) for name in self.variants if name != "softmax"]
+        pairs = [
+            (name, variant_of(name).compared_with) for name in self.variants if name != "softmax"
+        ]
         pairs += [(name, "none") for name in self.variants if name in TYPES[1:]]
         made = []
         for name, other in pairs:
             if other not in self.variants:
                 continue
-            ats = ["best"]
-            if any(self.best_rate(item) != COMMON_RATE for item in (name, other)):
-                ats.append("common")
-            for at in ats:
+            moved = {item for item in (name, other) if self.best_rate(item) != COMMON_RATE}
+            for at in ("best", "common") if moved else ("best",):
                 runs, others = (
-                    self.names(item, "common-" if at == "common"
-                               and self.best_rate(item) != COMMON_RATE else "")
+                    self.names(item, "common-" if at == "common" and item in moved else "")
                     for item in (name, other)
-                )  # fmt: skip
+                )
                 here, there = ([self.losses[run] for run in side] for side in (runs, others))
                 for metric in ("validation_loss", *(PARTS if self.parts else ())):
                     change = [a - b for a, b in zip(here, there, strict=True)]
@@ -310,29 +272,19 @@ def _summary(values: list[float], interval: Any) -> dict[str, Any]:
     return {"values": values} | {key: getattr(interval, key) for key in keys}
 
 
-def _map(size: int, focus: int) -> list[list[float]]:
-    weights = [
-        [random.random() ** 3 + 2.0 * (key == query - focus) for key in range(query + 1)]
-        for query in range(size)
-    ]
-    return [[w / sum(row) for w in row] + [0.0] * (size - len(row)) for row in weights]
-
-
 def _maps(variants: Sequence[str], tokens: Sequence[str], num_layers: int) -> dict[str, Any]:
-    random.seed(7)
+    """The first map looks at the token before, the second at the third before."""
+    rng, lam = np.random.default_rng(7), 0.53
+    focus = np.stack([np.eye(len(tokens), k=-1), np.eye(len(tokens), k=-3)])
     layers: dict[str, Any] = {}
     for kind in variants:
         if kind not in TYPES:
             continue
-        first, second, lam = _map(len(tokens), 1), _map(len(tokens), 3), 0.53
+        maps = np.tril(rng.random(focus.shape) ** 3 + 2 * focus)
+        first, second = maps / maps.sum(-1, keepdims=True)
         entry = {"run": f"{kind}-seed0", "layer": num_layers - 1, "head": 0}
-        entry["map_1"] = [[round(x, 4) for x in row] for row in first]
+        layers[kind] = entry | {"map_1": first.round(4).tolist()}
         if kind != "softmax":
-            entry["map_2"] = [[round(x, 4) for x in row] for row in second]
-            entry["difference"] = [
-                [round(a - lam * b, 4) for a, b in zip(*pair, strict=True)]
-                for pair in zip(first, second, strict=True)
-            ]
-            entry["lam"] = lam
-        layers[kind] = entry
+            signed = (first - lam * second).round(4).tolist()
+            layers[kind] |= {"map_2": second.round(4).tolist(), "difference": signed, "lam": lam}
     return {"schema": 1, "tokens": list(tokens), "layers": layers}

@@ -12,8 +12,6 @@ from diffattn.lab.cli.screen.progress import ByteProgress, ItemProgress, RunsPro
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that a test turns on."""
-
     class Clock:
         now = 1_000.0
 
@@ -148,26 +146,25 @@ def test_durations(seconds, text):
     assert duration(seconds) == text
 
 
-def test_a_packing_shows_tokens_and_the_time_left_where_the_size_is_known(capsys, monkeypatch):
-    now = iter([0.0, 10.0, 20.0, 25.0, 50.0, 75.0])
+@pytest.mark.parametrize(
+    ("what", "events", "lines"),
+    [
+        ("packing",
+         [(400, 1_000, 5),  # an interrupted call had packed so much
+          (500, 1_000, 1_500), (550, 1_000, 2_000), (800, 1_000, 2_500), (900, None, 3_000)],
+         ["1,500 tokens, 50% read, about 50 s left", "2,500 tokens, 80% read, about 20 s left",
+          "3,000 tokens"]),
+        ("writing", [(0, 2_000), (500, 2_000), (1_000, 2_000)],
+         ["500/2,000 bytes, about 30 s left"]),
+    ],
+)  # fmt: skip
+def test_bytes_are_shown_with_the_time_left_where_the_size_is_known(
+    what, events, lines, capsys, monkeypatch
+):
+    """And the tokens of a packing."""
+    now = iter([0.0, 10.0, 20.0, 25.0 if what == "packing" else 30.0, 50.0, 75.0])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with ByteProgress("packing") as shown:
-        shown.on_progress(400, 1_000, 5)  # an interrupted call had packed so much
-        shown.on_progress(500, 1_000, 1_500)
-        shown.on_progress(550, 1_000, 2_000)
-        shown.on_progress(800, 1_000, 2_500)
-        shown.on_progress(900, None, 3_000)
-    assert capsys.readouterr().err.splitlines() == [
-        "packing: 1,500 tokens, 50% read, about 50 s left",
-        "packing: 2,500 tokens, 80% read, about 20 s left",
-        "packing: 3,000 tokens",
-    ]
-
-
-def test_writing_shows_bytes_and_the_time_left(capsys, monkeypatch):
-    now = iter([0.0, 10.0, 20.0, 30.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    with ByteProgress("writing") as shown:
-        for done in (0, 500, 1_000):
-            shown.on_progress(done, 2_000)
-    assert capsys.readouterr().err == "writing: 500/2,000 bytes, about 30 s left\n"
+    with ByteProgress(what) as shown:
+        for event in events:
+            shown.on_progress(*event)
+    assert capsys.readouterr().err.splitlines() == [f"{what}: {line}" for line in lines]

@@ -8,15 +8,10 @@ from rich.console import Console
 from diffattn.lab.cli.screen import tables
 
 ROW = {
-    "protocol": "nll_by_position",
-    "score": "logprob_per_token",
-    "difference": "llama − base",
-    "value": "−1.1001",
-    "95 % interval": "−1.3367 to −0.8738",
-    "p": "0.25",
-    "test": "sign flips of clusters",
-    "n": "3",
-}
+    "protocol": "nll_by_position", "score": "logprob_per_token", "difference": "llama − base",
+    "value": "−1.1001", "95 % interval": "−1.3367 to −0.8738", "p": "0.25",
+    "test": "sign flips of clusters", "n": "3",
+}  # fmt: skip
 
 
 def shown(monkeypatch, width, row):

@@ -21,13 +21,9 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def page_of(folder):
-    return build_analysis_report(folder).read_text(encoding="utf-8")
-
-
 def test_a_page_shows_what_the_record_holds(folder):
     assert is_analysis_folder(folder)
-    page = page_of(folder)
+    page = build_analysis_report(folder).read_text(encoding="utf-8")
     outline = outline_of(page)
     assert {"overview", "attention", "outliers", "lambda", "definitions"} <= set(outline.ids)
     assert all(not load.startswith("http") for load in outline.loads)

@@ -21,14 +21,12 @@ def test_markdown_names_t_tc_run_and_every_miss(bench_result):
     header = next(line for line in lines if line.startswith("| Shape"))
     row = next(line for line in lines if "N512" in line)
     cells = dict(zip(header.split(" | "), row.split(" | "), strict=True))
-    assert cells["T (SDPA)"] == "10.0 ms"
-    assert cells["TC"] == "9.00 ms chunked"
-    assert cells["DIFF"] == "9.60 ms chunked"
-    assert cells["DIFF / T"] == "0.96× (0.91 to 1.01)"
-    assert cells["TC / T"] == "0.90×"
-    assert cells["DIFF / TC"] == "1.07× (1.02 to 1.12)"
-    assert cells["Peak memory, DIFF / T"] == "1.50×"
-    assert cells["Targets"] == "pass"
+    expected = {
+        "T (SDPA)": "10.0 ms", "TC": "9.00 ms chunked", "DIFF": "9.60 ms chunked",
+        "DIFF / T": "0.96× (0.91 to 1.01)", "TC / T": "0.90×", "DIFF / TC": "1.07× (1.02 to 1.12)",
+        "Peak memory, DIFF / T": "1.50×", "Targets": "pass",
+    }  # fmt: skip
+    assert cells.items() >= expected.items()
     assert "short by 0.06: chunked, forward at most 1.05 × T" in text
     assert "8,000 (chunked)" in text
     assert "0.977×" in text

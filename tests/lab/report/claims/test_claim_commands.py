@@ -4,80 +4,57 @@ import shlex
 from functools import partial
 
 import pytest
+from typer.main import get_command
 
+from diffattn.lab.benchmark.session import BenchConfig
 from diffattn.lab.catalog.models import GATE, SIDE_EFFECTS
+from diffattn.lab.catalog.recipes.catalog import SCALES
+from diffattn.lab.cli.app import app
+from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.report.claims.catalog import CLAIMS
+from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
+from diffattn.lab.studies.scaling.config import scaling_study
+from diffattn.lab.studies.stability.config import stability_study
+from diffattn.lab.studies.text.scales import comparison
 
-LINES = sorted(
-    {
-        line
-        for claim in CLAIMS
-        for command in claim.commands
-        if command
-        for line in command.split(" && ")
-    }
-)
+COMMANDS = [command for claim in CLAIMS for command in claim.commands if command]
+LINES = sorted({line for command in COMMANDS for line in command.split(" && ")})
+
+
+STUDIES = {kind: partial(comparison, kind=kind) for kind in ("text", "ablations", "rank")}
+STUDIES |= {"stability": stability_study, "scaling": scaling_study}
+STUDIES |= {"gradient-flow": gradient_flow_study}
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_every_command_exists_with_its_options(line):
-    """As the command line reads it, without running it; names within options are checked too."""
-    from typer.main import get_command
+    """As the command line reads it, without running it.
 
-    from diffattn.lab.benchmark.session import BenchConfig
-    from diffattn.lab.catalog.recipes.catalog import SCALES
-    from diffattn.lab.cli.app import app
-    from diffattn.lab.cli.reproduce import STUDIES
-    from diffattn.lab.evaluation.registry import parts
-    from diffattn.lab.training.settings import read_changes
-
+    Names within options are checked too, and that settings make whole models of every kind.
+    """
     program, name, *arguments = shlex.split(line)
     assert program == "diffattn"
-    group = get_command(app)
-    values = group.commands[name].make_context(name, list(arguments)).params
+    values = get_command(app).commands[name].make_context(name, arguments).params
     if name == "reproduce":
-        assert values["study"] in STUDIES
         assert values["scale"] in SCALES
-        assert values["study"] != "recall" or not values["set_"]
-        read_changes(values["set_"] or [])
+        if values["study"] == "recall":
+            assert not values["set_"]
+        else:
+            make = STUDIES[values["study"]]
+            assert make(values["scale"], settings=values["set_"] or []).resolved()
     elif name == "evaluate":
         parts(values["asked"], values["set_"] or [], quick=values["quick"])
         assert len(values["model"]) == len(set(values["model"])) >= 2
     elif name == "bench":
         assert values["device"] in (None, "cpu", "cuda")
-        BenchConfig(
-            suite=values["suite"], scale=values["scale"], device="cpu",
-            attention=values["attention"],
-        )  # fmt: skip
+        options = {key: values[key] for key in ("suite", "scale", "attention")}
+        BenchConfig(**options, device="cpu")
     else:
         assert name == "judge"
 
 
-@pytest.mark.parametrize("line", [line for line in LINES if " reproduce" in line])
-def test_every_reproduction_resolves(line):
-    """Its settings make whole models of every kind that is compared."""
-    from typer.main import get_command
-
-    from diffattn.lab.cli.app import app
-    from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
-    from diffattn.lab.studies.scaling.config import scaling_study
-    from diffattn.lab.studies.stability.config import stability_study
-    from diffattn.lab.studies.text.scales import comparison
-
-    _, name, *arguments = shlex.split(line)
-    values = get_command(app).commands[name].make_context(name, arguments).params
-    if values["study"] != "recall":
-        kinds = {kind: partial(comparison, kind=kind) for kind in ("text", "ablations", "rank")}
-        kinds |= {"stability": stability_study, "scaling": scaling_study}
-        kinds |= {"gradient-flow": gradient_flow_study}
-        make = kinds[values["study"]]
-        assert make(values["scale"], settings=values["set_"] or []).resolved()
-
-
 @pytest.mark.parametrize("line", [line for line in LINES if " evaluate" in line])
 def test_every_evaluated_model_is_one_that_the_study_trains(line):
-    from diffattn.lab.studies.text.scales import comparison
-
     words = shlex.split(line)
     models = [words[at + 1] for at, word in enumerate(words) if word == "--model"]
     labels, folders = zip(*(model.split("=") for model in models), strict=True)

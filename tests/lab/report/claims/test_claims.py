@@ -39,19 +39,12 @@ def test_the_catalog_is_whole():
 
 def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     """A study on text with every paired difference, as the study writes them."""
-    variants = {
-        name: {
-            "parameters": 1_000,
-            "at": {
-                "best": {
-                    "runs": [f"{name}-seed{i}" for i in range(len(values))],
-                    "validation_loss": {"values": values},
-                    "parts": {key: {"values": of} for key, of in parts.get(name, {}).items()},
-                }
-            },
-        }
-        for name, values in losses.items()
-    }
+    variants = {}
+    for name, values in losses.items():
+        best = {"runs": [f"{name}-seed{i}" for i in range(len(values))]}
+        best |= {"validation_loss": {"values": values}}
+        best["parts"] = {key: {"values": of} for key, of in parts.get(name, {}).items()}
+        variants[name] = {"parameters": 1_000, "at": {"best": best}}
     sentence = "Uninformative about attention types: Made up."
     verdict = {"informative": informative, "sentence": sentence, "reasons": []}
     study = {"schema": 3, "variants": variants, "verdict": verdict, "rates": {"variants": {}}}

@@ -90,13 +90,11 @@ def test_the_page_shows_values_charts_and_what_is_missing(folder):
     ("change", "why"),
     [
         ({"version": 2}, "it is of needle, version 2, where one has needle, version 1."),
-        (
-            {"parameters": {"samples": 4, "haystack": "b"}},
-            "samples, haystack differ from those of one.",
-        ),
+        ({"parameters": {"samples": 4, "haystack": "b"}},
+         "samples, haystack differ from those of one."),
     ],
     ids=["versions", "parameters"],
-)
+)  # fmt: skip
 def test_other_questions_share_no_table(folder, change, why):
     path = folder / "two" / "needle" / "result.json"
     write_record(path, read_record(path) | change)

@@ -10,19 +10,17 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.studies.recall.endpoints import step_differences
 from lab.report.page_reader import build, figures, outline_of
-from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_run
+from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_trial
 from record_files import read_record, replace_in_record, write_record
 
 
 @pytest.fixture
 def study(tmp_path):
-    """Numbers are made up."""
     write_recall_study(tmp_path / "study")
     return tmp_path / "study"
 
 
 def read(folder):
-    """The page and its text."""
     page = build(folder)
     outline = outline_of(page)
     assert len(set(outline.ids)) == len(outline.ids)
@@ -33,7 +31,7 @@ def test_the_page_shows_every_run_and_number(study):
     page, text = read(study)
     assert "What is missing" not in text
     assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
-    assert "Made-up <b>processor</b>" in text
+    assert "Made-up <b>chip</b>" in text
     for task in ("noisy_recall", "mqar"):
         for kind in TYPES:
             for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
@@ -89,9 +87,11 @@ def test_a_control_with_a_sweep_is_shown_with_it(study):
     info["controls"][name] = {"like": name}
     for task, entry in results["tasks"].items():
         run = f"{task}-{name}"
-        tried = [write_run(study, f"{run}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates]
+        tried = [
+            write_trial(study, f"{run}-lr{r}-seed100", task, "softmax", 100, 50) for r in rates
+        ]
         swept = [run | {"learning_rate": rate} for run, rate in zip(tried, rates, strict=True)]
-        runs = [write_run(study, f"{run}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
+        runs = [write_trial(study, f"{run}-seed{i}", task, "softmax", i, 150) for i in (0, 1)]
         of_control = {"sweep": swept, "inside": False, "like": name}
         entry["controls"][name] = summary(task, runs) | of_control
     for task, differences in step_differences(results["tasks"]).items():

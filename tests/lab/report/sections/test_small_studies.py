@@ -21,10 +21,8 @@ from lab.report.page_reader import shown
 
 PUBLISHED = Path(__file__).parents[4] / "published"
 WRITERS = {
-    "gradient-flow": write_gradient_flow,
-    "scaling": write_scaling,
-    "stability": write_stability,
-}
+    "gradient-flow": write_gradient_flow, "scaling": write_scaling, "stability": write_stability,
+}  # fmt: skip
 SHOWN = {
     "gradient-flow": (
         "Made-up &lt;b&gt;claim&lt;/b&gt;: disagrees (factor 8.00). Of 2 statements: "

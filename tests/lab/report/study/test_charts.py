@@ -83,11 +83,9 @@ def test_charts_show_text_from_files_as_it_is(make_study):
     study = make_study(seeds=(0,), num_steps=10, variants=("softmax",))
     run = (study / "runs/softmax-seed0").rename(study / "runs" / f"{name}-seed0")
     change_record(run / "run.json", name="</b><b>")
-    info = read_record(study / "study.json")
-    write_record(study / "study.json", info | {"variants": [name]})
-    results = read_record(study / "results.json")
-    results["variants"] = {name: results["variants"]["softmax"]}
-    write_record(study / "results.json", results)
+    change_record(study / "study.json", variants=[name])
+    variants = read_record(study / "results.json")["variants"]
+    change_record(study / "results.json", variants={name: variants["softmax"]})
     page = build(study)
     assert "</b><b>" not in page
     assert "<i><b>" not in page

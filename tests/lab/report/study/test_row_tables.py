@@ -15,14 +15,8 @@ from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record
 
 VARIANTS = ("softmax", "diff", "diff_no_norm", "shared_diff", "none")
-ROWS = [
-    {"variant": variant, "baseline": baseline, "at": "best"}
-    for variant, baseline in (
-        ("diff", "softmax"),
-        ("diff_no_norm", "diff"),
-        ("shared_diff", "softmax"),
-    )
-]
+PAIRS = (("diff", "softmax"), ("diff_no_norm", "diff"), ("shared_diff", "softmax"))
+ROWS = [{"variant": variant, "baseline": baseline, "at": "best"} for variant, baseline in PAIRS]
 
 
 @pytest.fixture

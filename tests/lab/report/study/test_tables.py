@@ -15,14 +15,14 @@ from diffattn.lab.report.study.details import (
     phase_table,
     rates_table,
     runs_table,
-)
+)  # fmt: skip
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.report.study.page import text_document
 from diffattn.lab.report.study.summary import PARTS, difference
 from diffattn.lab.report.study.tables import matching_table, other_tables, results_table
 from lab.report.made_up_study import ALL, TYPES, VERDICT
 from lab.report.page_reader import build, outline_of
-from record_files import read_record, write_record
+from record_files import change_record, read_record, the_row
 
 
 def texts(of):
@@ -35,60 +35,48 @@ def texts(of):
 
 
 @pytest.mark.parametrize(
-    ("mean", "low", "high", "words"),
+    ("interval", "words"),
     [
-        (-0.03, -0.05, -0.01, "lower by 0.0300"),
-        (0.03, 0.01, 0.05, "higher by 0.0300"),
-        (-0.03, -0.07, 0.01, "no reliable difference"),
-        (0.0, 0.0, 0.0, "no reliable difference"),
-        (-0.03, None, None, "one seed cannot tell"),
+        ((-0.03, -0.05, -0.01), "lower by 0.0300"),
+        ((0.03, 0.01, 0.05), "higher by 0.0300"),
+        ((-0.03, -0.07, 0.01), "no reliable difference"),
+        ((0.0, 0.0, 0.0), "no reliable difference"),
+        ((-0.03, None, None), "one seed cannot tell"),
     ],
 )
-def test_verdict(mean, low, high, words):
-    assert wording.verdict({"mean": mean, "low": low, "high": high}) == words
+def test_verdict(interval, words):
+    assert wording.verdict(dict(zip(("mean", "low", "high"), interval, strict=True))) == words
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("text", "expected"),
     [
-        (3.14159265, "3.1416"),
-        (-0.5, "−0.5000"),
-        (0, "0.0000"),
-        (0.00004, "0.00004"),
-        (-0.0000012, "−0.000001"),
-        (12345.678, "12,345.6780"),
-        (None, "—"),
-        (math.nan, "—"),
-        (True, "—"),
-        ("3", "—"),
+        (wording.number(-3.14159265), "−3.1416"),
+        (wording.number(0.25, signed=True), "+0.2500"),
+        (wording.number(0, signed=True), "0.0000"),
+        (wording.number(-0.0000012), "−0.000001"),
+        (wording.number(12345.678), "12,345.6780"),
+        *((wording.number(value), "—") for value in (None, math.nan, True, "3")),
+        (wording.count(-1280, signed=True), "−1,280"),
+        (wording.percent(-1280, 912_384), "−0.14 %"),
+        (wording.percent(1, 0), "—"),
+        (wording.ratio(3, 4), "0.75×"),
+        (wording.mebibytes(3 * 2**19), "1.5 MiB"),
+        (wording.listing(["a", "b", "c"]), "a, b and c"),
+        *(
+            (wording.brief_names(runs), short)
+            for runs, short in (
+                (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
+                (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
+                (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
+                (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
+            )
+        ),
     ],
+    ids=str,
 )
-def test_number(value, text):
-    assert wording.number(value) == text
-
-
-@pytest.mark.parametrize(
-    ("runs", "short"),
-    [
-        (["a-seed0", "a-seed1", "a-seed2", "b-seed0"], ["a-seed0 to 2", "b-seed0"]),
-        (["a-seed0", "a-seed2"], ["a-seed0, 2"]),
-        (["a-seed0 to 2", "12", "-seed"], ["a-seed0 to 2", "12", "-seed"]),
-        (["a-seed" + "9" * 5_000], ["a-seed" + "9" * 5_000]),
-    ],
-)
-def test_names_of_runs_in_short(runs, short):
-    assert wording.brief_names(runs) == short
-
-
-def test_signed_and_derived_numbers():
-    assert wording.number(0.25, signed=True) == "+0.2500"
-    assert wording.number(0, signed=True) == "0.0000"
-    assert wording.count(-1280, signed=True) == "−1,280"
-    assert wording.percent(-1280, 912_384) == "−0.14 %"
-    assert wording.percent(1, 0) == "—"
-    assert wording.ratio(3, 4) == "0.75×"
-    assert wording.mebibytes(3 * 2**19) == "1.5 MiB"
-    assert wording.listing(["a", "b", "c"]) == "a, b and c"
+def test_numbers_and_names_in_words(text, expected):
+    assert text == expected
 
 
 def row_of(of, name):
@@ -115,7 +103,6 @@ def test_markdown_table(make_study):
 
 def test_tables_hold_the_recorded_numbers(make_study):
     study = read_study(make_study(variants=ALL, sweep=True, num_steps=25, num_layers=2))
-    assert study.results is not None
     every = texts(runs_table(study))
     best, common = (results_table(study, rate) for rate in ("best", "common"))
     for table, rate in ((best, "best"), (common, "common")):
@@ -160,10 +147,7 @@ def test_the_training_loss_stands_beside_that_of_validation(make_study):
 
 def test_a_difference_is_known_both_ways(make_study):
     study = read_study(make_study(variants=("softmax", "none"), seeds=(0, 1, 2)))
-    there = difference(study, "none", "softmax")
-    here = difference(study, "softmax", "none")
-    assert there is not None
-    assert here is not None
+    there, here = (difference(study, *pair) for pair in (("none", "softmax"), ("softmax", "none")))
     assert (here["mean"], here["low"]) == (-there["mean"], -there["high"])
     assert here["runs"][0] == ("softmax-seed0", "none-seed0")
     assert difference(study, "none", "diff") is None
@@ -175,7 +159,7 @@ def test_controls_are_compared_with_what_they_change(make_study):
     for of, name, baseline in (
         (controls, "diff_no_norm", "DIFF V1"),
         (ablations, "diff_v2_gate", "DIFF V2"),
-        (matches, "shared_diff_heads", "Transformer (softmax)"),
+        (matches, "shared_diff_heads", "Shared DIFF"),
     ):
         assert baseline in [cell.text for cell in row_of(of, name)[1:]]
 
@@ -183,24 +167,17 @@ def test_controls_are_compared_with_what_they_change(make_study):
 def test_matching_needs_two_ways(make_study):
     assert matching_table(read_study(make_study())) is None
     of = matching_table(read_study(make_study("more", variants=(*TYPES, "diff_v2_heads"))))
-    assert of is not None
     assert [row[1].text for row in of.rows] == ["parameters", "parameters", "heads", "parameters"]
 
 
 def test_losses_by_part_and_their_differences(make_study):
     study = read_study(make_study(variants=(*TYPES, "none"), num_steps=25))
     of = parts_table(study, study.variants, PARTS, "By part.")
-    assert of is not None
-    assert study.results is not None
     parts = study.results["variants"]["diff"]["at"]["best"]["parts"]
     row = row_of(of, "diff")
     assert [cell.text for cell in row[1:]] == [f"{parts[p]['mean']:.4f}" for p in PARTS]
-    (change,) = (
-        entry
-        for entry in study.results["differences"]
-        if (entry["variant"], entry["baseline"], entry["metric"])
-        == ("diff", "softmax", "first_occurrence")
-    )
+    pair = {"variant": "diff", "baseline": "softmax"}
+    change = the_row(study.results["differences"], **pair, metric="first_occurrence")
     assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
     assert "repeated pair 20 %" in part_shares(study)
     assert row_of(of, "Bigram + copy counts")[1].text == "2.6400"
@@ -220,11 +197,10 @@ def test_losses_by_part_and_their_differences(make_study):
 )
 def test_runs_that_did_not_pass_are_counted(make_study, steps, cells):
     folder = make_study()
-    value = read_record(folder / "results.json")
-    value["variants"]["diff"]["at"]["best"]["phase_steps"] = steps
-    write_record(folder / "results.json", value)
+    variants = read_record(folder / "results.json")["variants"]
+    variants["diff"]["at"]["best"]["phase_steps"] = steps
+    change_record(folder / "results.json", variants=variants)
     of = phase_table(read_study(folder))
-    assert of is not None
     assert [cell.text for cell in row_of(of, "diff")[2:]] == cells
 
 
@@ -237,21 +213,19 @@ def test_a_rate_at_the_edge_is_named(make_study):
         "", "", "chosen", "",
     ]  # fmt: skip
     chart = rates_chart(study, "x")
-    assert chart is not None
     assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
     assert rates_table(read_study(make_study("one"))) is None
 
 
 def test_runs_of_all_steps_decide_between_rates(make_study):
     folder = make_study(variants=(*TYPES, "none"), sweep=True, num_steps=25)
-    value = read_record(folder / "results.json")
-    rates = value["rates"]["variants"]["diff"]
-    rates["best"] = 1e-3
-    rates["whole"] = [
+    rates = read_record(folder / "results.json")["rates"]
+    rates["variants"]["diff"]["best"] = 1e-3
+    rates["variants"]["diff"]["whole"] = [
         {"run": f"diff-lr{rate:g}-whole100", "learning_rate": rate, "validation_loss": loss}
         for rate, loss in ((1e-3, 3.0), (2e-3, 3.1))
     ]
-    write_record(folder / "results.json", value)
+    change_record(folder / "results.json", rates=rates)
     study = read_study(folder)
     short, whole = (row for row in rates_table(study).rows if row[0].text == "DIFF V1")
     assert [cell.note for cell in short[2:]] == [""] * 4
@@ -272,9 +246,7 @@ def test_costs_may_stand_in_the_study_file_alone(make_study):
 
 def test_runs_of_another_study_are_set_aside(make_study):
     folder = make_study(seeds=(0, 1), num_steps=10)
-    path = folder / "study.json"
-    value = read_record(path)
-    write_record(path, value | {"seeds": [0]})
+    change_record(folder / "study.json", seeds=[0])
     study = read_study(folder)
     assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
     assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]

@@ -8,9 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.report.page.render import source_hash
-from diffattn.lab.report.viewer.page import require_page_destination, shown, write_viewer
+from diffattn.lab.report.viewer.page import shown, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
 from lab.report.page_reader import outline_of
 from lab.report.viewer.viewed_models import (
@@ -132,19 +131,6 @@ def test_softmax_models_alone_have_no_switches_for_a_difference(tmp_path):
     alone = page_of(tmp_path / "a.html", made_up_model(maps=1))
     both = page_of(tmp_path / "b.html", made_up_model(), made_up_model("b", maps=1))
     assert [page.count("<label hidden>") for page in (alone, both)] == [4, 0]
-
-
-def test_only_own_pages_are_replaced(tmp_path):
-    path = tmp_path / "page.html"
-    require_page_destination(path)
-    page_of(path, made_up_model())
-    require_page_destination(path)
-    path.write_text("<!doctype html><title>thesis</title>")
-    with pytest.raises(ConfigError, match=r"must be a new file or a page of 'diffattn inspect'"):
-        require_page_destination(path)
-    require_page_destination(path, force=True)
-    with pytest.raises(ConfigError, match="must be a file, got a folder"):
-        require_page_destination(tmp_path, force=True)
 
 
 @pytest.mark.parametrize(

@@ -26,17 +26,9 @@ def half_step(codes, scales):
 
 
 def made_up_layer(
-    generator,
-    index,
-    tokens,
-    *,
-    heads=2,
-    maps=2,
-    row_scales=True,
-    per_token=False,
-    segments=(),
+    generator, index, tokens, *, heads=2, maps=2, row_scales=True, per_token=False, segments=(),
     spread=2.0,
-):
+):  # fmt: skip
     """A layer, and the maps and λ it was made of."""
     weights = random_maps(generator, heads, maps, tokens, tokens, spread=spread)
     shape = (heads, tokens) if per_token else (1, 1)
@@ -51,19 +43,13 @@ def made_up_layer(
             [np.stack([x[..., s.start : s.end].sum(-1) for s in segments], -1) for x in kinds]
         )
     layer = ViewedLayer(
-        index=index,
-        codes=codes,
-        scales=scales,
-        lam=lam,
-        error=error,
-        sums=sums,
+        index=index, codes=codes, scales=scales, lam=lam, error=error, sums=sums,
         clearest=(0.5 + 0.1 * index, 0, 0),
-    )
+    )  # fmt: skip
     return layer, weights, lam
 
 
 def made_up_model(label="diff", pieces=("<s>", " a", "b"), *, layers=2, segments=(), **options):
-    """A model of made-up layers."""
     generator = np.random.default_rng(len(pieces))
     text = ViewedText(pieces=tuple(pieces), begins_with_bos=True, segments=tuple(segments))
     made = [
@@ -76,14 +62,12 @@ def made_up_model(label="diff", pieces=("<s>", " a", "b"), *, layers=2, segments
 
 
 def page_data(page):
-    """The JSON of a page."""
     return json.loads(
         re.search(r'<script type="application/json" id="data">(.*?)</script>', page)[1]
     )
 
 
 def block_bytes(page, name):
-    """Content of one block."""
     pattern = rf'<script type="application/octet-stream" id="{name}">([A-Za-z0-9+/=]*)</script>'
     return zlib.decompress(base64.b64decode(re.search(pattern, page)[1]))
 

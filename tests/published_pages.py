@@ -1,0 +1,22 @@
+"""What a test of a document reads: pages as running text, and the results of published studies."""
+
+from pathlib import Path
+
+from diffattn.files.io import read_json
+
+ROOT = Path(__file__).parents[1]
+FINDINGS = ROOT / "docs" / "findings"
+
+
+def prose(path):
+    """A page from the root of the repository, every gap one space."""
+    return " ".join((ROOT / path).read_text(encoding="utf-8").split())
+
+
+def results_of(study):
+    return read_json(ROOT / "published" / study / "results.json")
+
+
+def signed(value, digits=3):
+    """As pages print it."""
+    return f"{value:+.{digits}f}".replace("-", "−")
