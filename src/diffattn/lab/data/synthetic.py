@@ -21,7 +21,7 @@ from diffattn.lab.data.recall_tasks import (
 IGNORED = -100
 """The label of a position without a query, which the loss leaves out."""
 HELD_OUT_SEED = 2**32
-"""First seed of evaluation batches. It is above all training seeds, so no batch is in both."""
+"""Seed of evaluation batches. It is above all training seeds, so no batch is in both."""
 
 
 @dataclass(frozen=True, slots=True)
