@@ -192,7 +192,7 @@ def read_haystack_tokens(
 ) -> HaystackTokens:
     """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
 
-    The end of the corpus continues at its beginning. A corpus that is too short raises.
+    At its end the corpus continues at its beginning. A corpus too short for this raises.
     """
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
