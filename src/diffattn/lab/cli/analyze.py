@@ -61,7 +61,7 @@ def analyze(
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
 
-    if out is not None:  # before time is spent on finding models
+    if out is not None:  # checked first, as finding models takes time
         _require_destination(out, dtype)
     models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
     out = out or default_out("analysis", models)

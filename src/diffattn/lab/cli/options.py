@@ -1,4 +1,4 @@
-"""Options of several commands, and readers of their values."""
+"""Options that several commands share, and functions that read their values."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,26 +29,26 @@ AutoDtypeOption = Annotated[
 
 
 def say(line: str) -> None:
-    """Show a line beside the results of a command, on stderr."""
+    """Print a line to stderr, apart from the results of a command."""
     typer.echo(line, err=True)
 
 
 def default_out(kind: str, labels: Iterable[str], ending: str = "") -> Path:
-    """Where the work of a command on some models goes unless --out says otherwise."""
+    """The default of --out for a command on models with these labels."""
     return Path("runs") / f"{kind}-{'-'.join(labels)[:100]}{ending}"
 
 
 def say_if_finished(folder: Path) -> None:
-    """Say at once that a run or study has its results, before they are checked, in seconds."""
+    """Print that a run or study has its results already, since checking them takes seconds."""
     if (folder / "results.json").exists():
         typer.echo(f"{folder} is finished: checking that it is what was asked for.", err=True)
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``.
+    """Read whole numbers such as ``0,1,2``, the value of ``option``.
 
     Raises:
-        ConfigError: Not whole numbers; names the option.
+        ConfigError: A part is not a whole number.
     """
     try:
         return tuple(int(part) for part in text.split(","))

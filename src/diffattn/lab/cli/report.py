@@ -30,7 +30,7 @@ _Markdown = Annotated[
 ]
 
 _SEVERAL = Path("runs/report.html")
-"""The page of several folders, unless --out names one."""
+"""Default path of the page of several folders, or of none."""
 
 
 def report(
@@ -44,7 +44,7 @@ def report(
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     is_one = folders is not None and len(folders) == 1
-    if out is not None or not is_one:  # else the page that lies in the folder
+    if out is not None or not is_one:  # otherwise the page is written into the folder
         _require_replaceable(out or _SEVERAL)
     kind = _kind(folders[0]) if folders and is_one else "several or none"
     if kind != "study" and (markdown or bench is not None):
@@ -65,7 +65,7 @@ def _require_replaceable(page: Path) -> None:
 
 
 def _kind(folder: Path) -> str:
-    """The kind of records in a folder, with its article but for a study."""
+    """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
     from diffattn.errors import CheckpointError
     from diffattn.lab.report.analysis.page import is_analysis_folder
     from diffattn.lab.report.evaluation.files import is_evaluation_folder

@@ -1,1 +1,1 @@
-"""Progress, tables and unexpected errors on the terminal."""
+"""What the terminal shows: progress, tables and unexpected errors."""
