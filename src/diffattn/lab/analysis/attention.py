@@ -29,7 +29,7 @@ def uniform_masses(lengths: list[int]) -> dict[str, Any]:
         lengths: Number of tokens of every text.
 
     Returns:
-        ``first``, the mean mass of the first key, and ``by_distance``, those of the other keys.
+        ``first``, the mean mass of the first key; ``by_distance``, of the other keys per range.
     """
     first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
     ends = torch.tensor([*DISTANCES[1:], 2**62])

@@ -1,4 +1,4 @@
-"""From documents to token ids in flat memory."""
+"""Encode documents as token ids, in constant memory."""
 
 import hashlib
 from collections.abc import Iterable, Iterator

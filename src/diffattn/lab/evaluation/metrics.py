@@ -124,8 +124,8 @@ def score_metric(
 
 
 GUESSES = ("guess", "guess_of_all_that_fit")
-"""Fields of a row with the expected scores of two guesses that ignore the question. The first
-names one random string of the context, the second as many as fit. The larger score is the floor."""
+"""Fields of a row with the scores of two guesses that ignore the question. Each protocol defines
+its guesses. The larger score is the floor: a model must be above it."""
 NAMED = "guess_of_all_named"  # in place of the second: as many strings as this model's output names
 
 

@@ -19,7 +19,7 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
     Two evaluations in one dtype, in any order of summation, differ by at most n eps M if no
     intermediate result is kept in less precision. Here eps is twice the unit roundoff and L >= 1
     bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
-    largest logit of its row: twice as many, and 2 L for the difference. Its sum takes as many
+    largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
     again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
 
     Returns:

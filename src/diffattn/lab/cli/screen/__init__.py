@@ -1,1 +1,1 @@
-"""What the terminal shows: progress, tables and unexpected errors."""
+"""Progress, tables and unexpected errors on the terminal."""

@@ -195,7 +195,7 @@ class Hallucination(Protocol):
         for key, prefix in (("scores", ""), ("lead", "lead_")):
             for name in dict.fromkeys(name for row in rows for name in row.get(key, {})):
                 values = [row[key][name] for row in rows if name in row.get(key, {})]
-                signed = name.startswith("lookback_")  # parts of a signed map are no shares
+                signed = name.startswith("lookback_")  # may be negative, so it is no share
                 interval = (cluster_mean if signed else share_interval)(values)
                 better = None if name in _NEITHER or prefix else name != "empty"
                 shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}

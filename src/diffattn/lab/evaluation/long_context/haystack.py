@@ -162,7 +162,7 @@ def _digest(text: str) -> str:
 
 
 def _documents(source: str, num_characters: int, text_field: str) -> Iterator[str]:
-    """Documents without Project Gutenberg's frames, up to the one that passes the size."""
+    """Documents without Project Gutenberg's licence, up to the one that passes the size."""
     size = 0
     for document in load_corpus(source, text_field=text_field):
         text = strip_gutenberg(document.text).strip()

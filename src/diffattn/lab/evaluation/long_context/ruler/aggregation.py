@@ -84,7 +84,7 @@ class FrequentWordsTask(RulerTask):
 
     .. math:: n_k = \lfloor N k^{-\alpha} / \zeta(\alpha) \rfloor, \quad \alpha = 2
 
-    The word of rank k occurs n_k times, N units in all. Rank 1 is ``...``; 2 to 4 are asked for.
+    Rank k occurs n_k times; N counts the units. Rank 1 is ``...``, ranks 2 to 4 are the answer.
 
     Source: RULER, arXiv:2404.06654, section 3.3.
     """
