@@ -178,7 +178,7 @@ def _worst(
     for name, expected in exact.items():
         if name not in values:
             continue
-        actual = _at(values[name], expected, name, maps)
+        actual = _values_at(values[name], expected, name, maps)
         want, rounding_error = (
             x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
             for x in (expected.exact, expected.rounding_error)
@@ -255,7 +255,7 @@ def _stack(items: list[Tensor]) -> Tensor:
     return torch.cat([item if item.ndim else item[None] for item in items])
 
 
-def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
+def _values_at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
     """The contender's values at the compared places, in the shape of the exact values."""
     if maps == 1 and name in ("gradient of q", "gradient of k"):
         value = value[:, :, :, None]

@@ -57,7 +57,7 @@ class ModelSize:
         )
 
 
-def _of_paper(name: str, num_layers: int) -> ModelSize:
+def _paper_size(name: str, num_layers: int) -> ModelSize:
     config = presets.preset_settings(name)
     heads = (config.num_heads, config.head_dim)
     lengths = (2_048, 4_096)
@@ -70,8 +70,8 @@ SIZES = {
     "study": ModelSize(256, 4, 8, 16, 2_048, 4, (256,)),
     "wide": ModelSize(512, 4, 4, 64, 2_048, 1, (1_024, 2_048)),
     # All contenders are on the device together, so 13B has only 10 of its 40 layers.
-    "3b": _of_paper("3b", 28),
-    "13.1b": _of_paper("13.1b", 10),
+    "3b": _paper_size("3b", 28),
+    "13.1b": _paper_size("13.1b", 10),
 }
 CUT = {"3b": (2, 6), "13.1b": (1, 3), "laptop": (1, 2)}
 """Two depths of a size. Their difference in time is that of layers, without embedding and loss."""

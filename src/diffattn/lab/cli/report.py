@@ -29,7 +29,7 @@ _Markdown = Annotated[
     bool, typer.Option("--markdown", help="print the results table as Markdown instead")
 ]
 
-_SEVERAL = Path("runs/report.html")
+_DEFAULT_PAGE = Path("runs/report.html")
 """Default path of the page of several folders, or of none."""
 
 
@@ -45,12 +45,12 @@ def report(
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     is_one = folders is not None and len(folders) == 1
     if out is not None or not is_one:  # otherwise the page is written into the folder
-        _require_replaceable(out or _SEVERAL)
+        _require_replaceable(out or _DEFAULT_PAGE)
     kind = _kind(folders[0]) if folders and is_one else "several or none"
     if kind != "study" and (markdown or bench is not None):
         raise ConfigError(f"report: --markdown and --bench need one study, got {kind}.")
     if folders is None or not is_one:
-        _beside_papers(folders or [], out or _SEVERAL)
+        _beside_papers(folders or [], out or _DEFAULT_PAGE)
     elif markdown:
         typer.echo(markdown_results(folders[0]), nl=False)
     else:

@@ -87,7 +87,7 @@ def pack(
     work = out / _WORK
     if recorded is not None:
         begun, way_out = recorded["identity"], f", or delete {work}"
-        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
+        _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
     assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
@@ -164,7 +164,7 @@ def _write(
                 progress = {
                     "schema": 1,
                     "whole": False,
-                    "identity": _begun_with(identity),
+                    "identity": _resume_identity(identity),
                     "batches": number,
                     "corpus_hash": item.batch.corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
@@ -212,7 +212,7 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
         )
 
 
-def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
+def _resume_identity(identity: dict[str, Any]) -> dict[str, Any]:
     """The settings that must be equal before and after an interruption."""
     return {**identity, "batch_chars": encoding.BATCH_CHARS}
 

@@ -49,14 +49,14 @@ class UpsampledTokens:
         self.metadata = packed.metadata
         lengths = np.diff(np.asarray(packed.document_offsets))
         self._long = long_documents(packed, longer_than)
-        sources = _numbered(source_of(name) for name in packed.document_names())
+        sources = _number_sources(source_of(name) for name in packed.document_names())
         self.num_sources = int(sources.max()) + 1
         copies = expected_copies(lengths, sources, np.where(self._long, factor, 1.0))
         generator = torch.Generator().manual_seed(seed)
         passes, total = [], 0
         self.pass_ends: list[int] = []
         while total < num_tokens:
-            passes.append(_drawn(copies, lengths, sources, generator))
+            passes.append(_draw_pass(copies, lengths, sources, generator))
             total += int(lengths[passes[-1]].sum())
             self.pass_ends.append(total)
         self.documents = np.concatenate(passes)
@@ -130,7 +130,7 @@ def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarra
     return weights * (np.bincount(sources, lengths) / weighted)[sources]
 
 
-def _drawn(
+def _draw_pass(
     copies: np.ndarray, lengths: np.ndarray, sources: np.ndarray, generator: torch.Generator
 ) -> np.ndarray:
     """Indices of the documents of one pass, shuffled; copies are rounded down or up."""
@@ -143,6 +143,6 @@ def _drawn(
     return drawn[torch.randperm(len(drawn), generator=generator).numpy()]
 
 
-def _numbered(names: Iterable[str]) -> np.ndarray:
+def _number_sources(names: Iterable[str]) -> np.ndarray:
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

@@ -9,7 +9,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
 
-_SAME = (
+_IDENTITY = (
     "weights", "vocabulary", "dtype", "bos", "max_length",
     "end_tokens", "config", "tokenizer_hash", "chat_template",
 )  # fmt: skip
@@ -51,7 +51,7 @@ class Gathered:
 
         If another model has the label, the new one becomes ``LABEL@FOLDER``.
         """
-        facts = {key: answers.result.model.get(key) for key in _SAME}
+        facts = {key: answers.result.model.get(key) for key in _IDENTITY}
         label = name = answers.label
         count = 1
         while self.facts.setdefault(name, facts) != facts:

@@ -41,14 +41,14 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
         return _without_needle(asked, rows, f"control_{score}")
     if protocol == "hallucination":
         return _copied_lead(asked, score.partition(", ")[0])
-    stated = _stated(asked)
+    stated = _stated_guess(asked)
     if protocol == "hidden_needle" and len(stated.rows) < _FEWEST_ROWS:
         stated = Guess()
-    known = [guess for guess in (stated, _closed(protocol, asked)) if guess.ceiling is not None]
+    known = [guess for guess in (stated, _majority(protocol, asked)) if guess.ceiling is not None]
     return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
 
 
-def _stated(asked: Sequence[Row]) -> Guess:
+def _stated_guess(asked: Sequence[Row]) -> Guess:
     rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
     if not rows:
         return Guess()
@@ -75,7 +75,7 @@ def _copied_lead(asked: Sequence[Row], score: str) -> Guess:
     return Guess(None, ceiling, "the first sentences of the document, copied", rows)
 
 
-def _closed(protocol: str, asked: Sequence[Row]) -> Guess:
+def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
     """The guess in classification and multiple choice, by how often each answer is right."""
     tasks = [str(row.get("task")) for row in asked]
     if protocol == "lm_tasks" and asked:

@@ -29,7 +29,7 @@ from diffattn.lab.records.run import RunRecord, package_versions
 OnProgress = Callable[[int, int], None]
 """Called with (items done, items in all) after every batch."""
 OnMessage = Callable[[str], None]
-_LASTING = ("ItemError: ", "ConfigError: ")
+_PERMANENT = ("ItemError: ", "ConfigError: ")
 """Beginnings of errors that an item would raise again if it were asked again."""
 
 
@@ -114,7 +114,7 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
     except CheckpointError as error:
         on_message(f"The result is made again from the whole items: {error}")
         return None
-    return None if any(map(_may_pass, rows)) else result
+    return None if any(map(_is_temporary, rows)) else result
 
 
 def _result(
@@ -149,9 +149,9 @@ def _result(
     )
 
 
-def _may_pass(row: Mapping[str, Any]) -> bool:
+def _is_temporary(row: Mapping[str, Any]) -> bool:
     """Whether an item failed for a reason that may be temporary."""
-    return "error" in row and not str(row["error"]).startswith(_LASTING)
+    return "error" in row and not str(row["error"]).startswith(_PERMANENT)
 
 
 def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
@@ -207,17 +207,17 @@ def _ask_all(
                 (folder / name).unlink(missing_ok=True)
         raise
     claim_data(folder, data, has_rows=bool(log.rows))
-    again = [row for row in log.rows.values() if _may_pass(row)]
+    again = [row for row in log.rows.values() if _is_temporary(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
         # They stay in the file until the end: the last line of an item counts.
-        log.rows = {name: row for name, row in log.rows.items() if not _may_pass(row)}
+        log.rows = {name: row for name, row in log.rows.items() if not _is_temporary(row)}
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
     batches = selection.select(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
-        if row["id"] in wanted and row["id"] not in log.rows and not _may_pass(row):
+        if row["id"] in wanted and row["id"] not in log.rows and not _is_temporary(row):
             log.add(row)
     if not (folder / ITEMS).exists():  # a share may have no item
         write_jsonl(folder / ITEMS, [])

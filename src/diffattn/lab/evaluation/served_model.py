@@ -28,7 +28,7 @@ from diffattn.models.hub import name_or_cached
 _MOST_STOPS = 4
 """Most stop strings that servers accept. We cut the text at all stop strings afterwards."""
 
-_NOT_ASKED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
+_FIXED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
 """Settings of a judge that ``--served`` does not take."""
 
 
@@ -46,7 +46,7 @@ class ServedSettings(JudgeSettings):
 
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
     """Settings of the served model ``label``; ``changes`` are ``LABEL.KEY=VALUE`` of all models."""
-    known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
+    known = [f.name for f in fields(ServedSettings) if f.name not in _FIXED]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
     replies = []
     for change in changes:

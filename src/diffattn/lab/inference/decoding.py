@@ -66,11 +66,11 @@ def generate(
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
         if branched:
-            grouped = _by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
+            grouped = _batches_by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:
-                grouped = _of_one_length(grouped, room)
+                grouped = _cut_by_length(grouped, room)
         for batch in grouped:
             some = [rows[j] for j in batch]
             grow = grow_branches if branched and len(batch) > 1 else _padded_rows
@@ -141,13 +141,13 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     return model.decode(ids[:whole]) + rest
 
 
-def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
+def _batches_by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
     """Batches of rows with at most ``most`` tokens: the keys of all rows are in one mask."""
     order = sorted(range(len(room)), key=room.__getitem__)
     return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
 
 
-def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
+def _cut_by_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
     """Cut sorted batches where the length changes: padding would take up places in a window."""
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):

@@ -120,7 +120,7 @@ def read_labels(
         size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
     if not can_branch(model, prefix):
-        return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
+        return [_read_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
@@ -138,7 +138,7 @@ def read_labels(
     return readings
 
 
-def _by_rows(
+def _read_by_rows(
     model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
 ) -> LabelReading:
     """The same reading with one row per label, for models that cannot run branches."""

@@ -140,12 +140,12 @@ class LanguageModel(NetworkReader):
         weights = {saved_name(name): (name, x) for name, x in self.network.state_dict().items()}
         for saved, (name, tensor) in sorted(weights.items()):
             digest.update(saved.encode())
-            here = _fetched(self.network, name) if tensor.is_meta else tensor.detach().cpu()
+            here = _fetch_tensor(self.network, name) if tensor.is_meta else tensor.detach().cpu()
             digest.update(here.flatten().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
-def _fetched(network: Any, name: str) -> torch.Tensor:
+def _fetch_tensor(network: Any, name: str) -> torch.Tensor:
     """A tensor that accelerate keeps on CPU or disk until its module runs, as a copy on the CPU."""
     parts = name.split(".")
     for split in range(len(parts) - 1, -1, -1):  # the hook may belong to an outer module

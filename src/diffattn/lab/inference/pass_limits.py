@@ -30,7 +30,7 @@ STANDARD_LIMITS = PassLimits()
 _SHARE_OF_FREE = 4
 """The cache gets a quarter of the free memory: attention and logits need the rest."""
 _LEAST_BYTES = 2**24
-_MOST_STEPS = 8
+_LARGEST_FACTOR = 8
 """Largest cache on a GPU over the standard one. 128 rows keep a GPU busy; more gain nothing."""
 
 
@@ -47,7 +47,7 @@ def limits_on(device: torch.device) -> PassLimits:
     if free is None:
         return standard
     share = max(_LEAST_BYTES, free // _SHARE_OF_FREE)
-    most = standard.cache_bytes * (_MOST_STEPS if device.type == "cuda" else 1)
+    most = standard.cache_bytes * (_LARGEST_FACTOR if device.type == "cuda" else 1)
     allowed = min(most, 1 << (share.bit_length() - 1))  # the power of two below the share
     factor = allowed / standard.cache_bytes
     return PassLimits(

@@ -36,7 +36,7 @@ _VALUES = {
     "hidden": HIDDEN, "heads": HEADS, "kv_heads": HEADS // 2, "width": HIDDEN // HEADS // 2,
     "layer": LAYER, "lambda_init": lambda_init(LAYER), "rank": 3, "dropout": 0.0, "length": 16,
 }  # fmt: skip
-_ALWAYS = ("layer", "lambda_init", "dropout", "kv_heads")
+_ALWAYS_GIVEN = ("layer", "lambda_init", "dropout", "kv_heads")
 """Meanings of the constructor arguments that get a value even if they have a default."""
 GIVEN_LAMBDA = 0.37
 """The value of λ that is passed to a layer whose forward takes λ as an argument."""
@@ -103,7 +103,7 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
                 f"--layer: {name} needs {parameter.name!r}, which no rule fills: name a function "
                 "without arguments that returns the layer."
             )
-        if meaning is not None and (required or meaning in _ALWAYS):
+        if meaning is not None and (required or meaning in _ALWAYS_GIVEN):
             arguments[parameter.name] = _VALUES[meaning]
             given.append(meaning)
     shown = ", ".join(f"{key}={value:.4g}" for key, value in arguments.items())

@@ -50,11 +50,11 @@ def cut(
         )
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
-        return _last(borders, lambda end: size(document[:end]) <= limit), 0
+        return _last_that_fits(borders, lambda end: size(document[:end]) <= limit), 0
     backwards = [len(document), *reversed(borders)]
 
     def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
-        return _last(candidates, lambda at: len(model.encode(part(at))) <= room)
+        return _last_that_fits(candidates, lambda at: len(model.encode(part(at))) <= room)
 
     # Half of the room at either end, or less if tokens merge differently in the whole prompt.
     while True:
@@ -67,7 +67,7 @@ def cut(
         room = max(0, room - excess)
 
 
-def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
+def _last_that_fits(candidates: list[int], fits: Callable[[int], bool]) -> int:
     """The last candidate that fits, by bisection; the first one always fits."""
     low, high = 0, len(candidates)
     while high - low > 1:
@@ -80,7 +80,7 @@ _BATCH = 8
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 LEAD = 3
 """Number of the document's first sentences that are scored, as a control that copies them."""
-_NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
+_NO_DIRECTION = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 """Scores of which neither high nor low is better: a faithful text may be copied or reworded."""
 
 
@@ -197,7 +197,7 @@ class Hallucination(Protocol):
                 values = [row[key][name] for row in rows if name in row.get(key, {})]
                 signed = name.startswith("lookback_")  # may be negative, so it is no share
                 interval = (cluster_mean if signed else share_interval)(values)
-                better = None if name in _NEITHER or prefix else name != "empty"
+                better = None if name in _NO_DIRECTION or prefix else name != "empty"
                 shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}
                 metrics.append(metric(f"{prefix}{name}", interval, **shown))
         counts = {

@@ -171,10 +171,10 @@ class RemappedLabels(IclProtocol):
         chosen = balanced_rounds(data.test, self.seed, self.test_items)
         test = dict(sorted((place[id(example)], example) for example in chosen))
         trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
-        shots = self._that_fit(model, data, trie, list(test.values()))
+        shots = self._shots_that_fit(model, data, trie, list(test.values()))
         return _Ready(data=data, trie=trie, test=test, shots=shots)
 
-    def _that_fit(
+    def _shots_that_fit(
         self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
     ) -> list[int]:
         """The wanted numbers of demonstrations with which every question fits the model."""

@@ -81,7 +81,7 @@ def read_verdict(reply: str) -> Verdict:
     case, or hold only one of True and False (or in capitals). A denied one ("not True"), both
     words, and anything else give no verdict. Nothing in a reply is executed.
     """
-    spans = _after(reply, _SPANS)
+    spans = _text_after(reply, _SPANS)
     return Verdict(
         correct=_correct(_conclusion(reply).partition("\n")[0]),
         problematic_spans=_strings(spans) if spans else (),
@@ -99,7 +99,7 @@ def _conclusion(reply: str) -> str:
     if titles:
         spans = reply[titles[-1].end() :]
         texts = [_beyond_json(spans) or _beyond_lines(spans), reply[: titles[-1].start()], spans]
-    conclusions = (_after(text, _CONCLUSION) for text in texts)
+    conclusions = (_text_after(text, _CONCLUSION) for text in texts)
     return next((text for text in conclusions if text is not None), "")
 
 
@@ -130,7 +130,7 @@ def _correct(line: str) -> bool | None:
     return words == {"true"} if len(words) == 1 and not _DENIED.search(line) else None
 
 
-def _after(reply: str, title: re.Pattern[str]) -> str | None:
+def _text_after(reply: str, title: re.Pattern[str]) -> str | None:
     """The text after the last ``title``, up to ``**`` or the end."""
     ends = [match.end() for match in title.finditer(reply)]
     return reply[ends[-1] :].partition("**")[0].strip() if ends else None

@@ -47,11 +47,11 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     files.require_path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: must be a folder with {task}.jsonl, got a file.")
-    evaluated = _only(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
+    evaluated = _find(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
     if evaluated is None:
         wanted = folder / f"{task}.jsonl"
         raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
-    training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
+    training = _find(folder, task, rf"{task}_train(_\d+)?\.jsonl")
     paths = tuple(path for path in (evaluated, training) if path is not None)
     of_task = {
         name.rpartition(".")[2]: column
@@ -62,7 +62,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     return LocalDocuments(read[0], read[1] if training is not None else None)
 
 
-def _only(folder: Path, task: str, pattern: str) -> Path | None:
+def _find(folder: Path, task: str, pattern: str) -> Path | None:
     paths = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
     if len(paths) > 1:
         raise ConfigError(

@@ -132,13 +132,13 @@ class SingleNeedle(HaystackProtocol):
         grid: dict[str, Any] = {"lengths": self.lengths, "depths": self.depths, "accuracy": []}
         for depth in self.depths:
             at_depth = [row for row in needles if row["depth"] == depth]
-            cells = [_of_length("accuracy", at_depth, n, depth=depth) for n in self.lengths]
+            cells = [_length_metrics("accuracy", at_depth, n, depth=depth) for n in self.lengths]
             metrics += [mean for cell in cells for mean in cell]
             grid["accuracy"].append([cell[0].value if cell else None for cell in cells])
         for length in self.lengths:
-            metrics += _of_length("accuracy", needles, length)
-            metrics += _of_length("refusal", controls, length)
-            metrics += _of_length("control_accuracy", controls, length, better=None)
+            metrics += _length_metrics("accuracy", needles, length)
+            metrics += _length_metrics("refusal", controls, length)
+            metrics += _length_metrics("control_accuracy", controls, length, better=None)
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
@@ -174,7 +174,7 @@ class SingleNeedle(HaystackProtocol):
         return prompts
 
 
-def _of_length(
+def _length_metrics(
     name: str,
     rows: Sequence[Mapping[str, Any]],
     length: int,

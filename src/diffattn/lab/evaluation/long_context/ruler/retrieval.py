@@ -153,8 +153,8 @@ class NeedleTask(RulerTask):
         draw = streams("distractors")
         pairs = [
             (
-                _other(_key(self.key_kind, material), draw, keys),
-                _other(_DRAW[self.value_kind], draw, values),
+                _draw_new(_key(self.key_kind, material), draw, keys),
+                _draw_new(_DRAW[self.value_kind], draw, values),
             )
             for _ in range(units)
         ]
@@ -198,7 +198,7 @@ class VariableTask(RulerTask):
         names = _distinct(
             lambda d: "".join(d.choices(_LETTERS, k=letters)), draw, self.num_hops + 1
         )
-        value = _other(lambda d: str(d.randint(10_000, 99_999)), draw, {taken})
+        value = _draw_new(lambda d: str(d.randint(10_000, 99_999)), draw, {taken})
         statements = [f"VAR {names[0]} = {value}"]
         statements += [f"VAR {names[i + 1]} = VAR {names[i]}" for i in range(self.num_hops)]
         places = sorted(streams(f"{purpose}-places").sample(range(units), len(statements)))
@@ -213,11 +213,11 @@ def _distinct(
     """``count`` different strings that are not in ``taken``."""
     strings: list[str] = []
     while len(strings) < count:
-        strings.append(_other(make, draw, {*taken, *strings}))
+        strings.append(_draw_new(make, draw, {*taken, *strings}))
     return strings
 
 
-def _other(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
+def _draw_new(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
     """Draw until a string is not in ``taken``, which is always much smaller than the choice."""
     while (string := make(draw)) in taken:
         pass

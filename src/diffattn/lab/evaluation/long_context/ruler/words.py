@@ -115,7 +115,7 @@ def word_list(source: str) -> WordList:
         " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
         for file in load_corpus("python")
     )
-    words = _apart(_IN_PROSE.findall(text) for text in texts)
+    words = _without_parts(_IN_PROSE.findall(text) for text in texts)
     if len(words) < _LEAST_WORDS:
         raise ConfigError(
             f"ruler: word_list {source!r} must give {_LEAST_WORDS} words of {_LETTERS[0]} to "
@@ -125,7 +125,7 @@ def word_list(source: str) -> WordList:
     return WordList(source, words, goes_on=True)
 
 
-def _apart(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+def _without_parts(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
     """Words of at least ``_LEAST_TEXTS`` texts, sorted, without words that are a part of another.
 
     The score looks for a word anywhere in the output, so "classes" would count as "class".
