@@ -132,7 +132,7 @@ class LookupConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in use."""
+        """Number of token ids in use."""
         return 2 + self.num_keys + self.num_values + self.num_noise
 
     @property
@@ -194,7 +194,7 @@ class ManyShotConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in use."""
+        """Number of token ids in use."""
         return self.first_label + self.num_labels
 
 

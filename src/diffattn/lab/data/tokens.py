@@ -83,7 +83,7 @@ class TokenStream(Protocol):
     metadata: dict[str, Any]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens from ``start`` to ``stop``."""
+        """Token ids from ``start`` to ``stop``, which is excluded."""
 
 
 class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):

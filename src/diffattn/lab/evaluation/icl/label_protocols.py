@@ -57,7 +57,7 @@ class LabelProtocol(IclProtocol):
     test_items: int = 100
     """Number of test items, 100 as in the paper's random format."""
     decoding: str = "greedy_trie"
-    """The headline: ``greedy_trie`` or ``loglik``. Both are recorded."""
+    """Decoding of the headline metrics: ``greedy_trie`` or ``loglik``. Both are recorded."""
     seed: int = 43
 
     def __post_init__(self) -> None:

@@ -164,7 +164,7 @@ class ArHits(Protocol):
     sequences: int = 3_200
     """Largest number of sequences."""
     n: tuple[int, ...] = (2, 3)
-    """Lengths of n-grams; the first one is the headline."""
+    """Lengths of n-grams; the first one gives the headline metrics."""
     threshold: int | None = None
     """Largest training count of a hit. Default: see :func:`hit_threshold`."""
 
