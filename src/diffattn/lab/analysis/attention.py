@@ -2,9 +2,9 @@
 
 Let a text have T tokens, :math:`i` a query, :math:`j \\le i` the keys it sees, :math:`n_i = i + 1`
 their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \\lambda A_2` the signed map
-(:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute one. The first query sees
-itself alone in any model. It is left out of all statistics of maps, so that means are over the
-queries :math:`i \\ge 1` of all texts. The Context RMS and CKA are over all queries.
+(:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute map. The first query sees
+only itself in any model. So all statistics of maps are over the queries :math:`i \\ge 1` of all
+texts. The Context RMS and CKA are over all queries.
 """
 
 import math
@@ -18,18 +18,18 @@ from diffattn.lab.analysis.redundancy import NOISE, HeadCka, MapGram
 from diffattn.probes.layer_reader import AttentionInputs, LogitRows
 
 DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-"""Where ranges of the distance i − j begin; the last has no end."""
+"""First distance i − j of each range of distances, in tokens; the last range has no end."""
 KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
 def uniform_masses(lengths: list[int]) -> dict[str, Any]:
-    r"""Masses of the map that gives every visible key :math:`1 / n_i`, for comparison.
+    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`, for comparison.
 
     Args:
-        lengths: Tokens of every text.
+        lengths: Number of tokens of every text.
 
     Returns:
-        ``first`` and ``by_distance``, as in :meth:`LayerAttention.result`.
+        ``first``, the mean mass of the first key; ``by_distance``, of the other keys per range.
     """
     first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
     ends = torch.tensor([*DISTANCES[1:], 2**62])
@@ -45,13 +45,13 @@ def uniform_masses(lengths: list[int]) -> dict[str, Any]:
 
 
 class LayerAttention:
-    """Sums over texts for every head of one layer; memory depends on heads alone.
+    """Sums over texts for every head of one layer; memory does not grow with the texts.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
         num_heads: H.
-        maps: 1 or 2.
+        maps: Softmax maps per head, 1 or 2.
     """
 
     def __init__(self, num_heads: int, maps: int) -> None:
@@ -65,9 +65,9 @@ class LayerAttention:
         self.cka = HeadCka(num_heads)
 
     def block(self, entries: int) -> int:
-        """Logits to hold at a time, so that no tensor made of them exceeds ``entries``.
+        """Number of logits to hold at a time, so that no tensor exceeds ``entries`` elements.
 
-        Every pair of query and key has a number per range of distances.
+        The largest tensor may be the one-hot ranges of distances, ``len(DISTANCES)`` per pair.
         """
         maps = self.num_heads * self.maps
         return entries * maps // max(maps, len(DISTANCES))
@@ -76,8 +76,8 @@ class LayerAttention:
         """Add one text.
 
         Args:
-            inputs: Of the layer's attention.
-            rows_of_text: All rows, in order. Their logits are overwritten.
+            inputs: Queries, keys, values and λ of the layer's attention.
+            rows_of_text: Logits of all query rows, in order. They are overwritten.
         """
         values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
         values = values.repeat_interleave(self.num_heads // values.shape[1], dim=1)
@@ -90,7 +90,7 @@ class LayerAttention:
         self.cka.add(context)
 
     def _add_rows(self, inputs: AttentionInputs, rows: LogitRows, values: Tensor) -> Tensor:
-        """Add some rows; returns the output of attention, ``[H, R, Dv]``."""
+        """Add some query rows, and return their output of attention, ``[H, R, Dv]``."""
         logits = rows.logits.masked_fill_(~rows.visible, -torch.inf)
         both = logits.softmax(-1)  # [H, maps, R, S]
         num_rows, num_keys = rows.visible.shape
@@ -150,7 +150,7 @@ class LayerAttention:
         """Overlap of A1 and λA2 by distance, and the overlap of A1 with a uniform second map."""
         lam = lam.clamp(min=0)  # a map that is added cancels nothing
         self._add_masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
-        even = torch.minimum(map_1, lam / visible_keys[:, None])  # of hidden keys A1 is 0
+        even = torch.minimum(map_1, lam / visible_keys[:, None])  # 0 at hidden keys, as A1 is
         self._sum("cancelled by uniform", even.sum(-1).double().sum(-1))
         self._sum("dot", (map_1 * map_2).sum((-1, -2), dtype=torch.float64))
         for name, x in (("1", map_1), ("2", map_2)):
@@ -164,30 +164,30 @@ class LayerAttention:
     def result(self) -> dict[str, Any]:
         r"""Statistics of the layer.
 
-        ``heads`` holds a number per head; means are over queries :math:`i \ge 1`:
+        ``heads`` holds lists of one number per head; means are over queries :math:`i \ge 1`:
 
         - ``sink``, ``self``, ``previous``: :math:`A_{i0}`; :math:`A_{ii}`; :math:`A_{i,i-1}`
-          for keys other than the first. Of A, and of :math:`|A|`, :math:`A_1, A_2` as
-          ``absolute_sink`` and so on.
-        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`, which may be compared
-          between models: rows of A sum to :math:`1 - \lambda`.
+          for keys other than the first. With two maps, prefixes ``absolute_``, ``map_1_`` and
+          ``map_2_`` name the same for :math:`|A|`, :math:`A_1` and :math:`A_2`.
+        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`. It can be compared between
+          models, although rows of A sum to :math:`1 - \lambda`.
         - ``negative_mass``: :math:`\sum_j \max(-A_{ij}, 0)`.
         - ``absolute_mass``: :math:`\sum_j |A_{ij}|`.
         - ``entropy``: :math:`-\sum_j p_j \log p_j / \log n_i` with
-          :math:`p_j = |A_{ij}| / \sum_j |A_{ij}|`; ``entropy_1`` and ``entropy_2`` of
-          :math:`A_1, A_2`. 1 is a uniform map.
+          :math:`p_j = |A_{ij}| / \sum_j |A_{ij}|`; ``entropy_1`` and ``entropy_2``: the same for
+          :math:`A_1, A_2`. A uniform map has entropy 1.
         - ``context_rms``: :math:`\sqrt{\mathrm{mean}(c^2)}`, :math:`c_i = \sum_j A_{ij} v_j`,
-          before head norm and projection; ``value_rms`` that of the values of the head.
+          before head norm and projection; ``value_rms``: the RMS of the head's values.
         - ``cosine``: :math:`\sum A_1 A_2 / \sqrt{\sum A_1^2 \sum A_2^2}` over all pairs;
-          ``correlation``: the same of :math:`A_1 - 1/n_i` and :math:`A_2 - 1/n_i`, undefined
-          where one is uniform.
+          ``correlation``: the cosine of :math:`A_1 - 1/n_i` and :math:`A_2 - 1/n_i`, ``None``
+          if either map is uniform.
         - ``cancelled``: :math:`\sum_j \min(A_{1,ij}, \max(\lambda, 0) A_{2,ij})`, the share of A1's
-          mass that the second map takes away; ``cancelled_by_uniform``: with
-          :math:`A_{2,ij} = 1/n_i`, the share that a uniform second map would take away.
+          mass that the second map cancels; ``cancelled_by_uniform``: the share that a uniform
+          second map, :math:`A_{2,ij} = 1/n_i`, would cancel.
 
-        ``by_distance``: mean over heads of the masses of keys other than the first, by ranges of
-        i − j that begin at :data:`DISTANCES`, and ``first``, that of the first key; together they
-        are the row sum. ``cancelled_share`` is the cancelled share of A1's mass there.
+        With one map, all that needs a second map is missing. ``by_distance`` holds mean masses over
+        heads and queries, per kind of map: ``first`` of the first key, ``ranges`` of the others by
+        :data:`DISTANCES`. ``cancelled_share`` is the cancelled share of A1's mass there.
 
         ``map_cosine``, ``map_correlation`` and ``cka``: see
         :mod:`diffattn.lab.analysis.redundancy`.
@@ -196,7 +196,7 @@ class LayerAttention:
 
         Returns:
             ``heads``, ``by_distance``, ``map_cosine``, ``map_correlation``, ``cka``,
-            ``queries``; ``None`` for undefined values (no query sees two keys).
+            ``queries``. Undefined values are ``None``; without queries there are no map statistics.
         """
         heads: dict[str, list[float | None]] = {}
         by_distance: dict[str, Any] = {}
@@ -258,7 +258,7 @@ class LayerAttention:
 
 
 def _one_hot(distances: Tensor, dtype: torch.dtype) -> Tensor:
-    """The range of every pair, ``[R * S, len(DISTANCES)]``; hidden keys are in none."""
+    """One-hot range of every pair, ``[R * S, len(DISTANCES)]``; all 0 for hidden keys."""
     begins = torch.tensor(DISTANCES, device=distances.device)
     ranges = torch.searchsorted(begins, distances.flatten().clamp(min=0), right=True) - 1
     rows = torch.zeros(distances.numel(), len(DISTANCES), dtype=dtype, device=distances.device)

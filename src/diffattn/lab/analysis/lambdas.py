@@ -1,4 +1,4 @@
-"""λ over the training of a run, and where it leaves [0, 1]."""
+"""λ during the training of a run, and the layers in which it leaves [0, 1]."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +12,11 @@ from diffattn.ops.inputs.lambda_param import lambda_init
 
 
 def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
-    """A sentence for every layer in which λ leaves [0, 1].
+    """One sentence for each layer in which λ is below 0, and one for each in which it is above 1.
 
     Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
-    than 0. Nothing clamps λ (arXiv:2410.05258v2, Eq. (2)).
-    ``layers`` are results of :class:`diffattn.probes.lambdas.LambdaStatistics`.
+    than 0. V1 does not clamp λ (arXiv:2410.05258v2, Eq. (2)).
+    ``layers`` are results of :class:`diffattn.probes.lambdas.LambdaStatistics`, one per layer.
     """
     flags = []
     for number, layer in enumerate(layers):
@@ -32,7 +32,7 @@ def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
-    """λ_init of every layer of a recorded configuration; ``None`` where there is none.
+    """λ_init of every layer of a recorded configuration; ``None`` for types without λ vectors.
 
     Source: arXiv:2410.05258v2, after Eq. (2).
 
@@ -49,18 +49,18 @@ def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
 
 
 def lambda_log(folder: Path) -> dict[str, Any] | None:
-    """λ of every layer over the training of a run, as its log holds it.
+    """Read λ of every layer from the training log of a run.
 
     Args:
         folder: Run directory, with or without weights.
 
     Returns:
-        ``run``, ``steps``, ``values`` (per step one number per layer: λ, of V2 its mean over tokens
-        and heads), ``lambda_init`` (per layer, or ``None``) and ``flags``; ``None`` if no λ was
-        logged.
+        ``None`` if no λ was logged, else a dictionary: ``run``, ``steps``, ``values`` (per step one
+        λ per layer; in V2 the mean over tokens and heads), ``lambda_init`` (see
+        :func:`initial_lambdas`) and ``flags`` (a sentence per layer with λ outside [0, 1]).
 
     Raises:
-        CheckpointError: A file is missing or damaged, or rows have other numbers of layers.
+        CheckpointError: A file is missing or damaged, or a row has not one number per layer.
     """
     record = RunRecord.read(folder)
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]

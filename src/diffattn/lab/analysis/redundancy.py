@@ -8,17 +8,16 @@ import torch
 from torch import Tensor
 
 NOISE = 1e-6
-"""Share of a sum of squares below which a difference is rounding."""
+"""A sum of squares of a centred map below this share of the uncentred sum is rounding error."""
 
 
 class MapGram:
     r"""Products of the maps of all pairs of heads, summed over rows.
 
     Cosine of heads g and h: :math:`\sum_{ij} A^g_{ij} A^h_{ij} / (\lVert A^g \rVert \lVert A^h
-    \rVert)` over visible pairs of all texts, without first queries. Any two causal maps have much
-    in common, as early queries see few keys, so the correlation is also given: the cosine of
-    the rows minus their means over visible keys. Two uniform maps have cosine 1 and no
-    correlation.
+    \rVert)` over the visible keys j of the queries i that :meth:`add` got. Causal maps are alike
+    because early queries see few keys. So we also give the correlation: the cosine after each
+    row's mean over visible keys is subtracted. It is undefined for a uniform map.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -26,7 +25,7 @@ class MapGram:
         self.means = torch.zeros(num_heads, num_heads, dtype=torch.float64)
 
     def add(self, maps: Tensor, visible_keys: Tensor) -> None:
-        """Add rows ``[H, R, S]``, hidden keys 0, of queries with ``[R]`` visible keys."""
+        """Add rows of maps ``[H, R, S]``, 0 at hidden keys; ``visible_keys`` is ``[R]``."""
         flat = maps.flatten(1)
         self.products += (flat @ flat.T).double().cpu()
         sums = maps.sum(-1).double()  # [H, R]
@@ -37,14 +36,14 @@ class MapGram:
         return _mean_normalised(self.products)
 
     def mean_correlation(self) -> float | None:
-        """The same of maps minus their row means; ``None`` also where a map is uniform."""
+        """Mean correlation over pairs of heads; ``None`` also if the map of any head is uniform."""
         centred = self.products - self.means
         uniform = centred.diagonal() <= NOISE * self.products.diagonal()
         return None if bool(uniform.any()) else _mean_normalised(centred)
 
 
 class HeadCka:
-    r"""Linear CKA of the features of all pairs of heads, without bias from few tokens.
+    r"""Linear CKA of the features of all pairs of heads, by an estimator without bias.
 
     The features of head h are its output of attention, :math:`X_h \in \mathbb{R}^{n \times D_v}`,
     before head norm and projection. With :math:`K = X_g X_g^\top, L = X_h X_h^\top`,
@@ -54,10 +53,10 @@ class HeadCka:
         + \frac{1^\top \tilde K 1\, 1^\top \tilde L 1}{(n - 1)(n - 2)}
         - \frac{2}{n - 2} 1^\top \tilde K \tilde L 1\Bigr]
 
-    is summed over texts of four tokens or more, and CKA is :math:`\mathrm{HSIC}_1(K, L) /
+    is summed over texts of four tokens or more. CKA is :math:`\mathrm{HSIC}_1(K, L) /
     \sqrt{\mathrm{HSIC}_1(K, K)\,\mathrm{HSIC}_1(L, L)}` of the sums: 1 for features that agree
-    up to rotation and factor, around 0 for independent ones (the usual estimator gives these
-    :math:`D_v / (D_v + n)`). Computed from features: no n by n matrix is made.
+    up to rotation and factor, around 0 for independent features. The biased estimator would give
+    :math:`D_v / (D_v + n)` for independent features. No n by n matrix is held.
 
     Source: arXiv:2010.15327, Eq. (2) and (3); arXiv:1905.00414 for linear CKA.
     """
@@ -66,13 +65,13 @@ class HeadCka:
         self.hsic = torch.zeros(num_heads, num_heads, dtype=torch.float64)
 
     def add(self, features: Tensor) -> None:
-        """Add one text, ``[H, n, Dv]``; fewer than four tokens are skipped."""
+        """Add the features ``[H, n, Dv]`` of one text. Texts below four tokens are skipped."""
         num_heads, n, _ = features.shape
         if n < 4:
             return
         x = features.double()
         diagonal = x.square().sum(-1)  # [H, n]
-        row_sums = (x @ x.sum(1)[..., None])[..., 0] - diagonal  # of K without diagonal
+        row_sums = (x @ x.sum(1)[..., None])[..., 0] - diagonal  # rows of K without its diagonal
         totals = row_sums.sum(-1)
         traces = torch.stack(
             # [H, Dv, Dv] at a time: head g with all others
@@ -84,7 +83,7 @@ class HeadCka:
         self.hsic += ((traces + together - mixed) / (n * (n - 3))).cpu()
 
     def mean(self) -> float | None:
-        """Mean over pairs of different heads; ``None`` with one head, or too few tokens."""
+        """Mean CKA over pairs of different heads; ``None`` with one head, or too few tokens."""
         return _mean_normalised(self.hsic)
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks: attention operators, decoding and whole models, checked first and then timed."""
+"""Benchmarks of attention operators, decoding and whole models. Each is checked, then timed."""

@@ -1,4 +1,4 @@
-"""Which backends run on this machine, and whether they are right."""
+"""Check which backends run on this machine, and whether their results are right."""
 
 from functools import partial
 from typing import Any
@@ -20,13 +20,13 @@ TRAINING_SHAPE: dict[str, Any] = {
     "value_dim": 256,
     "lam_axes": "bth",
 }
-"""Computed by every backend in bfloat16 on a GPU: one sequence of a layer of 2,048 channels."""
+"""The shape checked in bfloat16 on a GPU: one sequence in a layer of 2,048 channels."""
 _SMALL_SHAPES = ((2, 16, 4, 2, 64), (2, 64, 2, 2, 64), (2, 64, 2, 128), (4,))
-"""Of q, k, v and λ."""
+"""Shapes of q, k, v and λ of the small input."""
 
 
 def list_gpus() -> list[dict[str, str]]:
-    """Every GPU here, and whether ``auto`` chooses kernels on it."""
+    """Each GPU with its name, compute capability, and whether ``auto`` chooses kernels on it."""
     devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     return [
         {
@@ -41,10 +41,10 @@ def list_gpus() -> list[dict[str, str]]:
 
 
 def check_backends() -> list[dict[str, Any]]:
-    """Try every backend on every device here, with its gradient if it has one.
+    """Try every backend on every device of this machine, with its gradient if it has one.
 
-    The error of a small input in float32 is relative to the reference in float64; on a GPU the
-    training shape is compared too.
+    A small float32 input gives the error relative to the float64 reference. On a GPU, the training
+    shape is compared with the reference, too.
     """
     devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
     exact = _compute(torch.float64, "cpu", "reference", True)
@@ -66,9 +66,9 @@ def _check_backend(
             for a, b in zip(measured, exact[: len(measured)], strict=True)
         )
     except BackendError as refusal:
-        # The sentence in the middle: the row names the backend, the table the others.
+        # Without the name of the backend and the list of other backends, which the table shows.
         why_not = str(refusal).split(f"{name!r} ", 1)[-1].split(". Usable here")[0]
-    except Exception as failure:  # a compiler's or a driver's: what this command is for
+    except Exception as failure:  # errors of compilers and drivers have any class
         why_not, failed = error_line(failure), True
     try:
         if device != "cpu" and not failed:
@@ -91,7 +91,7 @@ def _check_backend(
 def _compute(
     dtype: torch.dtype, device: str, backend: str, differentiable: bool
 ) -> list[torch.Tensor]:
-    """Output and gradients of a small input."""
+    """Output of a small input, and its gradients if ``differentiable``, float64 on the CPU."""
     generator = torch.Generator().manual_seed(0)
     q, k, v, lam = (
         torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -108,11 +108,11 @@ def _compute(
 
 
 def at_training_shape(name: str, device: str, gradients: bool) -> dict[str, Any] | None:
-    """bfloat16 against the reference in float64, by rows; ``None`` where it does not run."""
+    """Check at the training shape, see :meth:`Exact.check`; ``None`` if the backend refuses it."""
     case = OpCase(name="training", **TRAINING_SHAPE)
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
     call = partial(attention.diff_attention, inputs.q, inputs.k, inputs.v, inputs.lam, backend=name)
     try:
         return Exact.diff(inputs).check(call, gradients)
     except BackendError:
-        return None  # the small input says why
+        return None  # the check of the small input has the reason

@@ -1,10 +1,10 @@
-"""Compare a contender with the float64 reference on the very tensors that are timed.
+"""Compare a contender with the float64 reference on the same tensors that are timed.
 
-The contender always runs on the whole timed shape. A small shape is compared in full. Of a large
+The contender always runs on the whole timed shape. A small shape is compared in full. For a large
 shape samples of query rows are compared: three ranges of 64 rows in two heads, and 8 rows in every
 other head. The gradient of the output is zero in all other rows. So the gradients of keys, values
-and λ depend on the sampled rows alone, and the reference computes only their part of the maps. What
-passes is defined in ``diffattn.lab.testing.budget``.
+and λ depend only on the sampled rows, and the reference computes only their part of the maps.
+``diffattn.lab.testing.budget`` defines which errors pass.
 """
 
 import math
@@ -25,7 +25,7 @@ from diffattn.ops.backends import reference
 _WHOLE_PAIRS = 2**21  # largest batch × heads × queries × keys that is compared in full
 _STRETCH = 64  # rows in each range of the two heads
 _SHORT = 8  # rows of every other head
-_HALF_LINE = 300  # characters
+_HALF_LINE = 300  # characters of a long error that are kept at either end
 
 
 class Part(NamedTuple):
@@ -38,20 +38,20 @@ class Part(NamedTuple):
 
 
 def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[Part]:
-    """The compared parts: everything, or rows of every head.
+    """The parts to compare: everything, or some rows of every head.
 
-    The first and the last head of the last batch row give their first, middle and last rows. Every
-    other head gives a few rows, each head at another place. So no head and no long range of rows is
-    left out.
+    In the last batch row, the first and last head are compared in their first, middle and last
+    rows. Every other head is compared in 8 rows, at a different position for each head. So no head
+    and no long range of rows is left out.
     """
     every = [(b, h) for b in range(batch) for h in range(num_heads)]
     if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
         return [Part(*head, 0, num_queries) for head in every]
-    middle = max(0, num_queries // 2 - 17)  # not in line with the blocks of a kernel
+    middle = max(0, num_queries // 2 - 17)  # not aligned with the blocks of a kernel
     stretches, last = [], 0
     for start in (0, middle, max(0, num_queries - _STRETCH)):
         end = min(start + _STRETCH, num_queries)
-        if end > last:  # no row twice: gradients of several stretches are added
+        if end > last:  # no row twice, as gradients of several stretches are added
             stretches.append((max(start, last), end))
             last = end
     long = [(batch - 1, h) for h in sorted({0, num_heads - 1})]
@@ -64,7 +64,7 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
 
 
 class Exact:
-    """Exact values for all contenders on the same tensors, computed once when first read."""
+    """Exact values for all contenders on the same tensors, computed once on first use."""
 
     def __init__(
         self, inputs: DiffAttentionInputs, leaves: dict[str, Tensor], *, maps: int
@@ -76,7 +76,7 @@ class Exact:
 
     @cached_property
     def grad_output(self) -> Tensor:
-        """Gradient of the output, zero in the rows that are not compared."""
+        """Gradient of the output, 0 in the rows that are not compared."""
         shape = (*self.inputs.q.shape[:3], self.inputs.v.shape[-1])
         with torch.no_grad():
             drawn = exact_weights(self.inputs.q.new_empty(shape), self.inputs.q.device)
@@ -87,14 +87,14 @@ class Exact:
 
     @classmethod
     def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
-        """For ``diff_attention``. λ is a scalar, or ``[B, T, H]``."""
+        """Exact values of ``diff_attention``. λ is a scalar, or ``[B, T, H]``."""
         return cls(inputs, inputs.tensors(), maps=2)
 
     @classmethod
     def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
-        """For softmax attention: differential attention with λ = 0.
+        """Exact values of softmax attention, as differential attention with λ = 0.
 
-        Of the gradients of q and k, those of the first map alone are compared.
+        Only the first map's gradients of q and k are compared.
         """
         q, k, v = leaves
         with torch.no_grad():
@@ -108,11 +108,11 @@ class Exact:
         return cls(doubled, dict(zip("qkv", leaves, strict=True)), maps=1)
 
     def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
-        """Compare a contender on the tensors, and the gradients of every tensor if asked for.
+        """Compare a contender's output, and with ``gradients`` the gradients of all tensors.
 
         Returns:
             ``passed``; ``worst``, the tensor with the largest ratio of error to budget, and its
-            ``error`` and ``budget``; ``compared`` in words.
+            ``error`` (``None`` if not finite) and ``budget``; ``compared``, the rows in words.
         """
         out = run() if gradients else torch.no_grad()(run)()
         values = output_and_gradients(out, self.leaves, self.grad_output if gradients else None)
@@ -128,7 +128,7 @@ class Exact:
 
 
 def problem(check: Mapping[str, Any]) -> str | None:
-    """Describe a failed check in one line; ``None`` for one that passed."""
+    """A failed check in one line; ``None`` if it passed."""
     if check["passed"]:
         return None
     error = "not finite" if check["error"] is None else f"{check['error']:.2e}"
@@ -139,17 +139,17 @@ def problem(check: Mapping[str, Any]) -> str | None:
 
 
 def error_line(error: Exception) -> str:
-    """An error in one line: its class and what it says, without the middle of a long text."""
+    """An error in one line: its class and its text, without the middle of a long text."""
     text = " ".join(str(error).split())
-    if len(text) > 2 * _HALF_LINE:  # a compiler's: it names the place first and the reason last
+    if len(text) > 2 * _HALF_LINE:  # compilers write the place first and the reason last
         text = f"{text[:_HALF_LINE]} … {text[-_HALF_LINE:]}"
     return f"{type(error).__name__}: {text}"
 
 
 def device_lost() -> bool:
-    """Whether the CUDA context is unusable: then every later call of this process fails.
+    """Whether the CUDA context is unusable, so that every later call of this process fails.
 
-    A launch that is refused leaves the context as it was; an illegal access does not.
+    An illegal access has this effect; a launch that is refused does not.
     """
     if not torch.cuda.is_initialized():
         return False
@@ -162,7 +162,7 @@ def device_lost() -> bool:
 
 @dataclass(kw_only=True)
 class _Compared:
-    """One value: exact, and how far rounding may move it."""
+    """The exact values of one tensor at the compared places, and their rounding errors."""
 
     exact: Tensor
     rounding_error: Tensor
@@ -172,13 +172,13 @@ class _Compared:
 def _worst(
     values: Mapping[str, Tensor], exact: Mapping[str, _Compared], maps: int
 ) -> dict[str, Any]:
-    """The value with the largest ratio of error to budget."""
+    """The check of the tensor with the largest ratio of error to budget."""
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
     for name, expected in exact.items():
         if name not in values:
             continue
-        actual = _at(values[name], expected, name, maps)
+        actual = _values_at(values[name], expected, name, maps)
         want, rounding_error = (
             x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
             for x in (expected.exact, expected.rounding_error)
@@ -199,7 +199,7 @@ def _worst(
 def _expected(
     inputs: DiffAttentionInputs, chosen: list[Part], grad_output: Tensor, gradients: bool
 ) -> dict[str, _Compared]:
-    """Reference values of every part; gradients of one key from several parts are added."""
+    """Exact values of all parts; gradients of a key from several parts are added."""
     values: dict[str, dict[Any, list[Tensor]]] = {}
     for part, sub in _sub_inputs(inputs, chosen):
         grad_out = grad_output[part.batch, part.first : part.last, part.head][None, :, None]
@@ -215,10 +215,10 @@ def _expected(
         lam_place = rows if inputs.lam.ndim else ()
         for name in exact:
             place = places.get(name, lam_place)
-            # Rows first, without the axes of batch and head; a scalar λ has none.
+            # Drop the axes of batch and head, which a scalar λ does not have.
             pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, rounding)]
-            pair[1] = pair[1].square()  # of several parts they are independent: squares add
-            if place == head:  # rows of 0 for the keys that no row of the part sees
+            pair[1] = pair[1].square()  # errors of parts are independent, so squares add
+            if place == head:  # append 0 for the keys that no row of the part sees
                 unseen = inputs.k.shape[1] - pair[0].shape[0]
                 pair = [torch.cat([x, x.new_zeros(unseen, *x.shape[1:])]) for x in pair]
             by_place = values.setdefault(name, {})
@@ -238,7 +238,7 @@ def _expected(
 def _sub_inputs(
     inputs: DiffAttentionInputs, chosen: list[Part]
 ) -> Iterator[tuple[Part, DiffAttentionInputs]]:
-    """The part's own call: its rows, and the keys up to its last row, aligned as in the whole."""
+    """Each part with its inputs: its rows, and the keys that its last row sees."""
     offset = inputs.k.shape[1] - inputs.q.shape[1]
     for part in chosen:
         b, h = (slice(i, i + 1) for i in (part.batch, part.head))
@@ -255,12 +255,12 @@ def _stack(items: list[Tensor]) -> Tensor:
     return torch.cat([item if item.ndim else item[None] for item in items])
 
 
-def _at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
-    """The contender's values at the compared places, in the reference's shape."""
+def _values_at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
+    """The contender's values at the compared places, in the shape of the exact values."""
     if maps == 1 and name in ("gradient of q", "gradient of k"):
         value = value[:, :, :, None]
     if name == "gradient of lam" and value.ndim == 2:
-        value = value[None]  # λ has no batch axis where the batch is 1
+        value = value[None]  # with batch size 1, λ has no batch axis
     pieces = []
     for place in compared.places:
         if place == ():

@@ -1,4 +1,4 @@
-"""The settings of a benchmark, and the shapes that it measures."""
+"""The settings of a benchmark, and one measured shape."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 SUITES = ("ops", "models", "decode", "paged", "generation")
 HOST = "host"
-"""The suite that measures the processor time of one call. It has no cases and no contenders."""
+"""The suite that measures the host's time for one call. It has no cases and no contenders."""
 SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
@@ -32,7 +32,7 @@ def check_names(
     only: Iterable[str],
     numbers: Mapping[str, float],
 ) -> None:
-    """Check the names and numbers of one call, without torch."""
+    """Check the names and numbers of one call; raises ``ConfigError``. Needs no torch."""
     for name, value in numbers.items():
         least, most = _LIMITS[name]
         if not least <= value <= most:
@@ -53,7 +53,7 @@ def check_names(
 
 
 def require_cuda() -> None:
-    """Raise a ConfigError where there is no CUDA device."""
+    """Raise ``ConfigError`` if there is no CUDA device."""
     import torch
 
     if not torch.cuda.is_available():
@@ -61,14 +61,15 @@ def require_cuda() -> None:
 
 
 def default_device() -> str:
-    """``"cuda"`` where there is a CUDA device, else ``"cpu"``."""
+    """``"cuda"`` if there is a CUDA device, else ``"cpu"``."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def result_path(out: Path | None, device: str) -> Path:
-    """The result file: ``out``, ``DEVICE.json`` in it, or the default in ``runs/bench``."""
+    """The result file: ``out`` if it ends with ``.json``, else ``DEVICE.json`` in ``out`` or in
+    ``runs/bench``."""
     if out is None:
         return Path("runs") / "bench" / f"{device}.json"
     return out if out.suffix == ".json" and not out.is_dir() else out / f"{device}.json"
@@ -81,22 +82,21 @@ class BenchConfig:
     suite: str
     """One of :data:`SUITES`."""
     scale: str = "full"
-    """``"quick"`` (a minute on a CPU), ``"full"``, or ``"cut"``: large models with few layers. Two
-    depths give the time per layer, and so that of the whole model."""
+    """``"quick"`` (a minute on a CPU), ``"full"``, or ``"cut"``: models of two small depths, whose
+    difference gives the time per layer, and so the time of the whole model."""
     device: str = "cpu"
     dtypes: tuple[str, ...] = ()
-    """Default: those of the scale."""
+    """Default: the dtypes of the scale."""
     lengths: tuple[int, ...] = ()
-    """Tokens; for decode, paged and generation, cached tokens. Default: those of the scale."""
+    """Tokens; for decode, paged and generation cached tokens. Default: the scale's lengths."""
     only: tuple[str, ...] = ()
-    """Implementations to time besides PyTorch's softmax attention. Default: all."""
+    """Contenders to time besides PyTorch's softmax attention. Default: all."""
     attention: str = "v1"
-    """Shapes of the operator: of V1, where each map has its own keys and values are twice as wide,
-    or of V2."""
+    """Shapes of the operator: ``"v1"`` (keys for each map, wide values) or ``"v2"``."""
     rounds: int = 3
     """Fewest rounds of a case."""
     seconds: float = 10.0
-    """After so many seconds and the fewest rounds, a case starts no new round."""
+    """After this time and ``rounds``, or after 50 rounds, a case starts no new round."""
 
     def __post_init__(self) -> None:
         numbers = {name: getattr(self, name) for name in _LIMITS}
@@ -115,16 +115,16 @@ class BenchConfig:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings with which an older result must agree, to be used again.
+        """The settings that must be equal in an older result that is used again.
 
-        The contenders count: a result holds those that were asked for.
+        They include ``only``, as a result holds only the contenders that were asked for.
         """
         return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One timed shape, as plain values, which can be sent to another process."""
+    """One timed shape, as plain values that can be sent to another process."""
 
     suite: str
     device: str
@@ -135,7 +135,7 @@ class Case:
 
     @property
     def torch_dtype(self) -> "torch.dtype":
-        """PyTorch's own name of the dtype."""
+        """The dtype as PyTorch's object."""
         import torch
 
         dtype: torch.dtype = getattr(torch, self.dtype)
@@ -143,11 +143,11 @@ class Case:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The same key as in the result file; see :attr:`BenchCase.key`."""
+        """The key of the case in a result file; see :attr:`BenchCase.key`."""
         return case_key(self)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """The case as a dictionary for JSON."""
         return asdict(self) | {"shape": dict(self.shape)}
 
     def __str__(self) -> str:

@@ -1,16 +1,16 @@
-"""Names of the contenders; loads without torch."""
+"""Names of the contenders: the implementations that are timed together. Needs no torch."""
 
 from diffattn.ops.inputs import backends
 
 T, TC, DIFF = "T", "TC", "DIFF"
-"""Roles: PyTorch's softmax attention, softmax attention by our technique, and differential."""
+"""Roles. T: PyTorch's softmax attention. TC: softmax attention by a technique of ours. DIFF:
+differential attention."""
 SDPA = "sdpa"
 FLASH_4, FLASH_4_ONE, TWO_CUDNN = "flash_attn_4", "flash_attn_4_one_call", "two_calls_cudnn"
-"""On a GPU: FlashAttention 4 (package flash-attn-4) as T, V2 by one call of it, and both maps by
-cuDNN."""
+"""GPU only: T by FlashAttention 4 (package flash-attn-4), V2 by one call of it, maps by cuDNN."""
 DIFFATTN, TRANSFORMERS = "diffattn", "transformers"
 MODEL_CONTENDERS = {
-    # name: role, technique, attention type, whose model, attention implementation
+    # name: role, technique, attention type, package of the model, attention implementation
     "softmax_sdpa": (T, "sdpa", "softmax", DIFFATTN, "sdpa"),
     "softmax": (TC, DIFFATTN, "softmax", DIFFATTN, "diffattn"),
     "diff": (DIFF, DIFFATTN, "diff", DIFFATTN, "diffattn"),
@@ -23,17 +23,17 @@ FOLDED = "shared_diff_folded"
 GENERATION_CONTENDERS = MODEL_CONTENDERS | {
     FOLDED: (DIFF, DIFFATTN, "shared_diff", DIFFATTN, "diffattn")
 }
-"""In training a folded model would be another one; in generation it is the same."""
+"""Folding changes how a model trains, but not its logits, so it is timed in generation only."""
 
 
 PAGED_SOFTMAX = "softmax_triton"
-"""Beside paged decoding: softmax attention by the technique of ``triton``."""
+"""TC of the suite ``paged``: softmax attention on pages, by the technique of ``triton``."""
 DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
-"""Beside paged decoding: the same keys and values without pages, by a backend of the operator."""
+"""Contenders of ``paged`` whose keys and values are not in pages, and their backends."""
 
 
 def contender_names(suite: str) -> tuple[str, ...]:
-    """Names that ``only`` takes in a suite: models, or backends of either operator."""
+    """Names that ``only`` may hold in a suite: models, or backends of the operators."""
     if suite == "models":
         return tuple(MODEL_CONTENDERS)
     if suite == "generation":

@@ -1,9 +1,9 @@
-"""Contenders on the attention operator: softmax attention twice, and every backend of ours.
+"""Contenders on the attention operator: softmax attention (T and TC), and all backends (DIFF).
 
 T is PyTorch's ``scaled_dot_product_attention`` on the softmax twin. TC is the same softmax
-attention computed by one of our own techniques, so that DIFF can be compared with softmax at equal
-craft. Both read the very memory that the differential contenders read; in decoding each has a
-cache of the layout its model would have.
+attention, computed by a technique of ours, so that DIFF is compared with softmax attention of the
+same technique. Both read the same memory as DIFF. In decoding, keys and values have the layout of a
+model's cache.
 """
 
 import warnings
@@ -39,7 +39,7 @@ from diffattn.ops.softmax_attention import softmax_attention
 
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
-"""Backends that hold maps are left out where forward and backward would take more."""
+"""A backend that holds whole maps is left out if forward and backward would take more bytes."""
 _HOLD_MAPS = ("reference", "decode")
 _MAP_SIZED_TENSORS = 10  # float32 tensors of one map of every head, in the reference's backward
 _KERNELS = {
@@ -59,38 +59,38 @@ class Contender:
     """``"T"``, ``"TC"`` or ``"DIFF"``."""
     backend: str
     technique: str
-    """Shared by a DIFF contender and its TC."""
+    """A DIFF contender is compared with the TC of the same technique."""
     forward: Callable[[], Tensor]
     backward: Callable[[Tensor], object]
     check: Callable[[bool], dict[str, Any]]
-    """``check(gradients)``: ``passed``, ``error``, ``budget`` and what was compared."""
+    """``check(gradients)`` returns a result as of :meth:`Exact.check`."""
     flops: int = 0
     tokens: int | None = None
-    """Tokens that one run takes in; for models."""
+    """Number of tokens that one run reads; ``None`` for operators."""
     cache_bytes: int | None = None
-    """Keys and values that it reads or writes; for generation."""
+    """Bytes of keys and values that one run reads or writes; ``None`` except in generation."""
     refusal: str | None = None
-    """Why it cannot run here."""
+    """Why the contender cannot run on this case; ``None`` if it can."""
 
 
 def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every contender on one shape of the operator, T first.
 
-    The case has the shape ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
-    ``only`` names backends besides T. Default: all.
+    The case's shape has ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
+    ``only`` names contenders besides T. Default: all.
     """
     inputs = draw_inputs(case)
     q, k, v = softmax_twin(inputs)
-    if case.mode == "decode":  # keys and values lie as a model's cache holds them
+    if case.mode == "decode":  # the layout of a model's cache
         inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
         k, v = cached(k), cached(v)
-    # Exact values are the same for all that read the same memory.
+    # Contenders that read the same memory share their exact values.
     softmax, diff = Exact.softmax((q, k, v)), Exact.diff(inputs)
     contenders = [
         contender(case, softmax, name, backend, run, role=T, refusal=refusal)
         for name, backend, run, refusal in _sdpa_kernels(case, (q, k, v))
     ]
-    # "sdpa" is PyTorch's own call behind our checks: T without them.
+    # No TC for "sdpa": it would be T with our checks of the inputs.
     tables = (
         (softmax, "softmax_attention", "softmax_", TC),
         (diff, "diff_attention", "", DIFF),
@@ -112,7 +112,7 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
 
 
 def _peers(case: Case, exact: Exact, only: tuple[str, ...]) -> list[Contender]:
-    """Differential attention made of others' kernels, where they are: what ours should beat."""
+    """DIFF contenders made of other packages' kernels, which ours should beat; on a GPU only."""
     if case.device != "cuda" or case.mode == "decode":
         return []
     leaves = tuple(exact.leaves.values())
@@ -152,7 +152,7 @@ def flash_attention_4(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def one_call_of_flash_attention_4(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-    """V2 as its authors run it: heads 2i and 2i + 1 are the maps of head i, keys are shared.
+    """V2 as its authors compute it: heads 2i and 2i + 1 are the maps of head i, keys are shared.
 
     Args:
         q: ``[B, T, H, 2, D]``.
@@ -165,13 +165,13 @@ def one_call_of_flash_attention_4(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) 
 
 
 def two_calls_by_cudnn(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-    """One call for each map, V undivided, by cuDNN; arguments as of ``diff_attention``."""
+    """One cuDNN call for each map, with the whole V; arguments as of ``diff_attention``."""
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         return flash_diff_attn_1(q, k, v, lam, scale=q.shape[-1] ** -0.5)
 
 
 def draw_inputs(case: Case) -> DiffAttentionInputs:
-    """Tensors of the operator in the shapes of one case."""
+    """Draw the tensors of the operator in the shapes of one case."""
     shape = case.shape
     heads, dim, shared = shape["H"], shape["d"], shape.get("attention") == "v2"
     op_case = OpCase(
@@ -192,14 +192,14 @@ def draw_inputs(case: Case) -> DiffAttentionInputs:
 
 
 def cached(x: Tensor) -> Tensor:
-    """As a model's cache lies: ``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
+    """A copy in a cache's layout: ``[B, S, heads, ...]`` as a view of ``[B, heads, S, ...]``."""
     return x.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
 
 
 def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
-    """Inputs of the softmax twin: views of the differential ones wherever shapes allow it.
+    """Inputs of the softmax twin: views of the differential inputs, but V2's queries are copied.
 
-    V1: 2H heads, one per map, each with half of V. V2: H heads with map 1's queries.
+    V1: 2H heads, one per map, each with half of V. V2: H heads with the queries of map 1.
     """
     q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
     if k.ndim == 5:
@@ -211,10 +211,10 @@ def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
 
 
 def sdpa_of(inputs: Qkv, kernel: SDPBackend | None = None) -> Tensor:
-    """PyTorch's softmax attention, by its own choice of a kernel or by the given one."""
+    """PyTorch's softmax attention, with the given kernel or the one that PyTorch chooses."""
     q, k, v = (x.transpose(1, 2) for x in inputs)
     attend = partial(F.scaled_dot_product_attention, q, k, v)
-    causal = q.shape[2] > 1  # one query sees every key
+    causal = q.shape[2] > 1  # a single query sees every key
     if kernel is None:
         return attend(is_causal=causal).transpose(1, 2)
     with sdpa_kernel(kernel):
@@ -224,7 +224,7 @@ def sdpa_of(inputs: Qkv, kernel: SDPBackend | None = None) -> Tensor:
 def _sdpa_kernels(
     case: Case, inputs: Qkv
 ) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
-    """T by each kernel of PyTorch; on a CPU there is one choice, which is named."""
+    """T with each kernel of PyTorch: name, backend, call, refusal. On a CPU, PyTorch's choice."""
     if case.device == "cpu":
         refusal = _refusal(partial(sdpa_of, inputs, SDPBackend.FLASH_ATTENTION))
         return [(SDPA, f"sdpa ({'math' if refusal else 'flash'})", partial(sdpa_of, inputs), None)]
@@ -240,7 +240,7 @@ def _sdpa_kernels(
 
 @torch.no_grad()
 def _refusal(run: Callable[[], Tensor]) -> str | None:
-    with warnings.catch_warnings():  # PyTorch warns why a kernel does not fit
+    with warnings.catch_warnings():  # PyTorch gives the reason as a warning and an error
         warnings.simplefilter("ignore")
         try:
             run()
@@ -262,7 +262,7 @@ def contender(
     technique: str | None = None,
     refusal: str | None = None,
 ) -> Contender:
-    """A contender on the tensors of ``exact``: differential attention, or its softmax twin."""
+    """Build a contender on the tensors of ``exact``: differential or softmax attention."""
     leaves = tuple(exact.leaves.values())
     facts = facts_of(case, *leaves[:3])
     size: dict[str, Any] = {"batch": case.shape["B"], "mode": case.mode}
@@ -284,11 +284,10 @@ def contender(
 
 
 def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
-    """As it is used: FlexAttention is fused under torch.compile only.
+    """``diff_attention``, compiled for the backend ``flex`` on a GPU, which is fused only then.
 
-    PyTorch keeps 8 compiled forms of one function, whoever compiled them, and runs it unfused from
-    the ninth on, so what earlier cases compiled is forgotten. ``fullgraph``: it raises where it
-    would run any part unfused.
+    PyTorch keeps 8 compiled forms of a function and runs it unfused from the ninth on. So the forms
+    of earlier cases are dropped. With ``fullgraph`` it raises instead of running a part unfused.
     """
     if backend == "flex" and case.device == "cuda":
         torch.compiler.reset()
@@ -300,13 +299,13 @@ def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
 
 
 def facts_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
-    """The facts that backends are chosen by, with gradients where the case has them."""
+    """The facts of a call by which backends are chosen, with gradients if the case has them."""
     with torch.set_grad_enabled("backward" in case.mode):
         return backends.describe(q, k, v)
 
 
 def refuses(case: Case, backend: backends.Backend, facts: backends.Inputs) -> str | None:
-    """Why a backend cannot run, or a kernel is not timed on a CPU."""
+    """Why a backend cannot run, or why a kernel is not timed on a CPU; ``None`` if it is timed."""
     refusal = backend.refuses(facts)
     kernel = backend.devices is not None and "cuda" in backend.devices
     if not refusal and case.device == "cpu" and kernel and backend.name != "flex":
@@ -325,7 +324,7 @@ def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
 
 
 class Gradients:
-    """Gradients of every input, for a fixed gradient of the output, drawn where the output lies."""
+    """Computes the gradients of all inputs, for a fixed random gradient of the output."""
 
     def __init__(self, leaves: tuple[Tensor, ...]) -> None:
         self.leaves = leaves

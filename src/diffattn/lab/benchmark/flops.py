@@ -1,7 +1,7 @@
-r"""Floating-point operations of attention: matrix products over the pairs that causality leaves.
+r"""Floating-point operations of attention: matrix products over the causal query-key pairs.
 
-With P query-key pairs per head, a product of width w over all heads takes 2 P w operations. A form
-has scores of total width s and values of total width v (H heads, ``head_dim`` D, value width Dv):
+With P query-key pairs per head, a product of width w over all heads takes 2 P w operations. In each
+form, scores have total width s and values total width v (H heads, ``head_dim`` D, value width Dv):
 
 ======================================== =============== ===============
 form                                     s               v
@@ -14,9 +14,9 @@ V1 in one call, queries padded to 2D     4 H D           2 H Dv
 V1 in four calls                         4 H D           2 H Dv
 ======================================== =============== ===============
 
-Forward takes s + v, backward 2 s + 2 v, and s more where the maps are computed again: by all but
-the reference. Masked pairs are not counted, also where a form computes them: all rates are of
-useful work.
+The width w of the forward pass is s + v, of the backward pass 2 s + 2 v. All forms but the
+reference compute the maps again in the backward pass, which adds s. Masked pairs are not counted,
+even if a form computes them, so rates are of useful work.
 """
 
 from diffattn.ops.inputs import backends
@@ -24,20 +24,20 @@ from diffattn.ops.inputs import backends
 ONE_CALL, FOUR_CALLS = "composed", "flash_diff_attn_2"
 _EACH_MAP = (
     *(ONE_CALL, "flash_diff_attn_1", FOUR_CALLS, "flex"),
-    # The forward keeps O2 apart, which the backward needs; the backward itself shares dP and dV.
+    # The forward computes O1 and O2 apart for the backward, which needs dP and dV only once.
     *("triton", "hopper", "triton_decode"),
 )
-"""Backends that apply each map to V; the others combine the maps before."""
+"""Backends that apply each map to V. The others combine the maps first."""
 _SHARED_BACKWARD = ("triton", "hopper")
 
 
 def pairs(num_queries: int, num_keys: int) -> int:
-    """Query-key pairs of one causal, bottom-right aligned head."""
+    """Number of visible query-key pairs of one head, causal and aligned at the last key."""
     return sum(max(0, num_keys - num_queries + i + 1) for i in range(num_queries))
 
 
 def softmax_flops(inputs: backends.Inputs, *, batch: int, num_heads: int, mode: str) -> int:
-    """Operations of softmax attention with ``num_heads`` heads; see the module."""
+    """Operations of softmax attention with ``num_heads`` heads; see the module's docstring."""
     width = num_heads * inputs.head_dim
     return _flops(inputs, batch, mode, 2 * width, 5 * width)
 

@@ -1,8 +1,8 @@
-"""Time that one call of the operator takes the host, from Python's entry to the last launch.
+"""Time of the host for one call of the operator, from the call in Python to the last launch.
 
-On a GPU the device is idle before every call, so that nothing waits for it. Without a GPU kernels
-are compiled for one and started on no device: Triton's own C launcher, some microseconds of every
-launch, is then left out.
+With a GPU, the device is idle before each call, so that the call never waits. Without a GPU,
+kernels are compiled for an H100 but not started. The times then lack Triton's C launcher, some
+microseconds per launch.
 """
 
 import json
@@ -44,7 +44,7 @@ _CHIP = {"max_shared_mem": 232_448, "multiprocessor_count": 132}
 
 @dataclass(slots=True)
 class HostTime:
-    """One pass of one type."""
+    """Time of the host for one call with one attention type."""
 
     type: str
     passes: str
@@ -52,7 +52,7 @@ class HostTime:
     milliseconds: float
     launches: int
     stages: dict[str, float] = field(default_factory=dict)
-    """Milliseconds of its parts."""
+    """Name of a part of the call to its milliseconds."""
 
 
 class _NoLaunch:
@@ -64,7 +64,7 @@ class _NoLaunch:
 
 
 class _NoDevice:
-    """A driver of Triton's for an H100 that is not there: kernels are compiled and not started."""
+    """A Triton driver that pretends to be an H100: kernels are compiled but not started."""
 
     launcher_cls = _NoLaunch
 
@@ -91,7 +91,7 @@ class _NoDevice:
 
 @contextmanager
 def no_device() -> Iterator[None]:
-    """Compile the kernels for an H100, and let CPU tensors pass for its own.
+    """Compile the kernels for an H100, and treat CPU tensors as if they were on it.
 
     Raises:
         BackendError: Triton is missing, or runs in its interpreter.
@@ -127,14 +127,14 @@ def no_device() -> Iterator[None]:
 
 
 def measure_host(device: str, out: Path) -> dict[str, Any]:
-    """Time both types, forward alone and with backward, on a machine that does nothing else.
+    """Time V1 and V2, forward alone and with backward. The machine should do nothing else.
 
     Args:
         device: ``"cpu"`` or ``"cuda"``.
-        out: The record.
+        out: Path of the record.
 
     Returns:
-        What the record holds: the machine, the scope of the times, and the calls.
+        The content of the record: ``run`` (the machine), ``scope`` of the times, and ``calls``.
     """
     torch.set_num_threads(1)
     with no_device() if device == "cpu" else nullcontext():
@@ -151,7 +151,7 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
 
 
 def measure_call(name: str, with_backward: bool, device: str, rounds: int = _ROUNDS) -> HostTime:
-    """Time one pass of a type, and its parts, each inside the one before."""
+    """Time one call of type ``name`` in ``SHAPES``, and its three parts."""
     public, inner = host_call(name, with_backward, device)
     launches = record_launches(public)
     total, checked, launched = _interleaved((public, inner, replay(launches)), device, rounds)
@@ -165,7 +165,7 @@ def measure_call(name: str, with_backward: bool, device: str, rounds: int = _ROU
 
 
 def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[], Any], ...]:
-    """One pass of 128 tokens and four heads: by the public function, and by the backend alone."""
+    """A call with 128 tokens and four heads: of the public function, and of the backend alone."""
     case = OpCase(name="", num_queries=128, batch=1, **SHAPES[name])
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
     q, k, v, lam = (x.detach().requires_grad_(with_backward) for x in inputs.tensors().values())
@@ -184,7 +184,7 @@ def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[],
 
 
 def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
-    """The arguments of every launch of a call."""
+    """Run a call, and return the arguments of each of its kernel launches."""
     from diffattn.ops.triton import backward, forward, launcher
 
     launches = []
@@ -199,7 +199,7 @@ def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
 
 
 def replay(launches: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """A call that makes these launches again and nothing else."""
+    """A function that only repeats these launches."""
     from diffattn.ops.triton.launcher import run_kernel
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""One case: check every contender, then time those that passed side by side."""
+"""Measure one case: check every contender, then time those that passed in turn."""
 
 import traceback
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from diffattn.lab.records.results import BenchCase, BenchRow, Spread
 
 @dataclass(kw_only=True)
 class _Entry:
-    """A contender, and what became of it."""
+    """A contender and its results."""
 
     contender: Contender
     status: str = "ok"
@@ -44,15 +44,15 @@ def measure(
 ) -> BenchCase:
     """Check, time and judge one case.
 
-    Whatever a contender raises (compilers raise errors of every class) ends this contender and not
-    the case: its row has the error and no number. Unmeasured memory leaves the row its times.
+    If a contender raises (compilers raise errors of any class), only this contender ends: its row
+    has the error and no number. If measuring memory fails, the row keeps its times.
 
     Args:
-        case, config: What to measure, how.
+        case, config: The shape, and the settings of the benchmark.
         run: Name of the run, for the record.
         timer: Clock of the case's device.
-        matmul_rate: Best rate of a plain matrix product in this dtype.
-        measure_memory: Replaced in tests.
+        matmul_rate: Rate of the fastest plain matrix product in this dtype, operations per second.
+        measure_memory: Measures peak memory; tests replace it.
     """
     gradients = case.mode in ("backward", "forward_backward")
     entries = [_Entry(contender=c) for c in contenders(case, config.only)]
@@ -74,7 +74,7 @@ def measure(
     if case.device == "cuda":
         for key in samples:
             running[key].host_seconds = host_time(timed[key])
-    # A fresh process per model would cost more than it is worth.
+    # For models on a CPU, a process for each would take too long.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
         for key in samples:
             _measure_memory(running[key], partial(measure_memory, case))
@@ -106,7 +106,7 @@ def _check(entry: _Entry, gradients: bool) -> None:
 
 
 def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
-    """Run it; what stops it becomes the entry's status and reason."""
+    """Whether ``run`` succeeds; an error becomes the entry's status and reason."""
     try:
         run()
     except Exception as error:
@@ -117,7 +117,7 @@ def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
 
 
 def _end(entry: _Entry, error: Exception) -> None:
-    """A contender that raised: why stands in its row, and what it held is freed."""
+    """Record the error of a contender as status and reason, and free the memory that it held."""
     refused = isinstance(error, torch.OutOfMemoryError | BackendError)
     entry.status, entry.reason = "not run" if refused else "failed", error_line(error)
     _free(error)
@@ -132,7 +132,7 @@ def _measure_memory(entry: _Entry, measure: Callable[[Contender], Peak | None]) 
 
 
 def _free(error: Exception) -> None:
-    """Give a GPU's memory back: the frames of the error hold the contender's tensors."""
+    """Free GPU memory: the stack frames of the error hold the contender's tensors."""
     traceback.clear_frames(error.__traceback__)
     if torch.cuda.is_initialized() and not device_lost():
         torch.cuda.empty_cache()
@@ -153,12 +153,12 @@ def _rows(
     matmul_rate: float | None,
 ) -> list[BenchRow]:
     by_key = {e.contender.name + e.contender.role: e.contender for e in entries}
-    # T is the fastest of PyTorch's kernels here; on a CPU there is one.
+    # The baseline is the fastest T contender; on a CPU there is only one.
     of_t = [key for key in samples if by_key[key].role == T]
     baseline = min(of_t, key=lambda key: spread(samples[key]).median, default=None)
     two_calls = TWO_CALLS + DIFF if TWO_CALLS + DIFF in samples else None
 
-    # The first TC of a technique.
+    # Technique to the key of its first TC.
     of_tc = [key for key in samples if by_key[key].role == TC]
     techniques = {by_key[key].technique: key for key in reversed(of_tc)}
 

@@ -1,9 +1,8 @@
-"""Peak memory of one contender above its inputs, forward and backward.
+"""Peak memory of one contender's forward and backward pass, in addition to its inputs.
 
-On a CPU in a process of its own, so that nothing another contender has left behind counts: the
-resident set's high-water mark, set back after a warm-up on the same shape: the first call of a
-shape also compiles matrix products, which the library keeps once for all. On a GPU from PyTorch's
-own count of allocated bytes.
+On a CPU it is the peak of resident memory in a separate process, so that memory of other contenders
+does not count. A warm-up on the same shape comes first, since the first call of a shape also
+compiles matrix products, which the library keeps. On a GPU PyTorch counts the allocated bytes.
 """
 
 import gc
@@ -20,23 +19,23 @@ from diffattn.lab.benchmark.config import Case
 from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.records.memory import give_back, highest, reset_highest, resident
 
-# Freed blocks go back to the system immediately; else the resident set shows them as held.
+# Freed blocks go back to the system at once; otherwise they still count as resident memory.
 _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Peak:
-    """Bytes above the inputs."""
+    """Bytes in addition to the inputs."""
 
     peak_bytes: int
     held_bytes: int | None
-    """Between forward and backward, output included; ``None`` where it cannot be read."""
+    """Bytes held between forward and backward, output included; ``None`` if unknown."""
 
 
 def peak_memory(case: Case, contender: Contender) -> Peak | None:
-    """Measure a contender on a shape whose mode has a backward pass.
+    """Measure a contender's forward and backward pass on a shape.
 
-    ``None`` if the process that measures ended early, for example out of memory.
+    ``None`` if the measuring process (CPU only) failed, for example because memory ran out.
     """
     if case.device == "cuda":
         return _cuda_peak(contender)
@@ -67,7 +66,7 @@ def _cuda_peak(contender: Contender) -> Peak:
 
 
 def _cpu_peak(case: Case, name: str, role: str) -> Peak:
-    """In this process; it must be fresh."""
+    """Measure in this process, which must be a new one."""
     from diffattn.lab.benchmark.suites import contenders
     from diffattn.ops.backends.chunk_layout import release_memory
 

@@ -1,7 +1,7 @@
-"""Compare a timed model with its eager form in float64, on two of its layers.
+"""Compare a timed model, cut to two layers, with its eager form in float64.
 
-In 16 bits the rounding of a whole fresh model hides that its λ is 0, or all its scores are: the
-same implementation is compared in float32 too, where it is not.
+In 16 bits, rounding in a whole new model is so large that it would hide a λ or scores of 0. So the
+same implementation is also compared in float32, where rounding is small.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from diffattn.lab.testing.nudging import measured_errors
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 CHECKED_LAYERS = 2
-"""Layers that are checked of a model that has more."""
+"""Number of layers of the checked model, if the timed model has more."""
 _NUDGED_RUNS = 2
 
 
@@ -33,22 +33,22 @@ def check_model(
     *,
     cached: bool = False,
 ) -> dict[str, Any]:
-    r"""Logits, and the gradient of the embedding, against the eager model in float64.
+    r"""Compare logits, and the gradient of the embedding, with the eager model in float64.
 
     .. math:: \|x - x_{64}\| \le 2\,(\|x_\mathrm{eager} - x_{64}\| + \epsilon \|x_{64}\|)
 
-    Rounding is measured on two eager models whose weights are moved by one unit in the last place.
+    The eager error is the larger of two runs whose weights are moved by up to one rounding.
 
     Args:
         make: Builds the model from a configuration and ``implementation``.
-        config, implementation, dtype: Of the timed model, of which two layers are checked.
-        whose: ``"diffattn"`` or ``"transformers"``.
-        ids: int64 ``[1, N]``, the timed length.
-        gradients: Compare the gradient too.
-        cached: Compare only the last token's logits, read with a cache of all before.
+        config, implementation, dtype: Settings of the timed model, which is cut to two layers.
+        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
+        ids: Token ids, int64 ``[1, N]``.
+        gradients: Whether to compare the gradient, too. Not used if ``cached``.
+        cached: Whether to compare only the last token's logits, computed with a cache.
 
     Returns:
-        As :func:`diffattn.lab.benchmark.checking.Exact.check`, of the dtype with the largest share.
+        As :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
     actual = expected = partial(_run, ids=ids, gradients=gradients)
@@ -62,7 +62,7 @@ def check_model(
     eager_form = "diffattn" if has_op else "eager"
 
     def build(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> nn.Module:
-        with ids.device:  # weights are drawn where they are used
+        with ids.device:  # draw the weights on this device
             model = make(config, implementation=form)
         return model.to(ids.device, dtype)
 
@@ -97,7 +97,7 @@ def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _step(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """By a cache: all but the last token, then that one."""
+    """Logits of the last token, read with a cache of all tokens before it."""
     cache = DynamicCache(config=model.config)
     model(input_ids=ids[:, :-1], past_key_values=cache, logits_to_keep=1)
     logits = model(input_ids=ids[:, -1:], past_key_values=cache, logits_to_keep=1).logits

@@ -1,8 +1,8 @@
-"""``bench models`` and ``bench generation``: whole models, matched in parameters.
+"""``bench models`` and ``bench generation``: whole models with equal numbers of parameters.
 
-``models`` runs them forward, and forward with backward. In ``generation`` each has the dynamic
-cache that ``generate`` gives it: ``prefill`` reads a context into an empty one, ``decode`` reads
-one further token per row against a full one.
+``models`` times the forward pass, and forward with backward. In ``generation`` each model has the
+dynamic cache of ``generate``: ``prefill`` reads a context into an empty cache, ``decode`` reads
+one more token per row with a full cache.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """A DIFF V1 model; the others are its twins. Small sizes are those of our recipes."""
+    """The size of a DIFF V1 model. Models of other types are its twins of equal size."""
 
     hidden_size: int
     num_layers: int
@@ -45,7 +45,7 @@ class ModelSize:
     lengths: tuple[int, ...]
 
     def config(self) -> DiffTransformerConfig:
-        """As DIFF V1."""
+        """The configuration of the DIFF V1 model."""
         return DiffTransformerConfig(
             attention_type="diff",
             vocab_size=self.vocab_size,
@@ -57,7 +57,7 @@ class ModelSize:
         )
 
 
-def _of_paper(name: str, num_layers: int) -> ModelSize:
+def _paper_size(name: str, num_layers: int) -> ModelSize:
     config = presets.preset_settings(name)
     heads = (config.num_heads, config.head_dim)
     lengths = (2_048, 4_096)
@@ -66,15 +66,15 @@ def _of_paper(name: str, num_layers: int) -> ModelSize:
 
 SIZES = {
     "laptop": ModelSize(128, 4, 4, 16, 1_024, 4, (256,)),
-    # Of the first committed study, to which the records belong.
+    # The models of the first published study.
     "study": ModelSize(256, 4, 8, 16, 2_048, 4, (256,)),
     "wide": ModelSize(512, 4, 4, 64, 2_048, 1, (1_024, 2_048)),
-    # All contenders stay on the device together; 13B keeps a quarter of its 40 layers.
-    "3b": _of_paper("3b", 28),
-    "13.1b": _of_paper("13.1b", 10),
+    # All contenders are on the device together, so 13B has only 10 of its 40 layers.
+    "3b": _paper_size("3b", 28),
+    "13.1b": _paper_size("13.1b", 10),
 }
 CUT = {"3b": (2, 6), "13.1b": (1, 3), "laptop": (1, 2)}
-"""Two depths of a size: the difference is that of layers alone, without embedding and loss."""
+"""Two depths of a size. Their difference in time is that of layers, without embedding and loss."""
 SIZES |= {
     f"{name}-{depth}-layers": replace(SIZES[name], num_layers=depth)
     for name, depths in CUT.items()
@@ -92,10 +92,10 @@ _GENERATION = {
     ("cpu", "quick"): ("laptop", ((1, 128),)),
     ("cpu", "full"): ("wide", ((1, 512), (1, 2_048), (4, 512), (4, 2_048))),
     ("cuda", "quick"): ("wide", ((1, 2_048),)),
-    # All contenders and their caches stay on the device together.
+    # All contenders and their caches are on the device together.
     ("cuda", "full"): ("3b", ((1, 2_048), (1, 8_192), (4, 2_048), (16, 512))),
 }
-"""Size, and batches with their contexts."""
+"""(device, scale) to a size, and pairs of a batch size and a context in tokens."""
 _SAME_FIELDS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "head_dim"),
     *("max_position_embeddings", "tie_word_embeddings", "rms_norm_eps"),
@@ -104,7 +104,7 @@ _SAME_FIELDS = (
 
 
 def shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
-    """The shapes of one call, by mode."""
+    """The shapes of one call of the benchmark: for each, mode to shape."""
     scale, lengths = (config.device, config.scale), config.lengths
     if config.suite == "models":
         return [
@@ -131,7 +131,7 @@ def shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
 
 
 def effort(case: Case) -> int:
-    """Rough share of the whole work, for the time left: a decoded cache is filled first."""
+    """Rough amount of work of a case, for the estimate of the time left."""
     tokens, training = _context(case), case.mode == "forward_backward"
     work = flops_per_token(SIZES[case.shape["size"]].config(), tokens, training=training)
     weight = {"prefill": 3e-9, "decode": 1e-9}.get(case.mode, 0.5e-9)
@@ -139,18 +139,18 @@ def effort(case: Case) -> int:
 
 
 def smallest_bytes(case: Case) -> int:
-    """Bytes of one model's logits, or of its cache, in the smallest dtype."""
+    """Bytes of one model's logits, or in generation of its cache, in a 16-bit dtype."""
     size, tokens = SIZES[case.shape["size"]], case.shape["B"] * _context(case)
     if case.suite == "models":
         return int(2 * tokens * size.vocab_size)
-    # Keys and values of both maps.
+    # Keys of both maps, and values twice as wide.
     return int(2 * tokens * size.num_layers * 4 * size.num_heads * size.head_dim)
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every model of one case, T first; all hold freshly drawn weights.
+    """Every model of one case, T first, with random weights.
 
-    The case has the shape ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
+    The case's shape has ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
     ``only`` names contenders besides T. Default: all.
     """
     make = _trained if case.suite == "models" else _generating
@@ -162,7 +162,7 @@ def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
 
 
 def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
-    """The matched configuration of one attention type."""
+    """The configuration of one attention type with as many parameters as DIFF V1."""
     size = SIZES[case.shape["size"]]
     if case.suite == "generation":
         size = replace(size, lengths=(max(*size.lengths, _context(case) + 1),))
@@ -174,11 +174,11 @@ def _trained(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
     config = model_config(case, attention_type)
     make = partial(build, whose=whose, attention_type=attention_type)
-    with torch.device(case.device):  # billions of weights are drawn there in no time
+    with torch.device(case.device):  # a GPU draws billions of weights quickly
         model = make(config, implementation=implementation)
     model = model.to(case.device, case.torch_dtype)
     if isinstance(model, DiffTransformerForCausalLM):
-        model.skips_logits = True  # as it trains
+        model.skips_logits = True  # as in training
     ids = _draw_ids(case, config, case.shape["N"])
 
     def forward() -> Tensor:
@@ -205,7 +205,7 @@ def _trained(case: Case, name: str) -> Contender:
 
 
 _CHECKED: dict[tuple[str, ...], dict[str, Any]] = {}
-"""Results of this process, by what was checked."""
+"""Results of this process: (name, dtype, layers, widths) to the check."""
 
 
 def _once_on_gpu(
@@ -215,11 +215,11 @@ def _once_on_gpu(
     check: Callable[..., dict[str, Any]],
     ids: Tensor,
 ) -> Callable[[bool], dict[str, Any]]:
-    """The check of a model, on a CPU for every case.
+    """The check of a model. On a CPU every case is checked.
 
-    On a GPU, where time is short and float64 takes most of its memory, once per widths, layers and
-    dtype: with gradients, at the shortest of the size's lengths. Longer shapes and both modes of
-    one model are then timed on its word, and ``compared`` of their rows states the length.
+    On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
+    widths, layers and dtype, with gradients, at the shortest of the size's lengths. Its other cases
+    use this result; ``compared`` states the length.
     """
     if case.device == "cpu":
         return partial(check, ids, case.torch_dtype)
@@ -243,7 +243,7 @@ def build(
 
     Args:
         implementation: ``attn_implementation``.
-        whose: ``"diffattn"`` or ``"transformers"``.
+        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
         attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.
     """
     torch.manual_seed(0)
@@ -266,7 +266,7 @@ def build(
 
 
 def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> str:
-    """The backend that computes attention, by the model's own rule."""
+    """The backend that computes attention, as the model itself would choose it."""
     if implementation != "diffattn":
         return implementation
     return chosen_backend(
@@ -279,7 +279,7 @@ def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> 
 
 
 def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """A model of the contender ``name``, ready to generate; ``config`` is that before folding."""
+    """The model of contender ``name`` in evaluation mode; ``config`` is the one before folding."""
     _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
     model = build(config, implementation=implementation, whose=whose, attention_type=attention_type)
     if name == FOLDED:
@@ -323,7 +323,7 @@ def _generating(case: Case, name: str) -> Contender:
         forward=decode if decodes else prefill,
         backward=lambda _: None,
         check=lambda _: check_model(*check, cached=True),
-        # A token meets half of a text on average, a decoded one all of its cache.
+        # A token of a text sees half of it on average, a decoded token the whole cache.
         flops=flops_per_token(config, 2 * context if decodes else context) * tokens,
         tokens=tokens,
         cache_bytes=sum(

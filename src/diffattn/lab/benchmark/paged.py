@@ -1,9 +1,9 @@
 """Contenders on a paged cache: one query per row, keys and values in pages of a pool.
 
-T gathers the pages of the softmax twin, which are the same memory, for PyTorch's own call: what a
-cache in pages costs a kernel that knows none. TC reads them where they lie, by the kernel of
-``triton`` with one map. The differential contenders are the backends of
-``paged_decode`` and, for what pages cost at all, decoding from the same keys and values unpaged.
+T copies the softmax twin's pages into one tensor for PyTorch's attention, which cannot read pages.
+The twin's pages are the same memory. TC reads the pages in place, with the kernel of ``triton`` and
+one map. The DIFF contenders are the backends of ``paged_decode``, and two backends of
+``diff_attention`` on the same keys and values without pages, which show the cost of pages.
 """
 
 from dataclasses import replace
@@ -33,16 +33,16 @@ from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 PAGE_SIZE = 64
-"""Tokens."""
+"""Tokens per page."""
 
 
 def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Every contender on one paged cache, T first.
 
     Args:
-        case: Shape ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens of one),
-            ``attention``.
-        only: Names besides T. Default: all.
+        case: Its shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per
+            page) and ``attention``.
+        only: Names of contenders besides T. Default: all.
     """
     inputs, table, lengths = draw_inputs(case), _scattered(case), _lengths(case)
     pages = {name: _in_pages(getattr(inputs, name), table, case.shape["page"]) for name in "kv"}
@@ -81,7 +81,7 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
 
 
 def _scattered(case: Case) -> Tensor:
-    """The block table: every page of the pool once, in no order."""
+    """The block table ``[B, pages per row]``: each page of the pool once, in random order."""
     pages = -(-case.shape["S"] // case.shape["page"])
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(case.shape["B"] * pages, generator=generator)
@@ -89,7 +89,7 @@ def _scattered(case: Case) -> Tensor:
 
 
 def _in_pages(x: Tensor, table: Tensor, page: int) -> Tensor:
-    """``[B, S, ...]`` cut into pages ``[pages, page size, ...]``, the last of a row with zeros."""
+    """``[B, S, ...]`` cut into pages ``[pages, page, ...]``; a row's last page is padded with 0."""
     rows = x.new_zeros(table.shape[0], table.shape[1] * page, *x.shape[2:])
     rows[:, : x.shape[1]] = x.detach()
     pool = torch.empty_like(rows).view(table.numel(), page, *x.shape[2:])

@@ -1,4 +1,4 @@
-"""One call of ``diffattn bench``: the plan, the result file, and what it holds already."""
+"""One call of ``diffattn bench``: measure the cases of a plan and write the result file."""
 
 import hashlib
 import os
@@ -36,23 +36,23 @@ def run_bench(
     on_progress: OnProgress = lambda done: None,
     timer: Timer | None = None,
 ) -> tuple[BenchResult, list[BenchCase]]:
-    """Measure every case of a plan, and keep each as soon as it is measured.
+    """Measure every case of a plan, and write each to the file as soon as it is measured.
 
-    A case that the file holds already from the same code, versions, machine and settings is not
-    measured again. The same case of another run is replaced when the new one is complete.
+    A case that the file already has from the same code, versions, machine and settings is not
+    measured again. A newly measured case replaces the same case of another run.
 
     Args:
-        config, out: What to measure, and the result file.
-        fresh: Forget what the file holds.
-        on_message: Given one line per case.
-        on_progress: Given the effort done so far, out of :func:`total_effort`.
-        timer: Replaced in tests.
+        config, out: The settings of the plan, and the path of the result file.
+        fresh: Whether to discard the content of the file.
+        on_message: Called with one line of text per case.
+        on_progress: Called with the effort done so far, out of :func:`total_effort`.
+        timer: Clock of the device. Default: :func:`timer_of`; tests replace it.
 
     Returns:
-        The whole file, and the cases of this plan in its order.
+        The content of the whole file, and the cases of this plan in order.
 
     Raises:
-        ConfigError: ``only`` names no contender, the plan is empty, or no memory holds it.
+        ConfigError: The plan is empty, or a case does not fit the memory.
         CheckpointError: ``out`` holds another kind of file, or another process writes there.
     """
     cases = _possible_cases(config)
@@ -87,7 +87,7 @@ def run_bench(
 
 
 def require_writable(out: Path) -> None:
-    """Meet a record that cannot be written before a case is measured, not after it."""
+    """Raise before anything is measured if the record cannot be written."""
     present = out.read_text(encoding="utf-8") if out.exists() else None
     write_text(out, present or "")
     if present is None:
@@ -95,7 +95,7 @@ def require_writable(out: Path) -> None:
 
 
 def _possible_cases(config: BenchConfig) -> list[Case]:
-    """The plan, if it is not empty and the memory holds every case."""
+    """The cases of the plan; raises if there are none, or if a case does not fit the memory."""
     cases = plan(config)
     if not cases:
         raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
@@ -106,12 +106,12 @@ def _possible_cases(config: BenchConfig) -> list[Case]:
 
 
 def total_effort(config: BenchConfig) -> int:
-    """Effort of the whole plan, in the unit given to ``on_progress``."""
+    """Effort of the whole plan, in the unit of ``on_progress``."""
     return sum(effort(case) for case in plan(config))
 
 
 def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
-    """Provenance; the name changes with the code, the versions, the machine and the settings."""
+    """The record of a run. Its name depends on code, versions, machine and settings."""
     commit, dirty = git_state()
     versions: dict[str, str | None] = {**package_versions(), "triton": _triton()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
@@ -121,7 +121,7 @@ def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
         machine |= {"gpu_bytes": properties.total_memory}
     source = source_hash()
     identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
-    if os.environ.get(VARIABLE):  # then auto takes other kernels
+    if os.environ.get(VARIABLE):  # it changes which kernels ``auto`` chooses
         identity[VARIABLE] = os.environ[VARIABLE]
     return BenchRun(
         name=f"{device}-{config_hash(identity)[:8]}",
@@ -136,7 +136,7 @@ def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
 
 
 def source_hash() -> str:
-    """First 16 hex digits of the SHA-256 of the source that can change a measurement."""
+    """First 16 hex digits of the SHA-256 of the source files that can change a measurement."""
     package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for folder in _TIMED_FOLDERS:
@@ -147,7 +147,7 @@ def source_hash() -> str:
 
 
 def in_short(case: BenchCase) -> str:
-    """T's time, the fastest DIFF contender, and the verdicts, in one line."""
+    """One line with T's time, the fastest DIFF contender, verdicts and failures."""
     parts = [
         f"{row.contender} {1e3 * row.seconds.median:.3g} ms"
         for row in case.rows
@@ -165,7 +165,7 @@ def in_short(case: BenchCase) -> str:
         if row.status not in ("ok", "not run")
     ]
     absent = [row.contender for row in case.rows if row.status == "not run"]
-    if absent:  # why stands in the table below and in the record
+    if absent:  # the table and the record have the reasons
         parts.append(f"not run: {', '.join(absent)}")
     return "; ".join(parts)
 

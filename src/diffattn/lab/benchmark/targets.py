@@ -1,8 +1,8 @@
-"""The performance targets, in one table, and how a measured case stands to them.
+"""The performance targets, in one table, and the verdicts on a measured case.
 
-Sources: the ratios were found feasible on a CPU by prototypes measured in the same way, and for
-GPUs follow from counts of matrix products (``docs/reference/numerics.md``);
-the papers' own figures are a loss of 9 to 12 % in training.
+Sources: on a CPU, prototypes measured in the same way reached these ratios. For GPUs they follow
+from counts of matrix products (``docs/reference/numerics.md``). The papers report 9 to 12 % slower
+training.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from diffattn.lab.benchmark.contenders import TWO_CALLS
 from diffattn.lab.records.results import BenchRow, Verdict
 
 _LENGTHS = {("cpu", "ops"): (512, 4_096), ("cpu", "decode"): (4_096, 4_096)}
-"""First and last number of tokens (decode: cached tokens) that targets speak of."""
+"""Smallest and largest number of tokens (``decode``: cached) to which targets apply; else all."""
 
 
 class Target(NamedTuple):
@@ -24,12 +24,12 @@ class Target(NamedTuple):
     suite: str
     mode: str
     quantity: str
-    """``"T"``, ``"TC"`` or ``"two calls"`` (times over theirs), or ``"memory"`` (peak over T's)."""
+    """Time over that of ``"T"``, ``"TC"`` or ``"two calls"``; or ``"memory"``: peak over T's."""
     limit: float
     dtype: str | None = None
     """Default: every dtype."""
     size: str | None = None
-    """Name of a model size. Default: all."""
+    """Name of a model size. Default: all sizes."""
     goal: bool = False
 
     def words(self) -> str:
@@ -39,7 +39,7 @@ class Target(NamedTuple):
         return f"{quantity} at most {self.limit:.3g} × {baseline}"
 
     def applies(self, case: Case) -> bool:
-        """Whether the case is one that this target speaks of."""
+        """Whether this target is for the case."""
         length = case.shape.get("S", case.shape.get("N"))
         first, last = _LENGTHS.get((self.device, self.suite), (length, length))
         return (
@@ -76,10 +76,10 @@ TARGETS = (
 
 
 def judge(case: Case, rows: Sequence[BenchRow]) -> list[Verdict]:
-    """Every target that speaks of the case, kept or missed; none where nothing was measured.
+    """Verdicts on all targets for the case whose quantity was measured.
 
-    Operators are judged by their fastest DIFF contender, against TC by the fastest that has one.
-    Models are judged one by one: each of our attention types is a model of its own.
+    In ``models`` every attention type is judged, except transformers' DiffLlama. In other suites
+    only the fastest DIFF contender is judged, among those that have the quantity, such as a TC.
     """
     verdicts = []
     baseline = next((row for row in rows if row.role == T), None)

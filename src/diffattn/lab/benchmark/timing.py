@@ -14,16 +14,16 @@ import torch
 from diffattn.errors import DiffAttnError
 from diffattn.lab.records.results import Spread
 
-_SHORTEST_SAMPLE = 5e-3  # seconds: what a call costs besides its work drowns in longer ones
+_SHORTEST_SAMPLE = 5e-3  # seconds; in a longer sample the clock's own cost does not matter
 _MOST_ROUNDS = 50
 _FLUSHED_BYTES = 512 * 2**20  # several times the L2 cache
 _HOST_RUNS = 15
-_WAITED_CYCLES = 4_000_000  # of a GPU: about 2 ms
+_WAITED_CYCLES = 4_000_000  # GPU clock cycles: about 2 ms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """Two steps: ``prepare``, which is not timed, and ``run`` on its result, which is."""
+    """A timed step ``run``, which gets the result of ``prepare``, a step that is not timed."""
 
     run: Callable[[Any], object]
     prepare: Callable[[], Any] | None = None
@@ -36,13 +36,13 @@ class Timer(Protocol):
         """Seconds of one run, averaged over ``repeats`` runs in a row."""
 
     def repeats(self, seconds: float, timed: Timed) -> int:
-        """Runs in a row that make one sample, for runs of ``seconds``."""
+        """Number of runs in a row for one sample, if a run takes ``seconds``."""
 
 
 class CpuTimer:
-    """Processor time of this process: other load on the machine is not counted.
+    """Processor time of this process, so that other load on the machine does not count.
 
-    Right for one thread only; several threads add their times up.
+    Right for one thread only: the times of several threads are added.
     """
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
@@ -57,19 +57,19 @@ class CpuTimer:
         return (self.clock() - began) / repeats
 
     def repeats(self, seconds: float, timed: Timed) -> int:
-        """Enough runs for 5 ms; one where each run uses up what was prepared."""
+        """Enough runs for 5 ms; one if there is a ``prepare``, as a run uses up its result."""
         if timed.prepare:
             return 1
         return max(1, math.ceil(_SHORTEST_SAMPLE / max(seconds, 1e-7)))
 
 
 class CudaTimer:
-    """CUDA events around one run, with the L2 cache flushed before it: time of the device.
+    """Time on the device, by CUDA events around one run; the L2 cache is flushed before it.
 
-    Launches are queued while the device waits 2 ms, so that what Python and the driver take to make
-    them is no part of the time, unless a run takes longer than that to queue: then, from there on,
-    the device waits for launches as it does in use. A run that waits for the device itself is timed
-    with that. Time that a caller spends on a call of few tokens is not seen here.
+    Launches are queued while the device waits 2 ms, so the time of Python and the driver does not
+    count. If queueing takes longer, the rest of the launches are timed as in normal use. If a run
+    waits for the device, this is timed, too. The host's time, which matters for few tokens, is in
+    :func:`host_time`.
     """
 
     def __init__(self) -> None:
@@ -88,19 +88,19 @@ class CudaTimer:
         return float(begin.elapsed_time(end)) / 1e3
 
     def repeats(self, seconds: float, timed: Timed) -> int:
-        """One: repeated runs would find their inputs in the cache."""
+        """One run, since repeated runs would find their inputs in the cache."""
         return 1
 
 
 def host_time(
     timed: Timed, wait: Callable[[], object] | None = None, clock: Callable[[], float] | None = None
 ) -> float | None:
-    """Median seconds until a run is queued, the device idle before it; ``None`` if it fails.
+    """Median seconds until a run is queued on an idle device; ``None`` if it fails.
 
     Args:
-        timed: One contender.
-        wait: Wait for the device. Default: as CUDA does.
-        clock: Replaced in tests. Default: time that passes.
+        timed: The steps of one contender.
+        wait: Waits for the device. Default: ``torch.cuda.synchronize``.
+        clock: Time in seconds; tests replace it. Default: ``time.perf_counter``.
     """
     wait, clock = wait or torch.cuda.synchronize, clock or time.perf_counter
     samples = []
@@ -112,7 +112,7 @@ def host_time(
             timed.run(prepared)
             samples.append(clock() - began)
         wait()
-    except RuntimeError:  # the device's time stands
+    except RuntimeError:  # the row keeps its time on the device
         return None
     return median(samples)
 
@@ -131,21 +131,21 @@ def interleave(
     clock: Callable[[], float] = time.monotonic,
     on_failure: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, list[float]]:
-    """Time all contenders, by name, side by side.
+    """Time all contenders in rounds, each once per round.
 
-    Round r starts with contender r, so that no one always follows the same neighbour. What drifts
-    over minutes (frequency, other load) meets all of them alike and cancels in ratios of a round.
+    Each round starts with the next contender, so that none always follows the same one. Slow drift
+    (clock frequency, other load) affects all contenders alike and cancels in ratios of a round.
 
     Args:
-        timed, timer: Contenders, and the clock of their device.
-        rounds: Rounds, at least.
-        seconds, clock: Time after which no further round starts, by this clock.
-        on_failure: Given the name and the error of a contender that raised; the others go on.
+        timed, timer: Name to the steps of a contender, and the clock of their device.
+        rounds: Fewest rounds.
+        seconds, clock: After this time, by this clock, or after 50 rounds, no further round starts.
+        on_failure: Called with the name and the error of a contender that raised; the others go on.
             Default: the error ends the timing.
 
     Returns:
-        Seconds of one run, by contender and round, of those that ran to the end and for which the
-        clock moved in every round.
+        Name to seconds of one run for each round. Contenders that raised, or during whose run the
+        clock did not move, are left out.
     """
     samples: dict[str, list[float]] = {name: [] for name in timed}
 
@@ -162,7 +162,7 @@ def interleave(
             on_failure(name, error)
             return None
 
-    # The warm-up also shows how many runs make a sample.
+    # The warm-up also gives the number of runs per sample.
     warm_up = {name: sample(name) for name in timed}
     repeats = {name: timer.repeats(s, timed[name]) for name, s in warm_up.items() if s is not None}
     with _without_garbage_collection():
@@ -190,7 +190,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def spread(values: list[float]) -> Spread:
-    """Median, quartiles and extremes of one value per round."""
+    """Median, quartiles and extremes of values, one per round."""
     low, _, high = (
         quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
     )
@@ -205,12 +205,12 @@ def spread(values: list[float]) -> Spread:
 
 
 def ratios(values: list[float], baseline: list[float]) -> Spread:
-    """Value over baseline, round by round."""
+    """Spread of the ratios of value to baseline in each round."""
     return spread([a / b for a, b in zip(values, baseline, strict=True)])
 
 
 def matmul_peak(dtype: torch.dtype, device: str, timer: Timer) -> float:
-    """Best rate of a plain square matrix product, in floating-point operations per second."""
+    """Rate of the fastest plain square matrix product, in floating-point operations per second."""
     sizes = (4_096, 8_192) if device == "cuda" else (512, 1_024, 2_048)
     best = 0.0
     for size in sizes:
@@ -219,6 +219,6 @@ def matmul_peak(dtype: torch.dtype, device: str, timer: Timer) -> float:
         timed = Timed(run=lambda _, a=a, b=b, out=out: torch.mm(a, b, out=out))  # type: ignore[misc]
         repeats = timer.repeats(timer.sample(timed, 1), timed)
         fastest = min(timer.sample(timed, repeats) for _ in range(3))
-        if fastest > 0:  # below the clock's resolution a product says nothing
+        if fastest > 0:  # 0: the product was shorter than the clock's resolution
             best = max(best, 2 * size**3 / fastest)
     return best

@@ -61,7 +61,7 @@ def analyze(
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
 
-    if out is not None:  # before time is spent on finding models
+    if out is not None:  # checked first, as finding models takes time
         _require_destination(out, dtype)
     models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
     out = out or default_out("analysis", models)
@@ -75,7 +75,9 @@ def analyze(
         "bos": bos,
     }
     source = "the text of --text" if text is not None else str(data or file or "no text")
-    result = _analyze(models, _reader(text, data or str(file)), source, settings, verify)
+    result = _analyze(
+        models, _reader(text, data or str(file and file.absolute())), source, settings, verify
+    )
     result.write(out)
     _show(result, out, json_)
 

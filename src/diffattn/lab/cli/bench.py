@@ -73,7 +73,7 @@ def bench(
 
     lengths = () if length is None else whole_numbers("--length", length)
     dtypes, contenders = _words(dtype), _words(only)
-    numbers = {"rounds": rounds, "seconds": seconds}  # checked without torch
+    numbers = {"rounds": rounds, "seconds": seconds}
     settings.check_names(suite, scale, device, attention, dtypes, contenders, numbers)
     device = device or settings.default_device()
     if suite == settings.HOST:

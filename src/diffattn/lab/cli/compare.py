@@ -70,7 +70,7 @@ def compare(
 def _require_destinations(
     folders: Sequence[Path], format_: str, out: Path | None, answers: Path | None
 ) -> None:
-    """Refuse a format or destination before anything is read."""
+    """Raise for a wrong format or destination, before anything is read."""
     from diffattn.errors import ConfigError, did_you_mean
     from diffattn.files.destination import (
         require_folder_destination,
@@ -101,7 +101,7 @@ def _require_destinations(
 
 
 def _require_table(path: Path, format_: str) -> None:
-    """Refuse a file that no earlier call in this format wrote."""
+    """Raise if the file exists and was not written by an earlier call with this format."""
     from diffattn.files.destination import require_replaceable
     from diffattn.lab.report.evaluation.exports import BEGINNINGS
 

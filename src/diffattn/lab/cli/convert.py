@@ -99,7 +99,7 @@ def _require_new_folder(source: str, out: Path) -> None:
 
 
 def _summary(done: Any, to: str, out: Path) -> str:
-    """The conversion and the comparison of logits, in two lines."""
+    """Two lines: the conversion, and the comparison of logits."""
     first = f"{done.layout} to {to}: {done.tensors} tensors in {out}"
     if (check := done.verification) is None:
         return f"{first}\nLogits were not compared: transformers can run only one of the layouts."

@@ -138,7 +138,7 @@ def evaluate(
 def _protocols_and_models(
     asked: Sequence[str], models: Sequence[str], revision: str | None
 ) -> tuple[list[str], dict[str, str]]:
-    """Names of protocols, and paths of models by label. Models may stand among the arguments."""
+    """Split the arguments into protocols and models; return the protocols, and label to path."""
     from diffattn.errors import ConfigError
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
@@ -158,7 +158,7 @@ def _protocols_and_models(
         )
     for name in protocols:
         require_known(name)
-    # With --revision, a name without a folder is taken for one of the hub, and fails when loaded.
+    # With --revision, a path that does not exist is a hub name, which is checked when loaded.
     is_elsewhere = is_address if revision is None else lambda path: not Path(path).exists()
     return protocols, labelled([*folders, *models], on_message=say, has_no_folder=is_elsewhere)
 
@@ -186,7 +186,7 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
 
 
 def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
-    """Exit with 1 if items failed or evaluations could not run."""
+    """Exit with status 1 if items failed or evaluations could not run."""
     shortfalls = []
     if failed := sum(result.num_failed for result in results):
         asked = sum(result.num_items for result in results)

@@ -62,7 +62,7 @@ def fit(
 
 
 def _fit_row(name: str, entry: dict[str, Any]) -> dict[str, str]:
-    parts = {part: _with_ends(interval) for part, interval in entry["parameters"].items()}
+    parts = {part: _with_interval(interval) for part, interval in entry["parameters"].items()}
     row = {"fit": name} | {part: parts.get(part, "") for part in ("a", "b", "c")}
     error = "" if entry["max_error"] is None else f"{entry['max_error']:.2g}"
     note = "" if entry["refused"] is None else f"no fit: {entry['refused']}"
@@ -81,7 +81,7 @@ def _equivalent_row(row: dict[str, Any], axis: str) -> dict[str, str]:
     return shown
 
 
-def _with_ends(interval: dict[str, Any]) -> str:
+def _with_interval(interval: dict[str, Any]) -> str:
     if interval["low"] is None:
         return f"{interval['mean']:.4g}"
     return f"{interval['mean']:.4g} ({interval['low']:.4g} to {interval['high']:.4g})"

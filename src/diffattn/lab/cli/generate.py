@@ -7,7 +7,7 @@ import typer
 from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption
 
 _TEMPERATURES = (1e-3, 1e3)
-"""Smaller is as 0, larger is uniform; far beyond either, the logits overflow."""
+"""Smallest and largest temperature besides 0. Far outside of this range, logits overflow."""
 _Model = Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")]
 _Prompt = Annotated[str | None, typer.Option(help="text to continue [an example]")]
 _MaxNewTokens = Annotated[
@@ -71,7 +71,7 @@ def _settings(
     top_p: float | None,
     repetition_penalty: float,
 ) -> dict[str, Any]:
-    """Settings of ``generate`` of transformers, which has a processor of logits for each."""
+    """Keyword arguments of transformers' ``generate``; raises ``ConfigError`` for bad values."""
     from diffattn.errors import ConfigError
     from diffattn.ops.inputs.numbers import LARGEST_COUNT
 

@@ -1,4 +1,4 @@
-"""``diffattn inspect``; the standard library has a module of that name."""
+"""``diffattn inspect``. The file name ends with ``_``: the standard library has an ``inspect``."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,14 +66,14 @@ def inspect_(
         layers=_layer_numbers(layers),
         text=chosen_text(text, file, needle, set_ or []),
         max_tokens=max_tokens,
-        cut=cut or text is file is None,  # the example
+        cut=cut or text is file is None,  # the built-in example may always be cut
         add_bos=bos,
     )
     paths = labelled(models, option="MODEL", on_message=say)
     out = out or default_out("attention", paths, ".html")
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
-    from diffattn.lab.cli.screen.progress import StderrBars  # after everything that needs no model
+    from diffattn.lab.cli.screen.progress import StderrBars  # late: all checks come before a model
     from diffattn.lab.inspection.session import inspect_models
 
     progress = StderrBars()

@@ -69,7 +69,7 @@ def judge(
             write_plain_jsonl(requests, [request.plain() for request in asked])
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
-            shown = asdict(settings) | settings.facts()  # of the endpoint no query
+            shown = asdict(settings) | settings.facts()  # facts have the URL without its query
             typer.echo(json.dumps({"requests": len(asked), "judge": shown}, indent=2))
         return
     from diffattn.lab.cli.screen.progress import ItemProgress
@@ -111,7 +111,7 @@ def _require_options(
 
 
 def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: bool) -> None:
-    """Print results; exit with 1 if verdicts are missing."""
+    """Print the results; exit with status 1 if verdicts are missing."""
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

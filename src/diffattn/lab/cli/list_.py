@@ -47,7 +47,7 @@ def list_(
 
 
 _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
-"""Rows for JSON, and for the screen titles and the lines below them."""
+"""Rows for JSON; and for the screen, title to the lines below it."""
 
 
 def _recipes() -> _Listed:
@@ -78,7 +78,7 @@ def _recipes() -> _Listed:
 
 
 def _group(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One line per recipe; a count that all of them share stands in the title."""
+    """One line per recipe; a count that is equal for all recipes is put into the title."""
     lines = [[row["recipe"]] for row in rows]
     for key, unit in (("parameters", ""), ("tokens", " tokens")):
         if len({_count(row[key]) for row in rows}) == 1:
@@ -90,7 +90,7 @@ def _group(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _presets() -> _Listed:
-    """Sizes as DIFF V1, and how many parameters each matched twin has more or fewer."""
+    """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
     rows, lines, largest = [], [], 0.0
@@ -150,13 +150,13 @@ def _backends() -> _Listed:
 
 
 def _gradient(backend: Any) -> str:
-    """Of which order there is a gradient, and where there is none though there is one elsewhere."""
+    """The order of the gradients that a backend has, and the devices on which it has none."""
     nowhere = backend.gradient == "none"
     return ", none on ".join([backend.gradient, *(() if nowhere else backend.no_gradient_on)])
 
 
 def _protocols() -> _Listed:
-    """Protocols, then the presets made of them."""
+    """Protocols, then presets, which are lists of protocols with parameters."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 
     rows = [
@@ -174,6 +174,6 @@ def _protocols() -> _Listed:
 
 
 def _count(number: float) -> str:
-    """For example ``"1.41B"`` or ``"0.886M"``."""
+    """A count with a unit, for example ``"1.41B"`` or ``"0.886M"``."""
     unit, size = ("B", 1e9) if number >= 1e9 else ("M", 1e6) if number >= 1e5 else ("K", 1e3)
     return f"{number / size:.3g}{unit}"

@@ -1,4 +1,4 @@
-"""Options of several commands, and readers of their values."""
+"""Options that several commands share, and functions that read their values."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -30,7 +30,7 @@ AutoDtypeOption = Annotated[
 
 
 def say(line: str) -> None:
-    """Show a line beside the results of a command, on stderr."""
+    """Print a line to stderr, apart from the results of a command."""
     typer.echo(line, err=True)
 
 
@@ -46,10 +46,10 @@ def say_if_finished(folder: Path) -> None:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read ``0,1,2``.
+    """Read whole numbers such as ``0,1,2``, the value of ``option``.
 
     Raises:
-        ConfigError: Not whole numbers; names the option.
+        ConfigError: A part is not a whole number.
     """
     try:
         return tuple(int(part) for part in text.split(","))

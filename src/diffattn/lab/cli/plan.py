@@ -34,7 +34,7 @@ _Set = Annotated[
 ]
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
 _MANY_TOKENS = 10**9
-"""Beyond these a run needs a corpus of its own."""
+"""A run with more tokens gets a command that packs a corpus of the user."""
 _Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
@@ -67,7 +67,7 @@ def plan(
     fixed = check_values(planned, changes)
     if attention is not None:
         checked_types("twin", attention)
-    # torch loads from here on, after every name is known to be right.
+    # The next import loads torch, which takes seconds: all names are checked before.
     from diffattn.lab.training.settings import apply_settings
 
     config = apply_settings(planned.config(), changes, attention=attention)
@@ -85,7 +85,7 @@ def plan(
 def _best_plans(
     config: Any, target: Any, fixed: dict[str, Any], options: dict[str, Any]
 ) -> dict[str, Any]:
-    """Configuration and plan of the run and of its twin, by attention type, if they fit."""
+    """Attention type to (configuration, plan) of the run and of its twin, if they fit."""
     from diffattn.lab.training.planning.search import best_plan, twin_of
 
     if target.name == "cpu":
@@ -98,7 +98,7 @@ def _best_plans(
 
 
 def _with_measured_peak(target: Any, precision: str, processes: int) -> Any:
-    """The CPU with the rate of its products; one process uses all threads, several one each."""
+    """The CPU with its measured peak. One process uses all threads; several use one thread each."""
     import torch
 
     from diffattn.lab.benchmark.timing import matmul_peak, timer_of
@@ -111,12 +111,12 @@ def _with_measured_peak(target: Any, precision: str, processes: int) -> Any:
 def _commands(
     recipe: str, attention: str | None, changes: list[str], planned: Any, config: Any, gpus: int
 ) -> list[str]:
-    """The commands that train a plan."""
+    """The commands that pack data, if it is needed, and train a plan."""
     from diffattn.lab.catalog.recipes.catalog import RECIPES, plan_of_size
     from diffattn.lab.training.planning.search import changes_of
 
     name, settings = recipe, []
-    if recipe not in RECIPES:  # a preset: the main model's recipe with another size
+    if recipe not in RECIPES:  # a preset: the recipe of the papers' main model, with its size
         name = "diff-transformer-3b"
         model = plan_of_size(name).model.settings()
         settings = [

@@ -28,8 +28,8 @@ _Markdown = Annotated[
     bool, typer.Option("--markdown", help="print the results table as Markdown instead")
 ]
 
-_SEVERAL = Path("runs/report.html")
-"""The page of several folders, unless --out names one."""
+_DEFAULT_PAGE = Path("runs/report.html")
+"""Default path of the page of several folders, or of none."""
 
 
 def report(
@@ -43,13 +43,13 @@ def report(
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     is_one = folders is not None and len(folders) == 1
-    if out is not None or not is_one:  # else the page that lies in the folder
-        _require_replaceable(out or _SEVERAL)
+    if out is not None or not is_one:  # otherwise the page is written into the folder
+        _require_replaceable(out or _DEFAULT_PAGE)
     kind = _kind(folders[0]) if folders and is_one else "several or none"
     if kind != "study" and (markdown or bench is not None):
         raise ConfigError(f"report: --markdown and --bench need one study, got {kind}.")
     if folders is None or not is_one:
-        _beside_papers(folders or [], out or _SEVERAL)
+        _beside_papers(folders or [], out or _DEFAULT_PAGE)
     elif markdown:
         typer.echo(markdown_results(folders[0]), nl=False)
     else:
@@ -64,7 +64,7 @@ def _require_replaceable(page: Path) -> None:
 
 
 def _kind(folder: Path) -> str:
-    """The kind of records in a folder, with its article but for a study."""
+    """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
     from diffattn.errors import CheckpointError
     from diffattn.lab.report.analysis.page import is_analysis_folder
     from diffattn.lab.report.evaluation.files import is_evaluation_folder

@@ -132,7 +132,7 @@ def _require_options(
     extrapolate: bool,
     reuse: Sequence[Path],
 ) -> None:
-    """Refuse options that do not go together, before torch loads, which takes seconds."""
+    """Raise for unknown options or wrong combinations, before torch loads, which takes seconds."""
     from diffattn.errors import ConfigError
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
@@ -180,7 +180,7 @@ def _reproduce_one(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Run one study, and print its results."""
+    """Run one study, or with ``dry_run`` only print its settings, and print its results."""
     from diffattn.lab.catalog.recipes.catalog import default_folder
     from diffattn.lab.cli.options import say_if_finished
     from diffattn.lab.cli.screen.closing import closing

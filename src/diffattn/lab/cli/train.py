@@ -69,7 +69,7 @@ def train(
     )
     if not dry_run:
         say_if_finished(out)
-    # torch loads from here on, after every name is known to be right.
+    # The next import loads torch, which takes seconds: all names are checked before.
     from diffattn.lab.training.launch import configure
 
     config, packed = configure(planned.config(), request)

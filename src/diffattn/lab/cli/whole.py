@@ -1,4 +1,4 @@
-"""``diffattn reproduce all``: every study of a scale, then one page."""
+"""``diffattn reproduce all``: run every stage of a scale, and write one page."""
 
 import json
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ def reproduce_all(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Run what a scale affords, and write the page of all of it.
+    """Run the stages of a scale, and write one page with all results.
 
     Args:
         scale: ``"smoke"``, ``"laptop"``, ``"study"`` or ``"workstation"``.
-        folder: Holds one folder per stage, ``results.json`` and ``report.html``.
-        only: Names of stages; all if empty.
+        folder: Gets one folder per stage, ``results.json`` and ``report.html``.
+        only: Names of the stages to run; all if empty.
         options: ``seeds``, ``settings`` and ``match`` of the studies.
     """
     from diffattn.lab.cli.screen.closing import closing
@@ -58,7 +58,7 @@ def reproduce_all(
 def _studies_of(
     stages: Sequence[str], scale: str, folder: Path, options: dict[str, Any]
 ) -> dict[str, Any]:
-    """The studies among stages; scales of few minutes take the first seed alone."""
+    """Stage to its study, for stages that train models; ``recall`` gets no settings."""
     from diffattn.errors import ConfigError
     from diffattn.lab.studies.reproduce import make_study
     from diffattn.lab.studies.stages import ANALYSIS, THROUGHPUT, scale_of
@@ -76,7 +76,7 @@ def _studies_of(
 
 
 def _reusable(name: str, folder: Path) -> list[Path]:
-    """Studies of the same folder whose runs may be runs of this one too."""
+    """Folders of other stages whose finished runs this stage may copy."""
     from diffattn.lab.catalog.models import MEMBERS
     from diffattn.lab.studies.reuse import is_reusable
 
@@ -85,7 +85,7 @@ def _reusable(name: str, folder: Path) -> list[Path]:
 
 
 def _measure(stage: str, folder: Path, scale: str) -> None:
-    """Analyse the models trained on text, or time whole models."""
+    """Run a stage that trains nothing: analyse the models of ``text``, or time whole models."""
     from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
     from diffattn.lab.studies.stages import ANALYSIS
     from diffattn.lab.studies.whole import analyse_models, time_models
@@ -101,7 +101,7 @@ def _measure(stage: str, folder: Path, scale: str) -> None:
 def run_with_progress(
     study: Any, folder: Path, workers: int | None, reuse: Sequence[Path] = ()
 ) -> Path:
-    """Run one study, with its progress; the path of its page."""
+    """Run one study and show its progress; return the path of its page."""
     from diffattn.lab.cli.screen.progress import RunsProgress
     from diffattn.lab.studies.reproduce import judge
     from diffattn.lab.studies.run import run_study

@@ -1,4 +1,4 @@
-"""Parts of the predicted tokens: by repetition in their context, and by place in the window."""
+"""Parts of the predicted tokens: by repetition in the context, and by position in the window."""
 
 import numpy as np
 
@@ -14,23 +14,23 @@ def context_parts(
 ) -> dict[str, np.ndarray]:
     """Two partitions of the predicted tokens of windows.
 
-    By context: ``repeated_bigram``, the token and its predecessor were neighbours earlier;
-    ``repeated_token``, the token occurred, but not after this predecessor; ``first_occurrence``,
-    the token did not occur. By its place t in a window of T tokens: ``quarter_1`` to
-    ``quarter_4``, quarter ``1 + 4t // T``. The first token of a window is not predicted and belongs
-    to no part.
+    By context: ``repeated_bigram``, the same two tokens, this one and its predecessor, stood side
+    by side earlier; ``repeated_token``, the token occurred, but not after this predecessor;
+    ``first_occurrence``, the token did not occur. By its position t in a window of T tokens:
+    ``quarter_N`` with N = ``1 + 4t // T``. The first token of a window has no part, as nothing
+    predicts it.
 
     Args:
-        windows: int64 ``[n, T]``.
-        positions: int64 ``[n, T]`` that begin again at 0 with each document, where documents do
-            not see each other. Default: a token sees its whole window.
+        windows: Token ids, int64 ``[n, T]``.
+        positions: int64 ``[n, T]``, 0 at the first token of each document, if a token sees only its
+            own document. Default: a token sees its whole window.
 
     Returns:
-        By the names in ``PARTS``: bool ``[n, T - 1]``, entry i for token i + 1. A token is in
-        one part by context and in one quarter.
+        Name in ``PARTS`` to bool ``[n, T - 1]``, entry i for token i + 1. Each token is in one part
+        by context and in one quarter.
     """
     length = windows.shape[1]
-    if positions is not None:  # a token is another one in every document
+    if positions is not None:  # give equal tokens of different documents different ids
         documents = (positions == 0).cumsum(axis=1)
         keys = documents * (int(windows.max(initial=0)) + 1) + windows
         windows = np.unique(keys, return_inverse=True)[1].reshape(windows.shape)
@@ -57,10 +57,10 @@ class PartLosses:
         """Add windows and the losses of their tokens.
 
         Args:
-            windows: int64 ``[n, T]``.
-            losses: float64 ``[n, T - 1]`` in nats, of tokens 1 to T - 1.
-            positions: See :func:`context_parts`. The first token of a document, which nothing
-                predicts, is left out.
+            windows: Token ids, int64 ``[n, T]``.
+            losses: Losses of tokens 1 to T - 1 in nats, float64 ``[n, T - 1]``.
+            positions: See :func:`context_parts`. With positions, the first token of each document
+                is left out, as nothing predicts it.
         """
         for name, inside in context_parts(windows, positions).items():
             inside = inside if positions is None else inside & (positions[:, 1:] != 0)
@@ -74,7 +74,7 @@ class PartLosses:
         return sum(self._sums[name] for name in CONTEXT_PARTS) / tokens if tokens else float("nan")
 
     def parts(self) -> dict[str, dict[str, float]]:
-        """``tokens`` and mean ``loss`` by part; a part without tokens is left out."""
+        """Part to its number of ``tokens`` and mean ``loss`` in nats; without empty parts."""
         return {
             name: {"tokens": count, "loss": self._sums[name] / count}
             for name, count in self._counts.items()

@@ -28,8 +28,8 @@ class Document:
     Args:
         name: Unique within a corpus.
         text: Valid Unicode; line ends become ``\n``.
-        is_row: Whether the name ends with the number of a row, which other rows may change. Then
-            the text decides the split of the document, else the name.
+        is_row: Whether the name ends with a row number, which changes if rows are inserted. The
+            text of a row decides its split; for other documents the name decides.
 
     Raises:
         ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
@@ -52,20 +52,20 @@ class Document:
 
 
 def installed_texts(source: str) -> Iterator[Document]:
-    """Texts that the running interpreter carries, so that they differ between installations.
+    """Texts of the running Python installation. They differ between installations.
 
     - ``"stdlib"``, the default corpus, about 10 MB: every ``.py`` file below ``sysconfig``'s
       ``stdlib`` folder (the base interpreter's, also in a virtual environment), without tests,
       ``encodings``, ``pydoc_data``, installed packages and files of one build or machine.
     - ``"python"``: the same, then 0.8 MB of documentation: the language reference behind
       ``help()`` (``pydoc_data``, a document per topic), IDLE's text files and the licence.
-    - ``"packages"``: the ``.py`` files of installed packages. Those of the same text count once, as
+    - ``"packages"``: the ``.py`` files of installed packages. Files with equal text count once, as
       packages carry copies of each other.
 
-    They come in the order of their posix paths; files that are not UTF-8 are left out.
+    Documents are in the order of their posix paths. Files that are not UTF-8 are left out.
 
     Raises:
-        ConfigError: There are none: the interpreter is zipped, or comes compiled only.
+        ConfigError: There is no text: the interpreter is zipped, or has compiled files only.
     """
     seen = set[bytes]()
 
@@ -86,7 +86,7 @@ def installed_texts(source: str) -> Iterator[Document]:
 
 
 def _topics(code: str) -> dict[str, str]:
-    """The texts in the one dictionary that the code assigns; it is not executed."""
+    """Topic to text: the dictionary that the code assigns first. The code is not executed."""
     assignments = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Assign)]
     texts: dict[str, str] = ast.literal_eval(assignments[0].value)
     return texts
@@ -95,17 +95,17 @@ def _topics(code: str) -> dict[str, str]:
 def local_texts(
     path: Path, text_field: str, *, keep_empty: bool = False, on_read: files.OnRead
 ) -> Iterator[Document]:
-    """A UTF-8 text file, a folder of them, or a ``.jsonl`` file: a document per file, or line.
+    """Read a UTF-8 text file, a folder of files, or a ``.jsonl`` file with a document per line.
 
-    A folder is read recursively, in the order of posix paths relative to it, which name its
-    documents. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
-    skipped with one warning per folder. A file given itself is named by its last path component, a
-    line ``file.jsonl:LINE``, from 1; blank lines are skipped. Other arguments as in
+    A folder is read recursively. Its documents are named by their relative posix paths, and read in
+    that order. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
+    skipped with one warning per folder. A single file is named by its last path component, a line
+    by ``FILE.jsonl:LINE``, from 1. Blank lines are skipped. For the other arguments see
     :func:`load_corpus`.
 
     Raises:
-        ConfigError: The path is unreadable, empty, neither file nor folder, or (a file given
-            itself) not UTF-8; or a line is no object with a string under ``text_field``.
+        ConfigError: The path is missing, unreadable, empty, neither file nor folder, or a single
+            file that is not UTF-8; or a line is no object with a string under ``text_field``.
     """
     files.require_path(path)
     name = files.unicode_name(path.name)
@@ -124,7 +124,7 @@ def local_texts(
 
 
 def is_json_lines(path: Path) -> bool:
-    """Whether a file holds a document per line: by the ending ``.jsonl``, in any case."""
+    """Whether the file name ends with ``.jsonl``, in upper or lower case."""
     return path.suffix.lower() == ".jsonl"
 
 
@@ -139,7 +139,7 @@ def hub_dataset(
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
-    Other arguments as in :func:`load_corpus`.
+    For the other arguments see :func:`load_corpus`.
 
     Args:
         name: Name on the hub, such as ``owner/name``, or a local dataset folder.
@@ -147,7 +147,7 @@ def hub_dataset(
         revision: Commit, branch or tag on the hub. Default: the newest commit.
 
     Returns:
-        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``.
+        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0.
 
     Raises:
         ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
@@ -173,7 +173,7 @@ def hub_dataset(
 
 
 def load_hub(name: str, config: str | None, *, where: str, **options: Any) -> Any:
-    """A dataset of the hub by the optional package ``datasets``; ``where`` begins the messages."""
+    """Load a hub dataset with the optional package ``datasets``; ``where`` begins its errors."""
     try:
         import datasets
     except ImportError as error:
@@ -188,18 +188,18 @@ def load_hub(name: str, config: str | None, *, where: str, **options: Any) -> An
 
 
 def hub_rows(name: str, config: str | None, *, where: str, **options: Any) -> Iterator[Any]:
-    """Rows of :func:`load_hub`."""
+    """Rows of the dataset that :func:`load_hub` loads; errors while reading are ``ConfigError``."""
     try:
         yield from load_hub(name, config, where=where, **options)
     except ConfigError:
         raise
-    # Some come at the first row only; StopIteration is for files without rows.
+    # Some errors come with the first row only; files without rows raise StopIteration.
     except (OSError, ValueError, RuntimeError, StopIteration) as error:
         raise unreadable(where, error) from error
 
 
 def unreadable(where: str, error: Exception) -> ConfigError:
-    """What is said of a dataset that cannot be opened."""
+    """The error for a dataset that cannot be opened."""
     return ConfigError(f"{where} must be a dataset that can be opened, got: {first_line(error)}.")
 
 
@@ -216,18 +216,18 @@ def load_corpus(
 
     Args:
         source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
-            ``"python"``, the same and the documentation beside them; ``"packages"``, the Python
+            ``"python"``, these sources and the documentation of Python; ``"packages"``, the Python
             files of installed packages; the path of a text file, a folder or a ``.jsonl`` file; or
             ``"hub:NAME[@REVISION][:CONFIG]"``.
         text_field: Key or column of the text in JSON lines and hub datasets.
-        revision: Of a hub dataset, in place of the source's.
-        split: Of a hub dataset; train and validation tokens are cut from it.
-        keep_empty: Whether empty texts of a JSON-lines file or hub dataset are documents, too.
-        on_read: Called with the number of bytes that were read of the source's files.
+        revision: Revision of a hub dataset; overrides the revision in ``source``.
+        split: Split of a hub dataset from which training and validation documents are taken.
+        keep_empty: Whether to keep empty texts of a hub dataset, or of a ``.jsonl`` file that
+            ``source`` names itself.
+        on_read: Called with each number of bytes read; only for files, folders and ``.jsonl``.
 
     Returns:
-        Documents in a fixed order. The first document is read at once, so that a wrong source is
-        reported here.
+        Documents in a fixed order. The first one is read at once, so a wrong source raises here.
 
     Raises:
         ConfigError: The source is unknown, missing, empty or damaged.
@@ -261,7 +261,7 @@ def corpus_hash(documents: Iterable[Document]) -> str:
 
 
 def document_bytes(document: Document) -> bytes:
-    """Name and text in UTF-8, each after its length, so that no two documents have equal bytes."""
+    """Name and text in UTF-8, each after its length: different documents give different bytes."""
     parts = (document.name.encode(), document.text.encode())
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
@@ -301,7 +301,7 @@ def _jsonl(
 
 
 def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
-    """Text of one row, or an error that names the fields there are."""
+    """Text of one row; raises an error that lists the row's fields if there is none."""
     if text_field not in row:
         hint = did_you_mean(text_field, map(str, row))
         raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")

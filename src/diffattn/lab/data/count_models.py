@@ -1,6 +1,6 @@
-"""Language models by counting: controls that a trained model must beat.
+"""N-gram count models: controls that a trained model must beat.
 
-All are fitted on the windows of a run, and predict tokens 1 to T - 1 of each window.
+They are fitted on the training windows of a run, and predict tokens 1 to T - 1 of each window.
 """
 
 from typing import Protocol
@@ -12,26 +12,26 @@ from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
 
 _PIECE = 4_096  # windows whose probabilities are in memory at once
-_BINS = 6  # of earlier matches: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 and more
-_EM_ROUNDS, _EM_CHANGE = 200, 1e-6
+_BINS = 6  # bins of the number of earlier matches: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 or more
+_EM_ROUNDS, _EM_CHANGE = 200, 1e-6  # most rounds; stop when no weight changes more
 
 
 class CountModel(Protocol):
-    """A fitted model."""
+    """A fitted count model."""
 
     def probabilities(self, windows: np.ndarray) -> np.ndarray:
         """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
 
 
 class Unigram:
-    r"""Each token by its count, smoothed with the uniform distribution as Witten and Bell do.
+    r"""Unigram model with Witten-Bell smoothing towards the uniform distribution.
 
     .. math:: p(w) = \frac{c(w) + D / V}{N + D}
 
-    Here c(w) counts w among the N predicted tokens, D of which are distinct.
+    Here c(w) counts w among the N predicted training tokens, D of which are distinct.
 
     Args:
-        windows: int64 ``[n, T]`` of training.
+        windows: Training windows, int64 ``[n, T]``.
         vocab_size: V; ids are below it.
     """
 
@@ -46,15 +46,15 @@ class Unigram:
 
 
 class Bigram:
-    r"""Each token by its count after the one before it, interpolated with the unigrams.
+    r"""Bigram model with Witten-Bell interpolation with the unigram model.
 
     .. math:: p(w \mid h) = \frac{c(h, w) + D(h)\,p(w)}{c(h) + D(h)}
 
-    Here D(h) counts the distinct tokens that follow h (Witten and Bell's method C). After a
-    token that nothing ever followed, the unigram stands alone.
+    Here h is the token before w, and D(h) counts the distinct tokens that follow h in training
+    (Witten and Bell's method C). If no token followed h, the unigram model predicts alone.
 
     Args:
-        windows: int64 ``[n, T]`` of training.
+        windows: Training windows, int64 ``[n, T]``.
         vocab_size: Ids are below it.
     """
 
@@ -79,19 +79,19 @@ class Bigram:
 
 
 class BigramCopy:
-    r"""The bigrams mixed with what followed earlier occurrences of the same token in the window.
+    r"""Bigram model mixed with a copy rule, as of an induction head that matches one token.
 
     .. math:: p(x_t \mid x_{<t}) = (1 - \mu_m)\,p(x_t \mid x_{t-1}) + \mu_m\,\frac{m'}{m}
 
-    Of the m earlier occurrences of the token before, m' are followed by this token, as for an
-    induction head that matches one token. Each bin of m has a weight, 0 for m = 0. Expectation
-    maximisation chooses the weights that maximise the likelihood of the last tenth of the training
-    windows under bigrams counted on the others, as bigrams are too good on windows that they have
-    counted. The bigrams are then counted on all windows.
+    Token x_{t-1} occurs m times earlier in the window, and is followed by x_t in m' of these
+    places. The weight μ depends on the bin of m, and is 0 for m = 0. Expectation maximisation fits
+    the weights: they maximise the likelihood of the last tenth of the training windows, with
+    bigrams counted on the other windows, since bigrams fit their own windows too well. The bigrams
+    are then counted on all windows.
 
     Args:
-        windows: int64 ``[n, T]`` of training, two or more, in the order of the text, so that the
-            last tenth is other text.
+        windows: Training windows, int64 ``[n, T]``, two or more, in the order of the text, so
+            that the last tenth is unseen text.
         vocab_size: Ids are below it.
 
     Raises:
@@ -126,7 +126,7 @@ COUNT_MODELS: dict[str, type[Unigram] | type[Bigram] | type[BigramCopy]] = {
 
 
 def count_losses(model: CountModel, windows: np.ndarray) -> PartLosses:
-    """Losses of a fitted model on windows int64 ``[n, T]``, over all tokens and by part."""
+    """Losses in nats of a fitted model on windows int64 ``[n, T]``, of all tokens and by part."""
     losses = PartLosses()
     for start in range(0, len(windows), _PIECE):
         piece = windows[start : start + _PIECE]
@@ -135,7 +135,7 @@ def count_losses(model: CountModel, windows: np.ndarray) -> PartLosses:
 
 
 def _copied(windows: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bins of m, and m' / m (0 where m is), both ``[n, T - 1]``."""
+    """Bins of m, and m' / m (0 where m is 0), both ``[n, T - 1]``; see :class:`BigramCopy`."""
     matches = earlier_counts(windows)[:, :-1]
     followed = earlier_counts(ngram_keys(windows, 2, vocab_size))
     bins = np.minimum(np.frexp(matches.astype(np.float64))[1], _BINS - 1)  # 0 -> 0, 1 -> 1, 2 -> 2
@@ -143,9 +143,9 @@ def _copied(windows: np.ndarray, vocab_size: int) -> tuple[np.ndarray, np.ndarra
 
 
 def _mixing_weights(bins: np.ndarray, copied: np.ndarray, bigram: np.ndarray) -> np.ndarray:
-    """float64 ``[_BINS]``: each bin's most likely share of copies, below 1, and 0 without matches.
+    """μ of each bin by maximum likelihood, float64 ``[_BINS]``; 0 for bin 0.
 
-    One token that is no copy is added to every bin, so that an empty bin gets 0 and no bin gets 1.
+    One token that is not a copy is added to every bin, so that an empty bin gets 0 and none gets 1.
     """
     matched = bins > 0
     bins, copied, bigram = bins[matched], copied[matched], bigram[matched]

@@ -1,4 +1,4 @@
-"""From documents to token ids in flat memory."""
+"""Encode documents as token ids, in constant memory."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -14,15 +14,15 @@ BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they 
 
 @dataclass(slots=True)
 class Batch:
-    """Texts to encode, and their splits and documents."""
+    """Texts to encode, each a document or a piece of one. The lists have one entry per text."""
 
     splits: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     ended: list[tuple[str, int] | None] = field(default_factory=list)
-    """Name and bytes of the document whose last piece the text is; ``None``: another piece."""
+    """Name and UTF-8 bytes of the document, for its last piece; ``None`` for other pieces."""
     num_chars: int = 0
     corpus_hash: str = ""
-    """Hash of all documents up to the end of the batch."""
+    """SHA-256 of all documents of the corpus that were read when the batch was full."""
 
 
 @dataclass(slots=True)
@@ -31,16 +31,16 @@ class EncodedBatch:
 
     batch: Batch
     ids: bytes
-    """Ids of all texts, in order."""
+    """Token ids of all texts, in order."""
     lengths: list[int]
-    """Ids per text."""
+    """Number of token ids of each text."""
 
 
 def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -> Iterator[Batch]:
-    """Group pieces of documents by size. The same documents give the same batches.
+    """Group documents, cut into pieces, into batches. The same documents give the same batches.
 
     Args:
-        digest: Of the corpus so far; the reader of the documents updates it.
+        digest: SHA-256 of the documents read so far. Reading ``assigned`` updates it.
     """
     batch = Batch()
     for split, document in assigned:
@@ -61,7 +61,7 @@ def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -
 
 
 def encode(waiting: Iterator[Batch], encoder: Any, dtype: np.dtype[Any]) -> Iterator[EncodedBatch]:
-    """Encode batches in their order, each on the threads of the ``tokenizers`` library.
+    """Encode batches one after the other, each with the threads of the ``tokenizers`` library.
 
     Args:
         encoder: See :func:`diffattn.lab.data.tokenizer.plain_encoder`.
@@ -73,7 +73,7 @@ def encode(waiting: Iterator[Batch], encoder: Any, dtype: np.dtype[Any]) -> Iter
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a long text, after line ends where possible; at least one piece."""
+    """Cut a text into pieces of at most ``BATCH_CHARS``, after line ends where possible."""
     pieces, start = [], 0
     while len(text) - start > BATCH_CHARS:
         stop = start + BATCH_CHARS

@@ -1,4 +1,4 @@
-"""Read text files and folders the same way on every system, with errors of one line."""
+"""Read text files and folders the same way on every system. Error messages have one line."""
 
 import codecs
 import difflib
@@ -16,17 +16,17 @@ from diffattn.errors import ConfigError, did_you_mean
 from diffattn.files.destination import file_kind
 
 MAX_TEXT_BYTES = 1 << 32
-"""Largest text: a file or a line of JSON lines. A corpus may be larger."""
+"""Largest text: bytes of a file, or characters of a line of JSON lines. A corpus may be larger."""
 
 _CHUNK_BYTES = 1 << 20
 OnRead = Callable[[int], None]
-"""Called with a number of bytes that were read."""
+"""Called with the number of bytes of each chunk that was read."""
 
 
 def normalise_line_ends(value: Any) -> Any:
     r"""Replace ``\r\n`` and ``\r`` by ``\n`` in a text, or in all texts of a JSON value.
 
-    Keys and other separators of Unicode, such as U+2028, stay.
+    Keys of a JSON value, and other Unicode separators such as U+2028, are not changed.
     """
     if isinstance(value, str):
         return value.replace("\r\n", "\n").replace("\r", "\n") if "\r" in value else value
@@ -41,7 +41,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str | None:
     r"""Text of a regular file with ``\n`` at the end of its lines, without a byte-order mark.
 
     Returns:
-        ``None`` if the file has another encoding, or a zero byte and so is no text.
+        ``None`` if the file has another encoding, or holds a zero byte and so is no text.
 
     Raises:
         ConfigError: The path cannot be read, is no regular file, or is larger than a text may be.
@@ -54,7 +54,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str | None:
 
 
 def require_text(path: Path, encoding: str = "utf-8") -> str:
-    """As :func:`read_text`, but raise for another encoding or no text."""
+    """As :func:`read_text`, but raise ``ConfigError`` for another encoding or a zero byte."""
     text = read_text(path, encoding)
     if text is None:
         raise ConfigError(
@@ -67,9 +67,9 @@ def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]
     r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
 
     Raises:
-        ConfigError: As :func:`read_text`; or the file holds other data, or too long a line.
+        ConfigError: As :func:`read_text`; or the file holds other data, or a line is too long.
     """
-    # Bytes that are not UTF-8 become surrogates, so that the line can be named.
+    # Bytes that are not UTF-8 become surrogates, so that the error can give the line's number.
     utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
     parts: list[str] = []
@@ -94,10 +94,10 @@ def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]
 
 
 def parse_json(text: str) -> Any:
-    r"""The value of a JSON document, with ``\n`` at the end of the lines of its texts.
+    r"""The value of a JSON document. Line ends in its texts become ``\n``.
 
     Raises:
-        ValueError: It is no JSON, or nested too deeply to be read.
+        ValueError: The text is not JSON, or nested too deeply to be read.
     """
     try:
         return normalise_line_ends(json.loads(text))
@@ -106,13 +106,13 @@ def parse_json(text: str) -> Any:
 
 
 def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The numbers, from 1, and the objects of JSON lines; blank lines are skipped.
+    """Line number, from 1, and object of each line of JSON lines; blank lines are skipped.
 
     Args:
-        lines: Without their ends.
+        lines: The lines, without line ends.
 
     Raises:
-        ConfigError: A line holds anything else.
+        ConfigError: A line is not a JSON object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -128,7 +128,7 @@ def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[st
 
 
 def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
-    """Sorted posix paths of the regular files below ``root``; links to folders are not followed."""
+    """Sorted posix paths, relative to ``root``, of its regular files; ``excluded`` takes a name."""
 
     def fail(error: OSError) -> None:
         raise ConfigError(f"{error.filename}: must be readable, got: {error.strerror}.") from error
@@ -142,10 +142,10 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
 
 
 def fingerprint(path: Path) -> dict[str, int | str]:
-    """Size and SHA-256 of a regular file.
+    """``bytes`` (size) and ``sha256`` (hexadecimal) of a regular file.
 
     Raises:
-        ConfigError: It cannot be read, or is no regular file.
+        ConfigError: The file cannot be read, or is not a regular file.
     """
     digest, size = hashlib.sha256(), 0
     for chunk in _chunks(path, one_text=False):
@@ -155,15 +155,15 @@ def fingerprint(path: Path) -> dict[str, int | str]:
 
 
 def require_path(path: Path) -> None:
-    """Raise unless the path is a regular file or a folder; suggest a similar path."""
+    """Raise unless the path is a regular file or a folder; the error suggests a similar path."""
     if _irregular(path) not in (None, "a folder"):
         raise ConfigError(f"{path}: must be a file or folder, got {_irregular(path)}.")
 
 
 def require_regular(path: Path, *, one_text: bool = False) -> None:
-    """Raise unless the path is a regular file, with ``one_text`` no larger than a text may be.
+    """Raise unless the path is a regular file; with ``one_text`` also if it is too large.
 
-    Opening a FIFO would wait for another process, and a device may never end.
+    Other kinds are refused because opening a FIFO may block, and reading a device may never end.
     """
     if (got := _irregular(path)) is not None:
         raise ConfigError(f"{path}: must be a regular file, got {got}.")
@@ -178,9 +178,9 @@ def near_path(path: Path, *others: str) -> str:
     """Suggest a neighbour of a missing path, or another name, at the end of a message."""
     folder = path.parent
     readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
-    # The last components alone are compared: a long shared folder would make all names similar.
+    # Only the last components are compared: a long shared folder would make all names similar.
     neighbours = [name for name in os.listdir(folder) if name != path.name] if readable else []
-    # A slip of the finger: "tests" is no answer to "my_texts".
+    # The cutoff lets only typing errors through: "tests" is no answer to "my_texts".
     close = difflib.get_close_matches(path.name, [*others, *neighbours], n=1, cutoff=0.82)
     if not close:
         return ""
@@ -188,12 +188,12 @@ def near_path(path: Path, *others: str) -> str:
 
 
 def unicode_name(name: str) -> str:
-    """Name of a file as valid Unicode; other bytes, which Linux allows, are spelled out."""
+    """Name of a file as valid Unicode; bytes that are not UTF-8 become backslash escapes."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def _irregular(path: Path) -> str | None:
-    """The kind of a path in words, or ``None`` for a regular file."""
+    """The kind of a path in words, or ``None`` for a regular file; raises if it is missing."""
     try:
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:  # a zero byte in the name
@@ -206,7 +206,7 @@ def _irregular(path: Path) -> str | None:
 
 
 def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:
-    """Bytes of a regular file up to its size now: it may grow, or, below /proc, never end."""
+    """Bytes of a regular file up to its size when opened: it may grow, or never end (/proc)."""
     require_regular(path, one_text=one_text)
     try:
         with path.open("rb") as file:
@@ -235,10 +235,10 @@ def _unreadable(path: Path, error: OSError) -> ConfigError:
 def with_known_names(
     row: Mapping[str, Any], columns: Mapping[str, str], where: str
 ) -> Mapping[str, Any]:
-    """The row with copies of some columns under the names that a reader knows.
+    """Copy some columns of a row to the names that the caller expects; all columns are kept.
 
     Args:
-        columns: The reader's name to the row's.
+        columns: Expected name to the name in the row.
 
     Raises:
         ConfigError: A column is missing.

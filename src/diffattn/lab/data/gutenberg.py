@@ -1,4 +1,4 @@
-"""The text of a Project Gutenberg book, without what the distributor put around it."""
+"""The text of a Project Gutenberg book, without licence, header and trailer."""
 
 import re
 
@@ -29,11 +29,11 @@ def strip_gutenberg(text: str) -> str:
 
     The body lies between the last start marker (``*** START OF ...``, or the end of the "small
     print" of older files) and the first end marker after it (``*** END OF ...`` or
-    ``End of Project Gutenberg's ...``). A first paragraph that names who produced the file goes
-    too, and blank lines at both ends.
+    ``End of Project Gutenberg's ...``). Also cut are white space at both ends and, after a start
+    marker, a first paragraph that names who produced the file.
 
     Returns:
-        The body; ``text`` itself if it has no marker, or nothing between its markers.
+        The body; ``text`` itself if it has no marker, or if nothing is left.
     """
     starts = [match.end() for match in _START.finditer(text)]
     end = _END.search(text, starts[-1] if starts else 0)

@@ -1,4 +1,4 @@
-"""Repeated n-grams: where a context repeats one, and how often training saw it. Exact."""
+"""Exact counts of n-grams, in the context of a token and in training data."""
 
 from collections.abc import Iterable
 
@@ -8,17 +8,17 @@ from diffattn.errors import ConfigError
 
 
 def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
-    """An int64 key for every n-gram of a row; different n-grams have different keys.
+    """Encode every n-gram of a row as one int64 key; different n-grams have different keys.
 
     Args:
-        tokens: ``[..., length]``, ids below ``vocab_size``.
+        tokens: Token ids below ``vocab_size``, ``[..., length]``.
 
     Returns:
-        int64 ``[..., length - n + 1]``; entry i stands for tokens i to i + n - 1. Empty if the
+        int64 ``[..., length - n + 1]``; entry i is the key of tokens i to i + n - 1. Empty if the
         rows are shorter than n.
 
     Raises:
-        ConfigError: So many ids that the n-grams do not fit 63 bits.
+        ConfigError: ``vocab_size**n`` does not fit 63 bits.
     """
     if vocab_size**n >= 2**63:
         raise ConfigError(
@@ -32,7 +32,7 @@ def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
 
 
 def gaps(keys: np.ndarray) -> np.ndarray:
-    """How many places ago each key stood last, int64 like ``keys``; 0 where it is new."""
+    """Distance from each key to its previous occurrence, int64 ``[length]``; 0 without one."""
     order = np.argsort(keys, kind="stable")
     again = np.flatnonzero(keys[order][1:] == keys[order][:-1]) + 1
     distances = np.zeros(len(keys), dtype=np.int64)
@@ -41,7 +41,7 @@ def gaps(keys: np.ndarray) -> np.ndarray:
 
 
 def earlier_counts(keys: np.ndarray) -> np.ndarray:
-    """How often each key stands earlier in its row, int64 ``[n, length]`` like ``keys``."""
+    """How often each key occurs earlier in its row, int64 ``[n, length]`` like ``keys``."""
     order = np.argsort(keys, axis=1, kind="stable")  # equal keys stay in the order of the row
     ranked = np.take_along_axis(keys, order, axis=1)
     places = np.broadcast_to(np.arange(keys.shape[1]), keys.shape)
@@ -54,14 +54,14 @@ def earlier_counts(keys: np.ndarray) -> np.ndarray:
 
 
 class NgramCounts:
-    """Exact counts of chosen n-grams in a stream of any length, in memory of the chosen ones.
+    """Exact counts of chosen n-grams in a stream of any length.
 
-    Only n-grams that a text to be evaluated holds are ever asked for, so only they are counted.
+    Memory grows only with the chosen n-grams, such as those of the text to be evaluated.
 
     Args:
         chosen: Keys of the n-grams to count, any order, repeats allowed.
-        n: Tokens of one.
-        vocab_size: As the keys were made with.
+        n: Number of tokens of an n-gram.
+        vocab_size: The vocabulary size that the keys were made with.
     """
 
     def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:
@@ -70,7 +70,7 @@ class NgramCounts:
         self.n, self.vocab_size = n, vocab_size
 
     def add(self, pieces: Iterable[np.ndarray]) -> None:
-        """Count a stream of tokens that comes in pieces; n-grams may cross their borders."""
+        """Count the n-grams of one stream of tokens, given in pieces; n-grams may span pieces."""
         tail = np.zeros(0, dtype=np.int64)
         for piece in pieces:
             tokens = np.concatenate([tail, piece.astype(np.int64)])
@@ -78,13 +78,13 @@ class NgramCounts:
             tail = tokens[max(0, len(tokens) - self.n + 1) :]
 
     def counts_of(self, keys: np.ndarray) -> np.ndarray:
-        """Counts int64 of chosen keys, in their order."""
+        """Counts of ``keys``, int64 in the same order. Each key must be a chosen one."""
         return self.counts[np.searchsorted(self.keys, keys)]
 
     def _add(self, keys: np.ndarray) -> None:
         if not len(self.keys):
             return
-        # Sorted keys are looked up far faster.
+        # Looking up sorted keys is much faster.
         distinct, counts = np.unique(keys, return_counts=True)
         at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
         chosen = self.keys[at] == distinct

@@ -1,11 +1,11 @@
-"""From documents to packed token files, in flat memory and from where it was interrupted.
+"""Pack documents into token files, in constant memory. An interrupted packing can be continued.
 
 ``SPLIT.bin`` holds the ids of a split, little-endian uint16 if the vocabulary has fewer than 65,536
-ids, else uint32. Every document is followed by the end token. Its split is decided by a hash of its
-name or, of a row, of its text, and neither split is empty; see ``splits.assign_splits``. Special
-tokens that a text spells out are encoded as text. Texts above a mebicharacter are encoded in pieces
-that end with a line. The borders and the names of the documents have files of their own; see
-``split_writer.SplitWriter``.
+ids, else uint32. Every document is followed by the end token. A hash of a document's name, or of a
+row's text, decides its split, and neither split is empty; see ``splits.assign_splits``. Special
+tokens that a text spells out are encoded as text. Texts above 2**20 characters are encoded in
+pieces, cut at line ends where possible. The borders and the names of the documents are in
+``SPLIT.idx`` and ``SPLIT.names``; see ``split_writer.SplitWriter``.
 
 The sidecar ``SPLIT.json`` holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both
 splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``dtype``,
@@ -13,8 +13,8 @@ splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``
 ``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``) and
 ``names_bytes``.
 
-Files get their names when they are whole, sidecars last, so an interrupted packing is never taken
-for a finished one, also if the power fails. A checkpoint is written every 64 mebicharacters.
+Complete files are moved out of a work folder, sidecars last, so that an interrupted packing never
+looks finished, even after a power failure. A checkpoint is written every 2**26 characters.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from diffattn.lab.data.splits import SPLITS, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import PackedTokens
 
-# After a kill, this folder also tells that token files beside it belong to a packing.
+# After a killed call, this folder shows that the token files beside it belong to a packing.
 _WORK = ".packing"
 _PROGRESS = "progress.json"
 _CHECKPOINT_BATCHES = 64
@@ -52,14 +52,14 @@ def pack(
     validation_fraction: float = 0.05,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its description.
+    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its sidecar.
 
-    If ``out`` already holds this very packing, the documents are only hashed, and the tokens
-    checked. An interrupted packing goes on from its last checkpoint: the documents before it are
-    read and compared, and the rest is encoded. One process at a time may pack into a folder.
+    If ``out`` already holds the packing of this corpus and tokenizer, the documents are only hashed
+    and the files checked. An interrupted packing goes on from its last checkpoint: the documents
+    before it are hashed and compared, the rest is encoded. One process at a time may use a folder.
 
     Args:
-        documents: The corpus, read once; a few batches are in memory at a time.
+        documents: The corpus, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
@@ -68,10 +68,10 @@ def pack(
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is empty, or the tokenizer does not fit.
-        CheckpointError: ``out`` holds another or a damaged packing, or foreign files; or a packed
-            document of an interrupted packing has changed.
-        OSError: The disk is full or not writable; the same call goes on.
+        ConfigError: The corpus is empty or one character, or the tokenizer lacks an end token.
+        CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
+            or a document before the checkpoint has changed.
+        OSError: The disk is full or not writable. A second call continues the packing.
     """
     identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
@@ -87,7 +87,7 @@ def pack(
     work = out / _WORK
     if recorded is not None:
         begun, way_out = recorded["identity"], f", or delete {work}"
-        _require_same(out, begun, _begun_with(identity), "an interrupted one", way_out)
+        _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
     assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
@@ -105,7 +105,7 @@ def pack(
 def _describe(
     work: Path, identity: dict[str, Any], parts: dict[str, dict[str, Any]]
 ) -> dict[str, Any]:
-    """Write the sidecars, and that the files are whole."""
+    """Write the sidecars, then mark the work folder as complete."""
     sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
     for split, sidecar in sidecars.items():
         write_json(work / f"{split}.json", sidecar)
@@ -114,7 +114,7 @@ def _describe(
 
 
 def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
-    """The arguments that decide the files; the tokenizer must have an end token."""
+    """The arguments that decide the files; raises if the tokenizer has no end token."""
     digest = tokenizer_hash(tokenizer)
     if tokenizer.eos_token_id is None:
         raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
@@ -122,7 +122,7 @@ def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
 
 
 def _interrupted(out: Path) -> dict[str, Any] | None:
-    """The checkpoint of an interrupted packing; one that only lacked its names gets them."""
+    """The checkpoint of an interrupted packing. A complete one is moved to ``out``: ``None``."""
     work = out / _WORK
     recorded = read_json(work / _PROGRESS) if (work / _PROGRESS).exists() else None
     if recorded is not None and recorded["whole"]:
@@ -164,7 +164,7 @@ def _write(
                 progress = {
                     "schema": 1,
                     "whole": False,
-                    "identity": _begun_with(identity),
+                    "identity": _resume_identity(identity),
                     "batches": number,
                     "corpus_hash": item.batch.corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
@@ -203,7 +203,7 @@ def _write_batch(
 
 
 def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: Path) -> None:
-    """Read what is packed already, and refuse it if it has changed since."""
+    """Skip the batches that are packed already; raise if their documents have changed."""
     hashes = [batch.corpus_hash for batch in itertools.islice(waiting, done)]
     if len(hashes) < done or hashes[-1] != corpus_hash:
         raise CheckpointError(
@@ -212,15 +212,15 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
         )
 
 
-def _begun_with(identity: dict[str, Any]) -> dict[str, Any]:
-    """The facts that a continued packing must share with its beginning."""
+def _resume_identity(identity: dict[str, Any]) -> dict[str, Any]:
+    """The settings that must be equal before and after an interruption."""
     return {**identity, "batch_chars": encoding.BATCH_CHARS}
 
 
 def _require_same(
     out: Path, recorded: dict[str, Any], identity: dict[str, Any], kind: str, way_out: str
 ) -> None:
-    """Refuse a packing of another corpus or tokenizer, or of other splits."""
+    """Raise if the recorded packing has another corpus, tokenizer or validation fraction."""
     if differing := [key for key, value in identity.items() if recorded.get(key) != value]:
         raise CheckpointError(
             f"pack: {out} must be empty or hold this packing, got {kind} of another "
@@ -229,7 +229,7 @@ def _require_same(
 
 
 def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
-    """Sidecars of the packing in ``out``, if they belong to these documents and arguments."""
+    """Sidecars of the finished packing in ``out``; raises if it is another one or damaged."""
     sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
     for sidecar in sidecars.values():
         _require_same(out, sidecar, identity, "one", "")
@@ -238,14 +238,14 @@ def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clean(out: Path, *, but: Path | None = None) -> None:
-    """Remove what killed packings left."""
+    """Remove the work folders that killed calls left, except ``but``."""
     for leftover in out.glob(f"{_WORK}*"):
         if leftover != but:
             shutil.rmtree(leftover)
 
 
 def _refuse_foreign(out: Path) -> None:
-    """Refuse token files without both sidecars, unless the work folder of a killed call exists."""
+    """Raise for token files without both sidecars, unless a killed call left its work folder."""
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
     present = [name for name in FILES if (out / name).exists()]
@@ -258,9 +258,9 @@ def _refuse_foreign(out: Path) -> None:
 
 
 def _publish(work: Path, out: Path) -> None:
-    """Move whole files to their names; if it is interrupted, the next call moves the rest.
+    """Move complete files to ``out``. If this is interrupted, the next call moves the rest.
 
-    A loss of power may have undone the half of a move: then nothing is kept, but the work folder.
+    After a power failure a file may be in neither folder. Then all packed files are deleted.
     """
     if not all((work / name).exists() or (out / name).exists() for name in FILES):
         for name in reversed(FILES):
@@ -270,6 +270,6 @@ def _publish(work: Path, out: Path) -> None:
     for name in FILES:
         if (work / name).exists():
             (work / name).replace(out / name)
-            sync(out)  # no later name outlives a power failure that an earlier one does not
+            sync(out)  # each move is on disk before the next one starts
     shutil.rmtree(work)
     sync(out)

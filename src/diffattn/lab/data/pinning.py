@@ -1,6 +1,6 @@
 """Pin the source of a corpus: files by their hashes, a dataset on the hub by its commit.
 
-A packing records the pin, and goes on only with the same source.
+A packing records the pin, and continues only with the same source.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from diffattn.lab.data.source_files import hub_parts, source_files
 Pin = dict[str, Any]
 """``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
 Stamp = dict[str, tuple[int, int]]
-"""File to size and time of change."""
+"""Name of a file to its size in bytes and its modification time in nanoseconds."""
 
 
 def pin(source: str) -> Pin:
@@ -24,19 +24,19 @@ def pin(source: str) -> Pin:
 
     Raises:
         ConfigError: The source is missing, cannot be read, or has a text that is too large; or the
-            hub does not answer.
+            hub does not answer or does not know the dataset.
     """
     paths = source_files(source)
     if paths is None:
         return {"revision": _commit(source)}
     for path in () if source.startswith("hub:") else paths.values():
-        # Refused before all files are hashed.
+        # Checked first, since hashing all files takes long.
         files.require_regular(path, one_text=not is_json_lines(path))
     return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
 
 
 def stamp(source: str) -> Stamp:
-    """Sizes and times of change of a source's files: another stamp means that one was written."""
+    """Stamp of a source's files: it changes when a file is written. Empty for a hub dataset."""
     stats = {name: path.stat() for name, path in (source_files(source) or {}).items()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
@@ -47,7 +47,7 @@ def total_bytes(pinned: Pin) -> int | None:
 
 
 def difference(before: Pin, now: Pin) -> str | None:
-    """The first file that differs, in words; ``None``: no file does."""
+    """The first file that differs, in words; ``None`` if none does. Revisions are not compared."""
     known, present = before.get("files", {}), now.get("files", {})
     for name in sorted(known.keys() | present.keys()):
         if name not in known:

@@ -1,6 +1,6 @@
-"""Recall tasks made of random tokens: what they ask, and what a guesser would score.
+"""Recall tasks made of random tokens: their settings, and the accuracy of guessing.
 
-The last two, lookup and many-shot classification, begin with a token that stands for BOS.
+Sequences of the last two, lookup and many-shot classification, begin with a BOS token.
 """
 
 import math
@@ -13,20 +13,20 @@ from diffattn.lab.records.fields import require
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MqarConfig:
-    """Multi-query associative recall: pairs, then every key again.
+    """Multi-query associative recall: key-value pairs, then every key once more as a query.
 
-    Source: arXiv:2312.04927, section 4; the slot law is that of its published generator.
+    Source: arXiv:2312.04927, section 4; ``power`` follows its published generator.
     """
 
     vocab_size: int = 8_192
-    """V: token 0 fills, 1 to V/2 - 1 are keys, V/2 to V - 1 values."""
+    """V: token 0 is filler, 1 to V/2 - 1 are keys, V/2 to V - 1 values."""
     seq_len: int = 64
     """T, even, at least four tokens per pair."""
     num_pairs: int = 4
     power: float = 0.01
-    """a: slot s of two tokens is drawn in proportion to ``(s + 1) ** (a - 1)``."""
+    """a: a query is put in slot s (two tokens) with odds ``(s + 1) ** (a - 1)``, s from 0."""
     random_filler: bool = False
-    """Fill with random tokens other than the sequence's own keys and values, not with 0."""
+    """Whether filler tokens are random, without the keys and values of the sequence, and not 0."""
 
     def __post_init__(self) -> None:
         where = "MqarConfig"
@@ -39,17 +39,17 @@ class MqarConfig:
 
     @property
     def num_queries(self) -> int:
-        """Queries per sequence: every key once."""
+        """Number of queries per sequence: every key once."""
         return self.num_pairs
 
     @property
     def num_values(self) -> int:
-        """Tokens that may be an answer."""
+        """Number of tokens that may be an answer."""
         return self.vocab_size // 2
 
     @property
     def replacement(self) -> bool:
-        """Whether a key may be asked for twice."""
+        """Whether a key may be asked for twice: never."""
         return False
 
 
@@ -57,7 +57,7 @@ class MqarConfig:
 class NoisyRecallConfig:
     """Key-value pairs scattered among noise tokens, then queries.
 
-    Tokens: 0 is unused here, then ``num_keys`` keys, ``num_values`` values, ``num_noise`` noise.
+    Tokens: 0 is unused, then come ``num_keys`` keys, ``num_values`` values, ``num_noise`` noise.
     """
 
     num_pairs: int = 4
@@ -65,7 +65,7 @@ class NoisyRecallConfig:
     """Share of noise in the context, rounded to whole tokens; from 0 to below 1."""
     num_queries: int = 4
     replacement: bool = True
-    """Draw every query from all keys. ``False``: no key twice, which allows elimination."""
+    """Whether a key of the sequence may be queried twice. If not, answers can be eliminated."""
     num_keys: int = 64
     num_values: int = 64
     num_noise: int = 64
@@ -81,7 +81,7 @@ class NoisyRecallConfig:
 
     @property
     def context_len(self) -> int:
-        """Tokens before the queries."""
+        """Number of tokens before the queries."""
         pairs = 2 * self.num_pairs
         return pairs + round(pairs * self.noise_ratio / (1 - self.noise_ratio))
 
@@ -92,24 +92,24 @@ class NoisyRecallConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in use, and token 0."""
+        """Number of token ids, the unused token 0 included."""
         return 1 + self.num_keys + self.num_values + self.num_noise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookupConfig:
-    """Key-value pairs scattered among noise, then keys to look up, some of which are not there.
+    """Key-value pairs scattered among noise, then queries, some for keys without a pair.
 
-    The answer to a key that the context does not hold is the last token of the vocabulary. Tokens:
-    0 is BOS, then keys, values, noise, and "not there".
+    The answer to a key without a pair is the token "not there". Tokens: 0 is BOS, then keys,
+    values, noise, and "not there".
     """
 
     num_pairs: int = 4
     context_len: int = 32
-    """Tokens of pairs and noise, after BOS."""
+    """Number of tokens of pairs and noise, without BOS."""
     num_queries: int = 16
     absent: float = 0.125
-    """Probability that a question asks for a key that is not in the context."""
+    """Probability that a query asks for a key that has no pair in the context."""
     num_keys: int = 8
     num_values: int = 8
     num_noise: int = 16
@@ -127,42 +127,42 @@ class LookupConfig:
 
     @property
     def seq_len(self) -> int:
-        """T: BOS, context and questions."""
+        """T: BOS, context and queries."""
         return 1 + self.context_len + self.num_queries
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in use."""
+        """Number of token ids in use."""
         return 2 + self.num_keys + self.num_values + self.num_noise
 
     @property
     def not_there(self) -> int:
-        """The answer to a key that the context does not hold."""
+        """The token that answers a query for a key without a pair."""
         return self.vocab_size - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManyShotConfig:
-    """Items and their labels in turn; every item is to be classified before its label is shown.
+    """Items and labels alternate; the model must predict the label that follows each item.
 
-    An item is one of the tokens of its class, and classes are the same in all sequences. A
-    sequence draws some classes and gives each a label, so labels say nothing beyond the sequence.
-    In some sequences a share of the labels shown is wrong: there, more shots tell more. Tokens: 0
-    is BOS, then the items, class by class, then the labels.
+    Each class has a few tokens, its items, which are the same in all sequences. A sequence draws
+    some classes and gives each a random label, so a label means nothing in another sequence. In
+    noisy sequences some labels are wrong, so that more examples help more. Tokens: 0 is BOS, then
+    the items, class by class, then the labels.
     """
 
     num_shots: int = 24
-    """Items per sequence; the last one has ``num_shots - 1`` examples before it."""
+    """Number of items per sequence; ``num_shots - 1`` examples stand before the last one."""
     num_classes: int = 4
-    """Classes of a sequence."""
+    """Number of classes in a sequence."""
     known_classes: int = 6
-    """Classes in all."""
+    """Number of classes in the vocabulary."""
     items_per_class: int = 2
     num_labels: int = 6
     wrong: float = 0.2
-    """Probability that a label shown in a noisy sequence is another class's."""
+    """Probability that a label in a noisy sequence is the label of another class."""
     noisy: float = 0.5
-    """Share of noisy sequences."""
+    """Probability that a sequence is noisy."""
 
     def __post_init__(self) -> None:
         where = "ManyShotConfig"
@@ -179,7 +179,7 @@ class ManyShotConfig:
 
     @property
     def num_queries(self) -> int:
-        """Every item is a query."""
+        """Number of queries: every item is one."""
         return self.num_shots
 
     @property
@@ -194,7 +194,7 @@ class ManyShotConfig:
 
     @property
     def vocab_size(self) -> int:
-        """Tokens in use."""
+        """Number of token ids in use."""
         return self.first_label + self.num_labels
 
 
@@ -202,12 +202,12 @@ TaskConfig = MqarConfig | NoisyRecallConfig | LookupConfig | ManyShotConfig
 
 
 def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
-    """A tokenizer of words: letters or ``k1`` for keys and items, numbers for values and labels,
-    ``·1`` for noise, ``-`` for "not there".
+    """A tokenizer with one word per token. Keys and items are ``A``, ``B``, or with more than 26
+    ``k1``, ``k2``; values and labels ``1``, noise ``·1``, "not there" ``-``, and token 0 ``_``.
 
     Args:
-        example: Tokens of a sequence, kept as ``init_kwargs["example"]`` for commands that read a
-            text where the user gives none.
+        example: Token ids of a sequence, kept as ``init_kwargs["example"]``: the text of commands
+            that need a text if the user gives none.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -235,17 +235,17 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
 
 
 def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
-    r"""Accuracies that need no recall: an accuracy means something only above all of them.
+    r"""Expected accuracies of guessers without recall. A model must be above all of them.
 
-    - ``values``: any value, :math:`1 / \text{num\_values}`.
-    - ``pairs``: one of the sequence's own values, :math:`1 / P`.
-    - ``elimination``: with keys that are asked for once each, one of the values that were not
-      answered before, :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement nothing
-      can be eliminated, and it equals ``pairs``.
+    MQAR and noisy recall:
 
-    Of a lookup, ``not_there`` says so every time, and ``pairs`` is the accuracy of a guess at a
-    key that is there. Of many-shot classification, ``labels`` is any label and ``classes`` one of
-    those in the sequence.
+    - ``values`` guesses any value, :math:`1 / \text{num\_values}`.
+    - ``pairs`` guesses a value of the sequence, :math:`1 / P`.
+    - ``elimination`` guesses a value of the sequence that was not an answer before,
+      :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement it equals ``pairs``.
+
+    Lookup: ``not_there`` always answers "not there"; ``pairs`` is :math:`1 / P`, the accuracy on
+    keys with a pair. Many shots: ``labels`` guesses any label, ``classes`` one of the sequence.
 
     Args:
         config: A task of P pairs and Q queries.

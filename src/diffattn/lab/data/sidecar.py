@@ -13,7 +13,7 @@ from diffattn.lab.data.split_writer import SUFFIXES
 from diffattn.lab.data.splits import SPLITS
 from diffattn.lab.records.fields import AtLeast, checked
 
-# Sidecars come last: with them a packing is whole.
+# Sidecars come last: they mark a packing as complete.
 FILES = (
     *(f"{split}.{suffix}" for split in SPLITS for suffix in SUFFIXES),
     *(f"{split}.json" for split in SPLITS),
@@ -23,7 +23,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtyp
 
 
 class Sidecar(TypedDict):
-    """See :mod:`diffattn.lab.data.packing`."""
+    """Fields of ``SPLIT.json``; :mod:`diffattn.lab.data.packing` describes them."""
 
     schema: Literal[3]
     validation_fraction: float
@@ -43,7 +43,7 @@ class Sidecar(TypedDict):
 
 @contextlib.contextmanager
 def advised(folder: Path) -> Iterator[None]:
-    """Add advice to the error of a packing that is missing or damaged."""
+    """Add advice to a ``CheckpointError`` about a packing that is missing or damaged."""
     try:
         yield
     except CheckpointError as error:

@@ -1,4 +1,4 @@
-"""Sources of text that a user can name, and their files."""
+"""The sources of text that a user can name, and their files."""
 
 import os
 import sysconfig
@@ -8,11 +8,11 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 
 INSTALLED = ("stdlib", "python", "packages")
-# Test data is not prose or code anyone wrote to be read; encodings and pydoc_data are tables.
+# Tests hold data that nobody wrote to be read; encodings and pydoc_data are tables.
 _STDLIB_SKIPPED_FOLDERS = frozenset(
     {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
 )
-# Written when an interpreter is built or installed, so they differ between equal versions.
+# Files written when Python is built or installed; they differ between machines of one version.
 _STDLIB_BUILD_PREFIXES = (
     "__pycache__",
     "config-",
@@ -39,7 +39,7 @@ def require_source(source: str) -> Path:
     """The file or folder that a source names.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is no such file or folder.
     """
     path = Path(os.path.expanduser(source))
     if not source or not os.path.exists(path):  # also for a name that no file can have
@@ -51,13 +51,13 @@ def require_source(source: str) -> Path:
 
 
 def source_files(source: str) -> dict[str, Path] | None:
-    """The files of a source, by name; ``None`` for a dataset on the hub.
+    """File name to path of a source's files; ``None`` for a dataset on the hub.
 
     Args:
-        source: See :func:`load_corpus`.
+        source: See :func:`diffattn.lab.data.corpora.load_corpus`. A folder after ``hub:`` is local.
 
     Raises:
-        ConfigError: It is missing or cannot be listed.
+        ConfigError: The source is missing or cannot be listed.
     """
     if source in INSTALLED:
         of_packages = source == "packages"
@@ -83,7 +83,7 @@ def source_files(source: str) -> dict[str, Path] | None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is hidden by its name."""
+    """Whether a file or folder is hidden: its name begins with a dot."""
     return name.startswith(".")
 
 

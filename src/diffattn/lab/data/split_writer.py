@@ -1,4 +1,4 @@
-"""The files of one split while they are written; their state allows to continue them."""
+"""Write the files of one split, so that an interrupted packing can continue them."""
 
 import contextlib
 import hashlib
@@ -17,16 +17,16 @@ _READ_BYTES = 1 << 24
 
 
 class SplitWriter:
-    """Token ids, document borders and document names of one split, appended in flat memory.
+    """Append the token ids, borders and names of the documents of one split to its files.
 
     ``SPLIT.bin`` holds the ids, ``SPLIT.idx`` the first token of each document and then the number
-    of tokens as little-endian int64, ``SPLIT.names`` one JSON string per document and line.
+    of tokens as little-endian int64, ``SPLIT.names`` one JSON string per line and document.
 
     Args:
-        recorded: A result of :meth:`state`, to go on from there. Default: begin.
+        recorded: A result of :meth:`state` from which to continue. Default: begin new files.
 
     Raises:
-        CheckpointError: The files no longer hold what was recorded.
+        CheckpointError: A file is missing, or its content is not the recorded content.
     """
 
     def __init__(self, folder: Path, split: str, recorded: dict[str, Any] | None = None) -> None:
@@ -45,19 +45,19 @@ class SplitWriter:
             self._files["idx"].write(_offset(0))
 
     def write(self, ids: bytes | memoryview, num_tokens: int) -> None:
-        """Append tokens of the current document."""
+        """Append ``num_tokens`` token ids, as bytes in the split's dtype, to the document."""
         self._files["bin"].write(ids)
         self.num_tokens += num_tokens
 
     def end_document(self, name: str, num_bytes: int) -> None:
-        """End the current document, whose text has ``num_bytes`` bytes."""
+        """End the current document, whose text has ``num_bytes`` UTF-8 bytes."""
         self._files["idx"].write(_offset(self.num_tokens))
         self._files["names"].write(f"{json.dumps(name)}\n".encode())
         self.num_documents += 1
         self.num_bytes += num_bytes
 
     def state(self) -> dict[str, Any]:
-        """Bring everything to disk; counts, and size and hash of every file."""
+        """Flush all files to disk; return the counts, and size and hash of every file."""
         return {
             "num_tokens": self.num_tokens,
             "num_bytes": self.num_bytes,
@@ -66,12 +66,12 @@ class SplitWriter:
         }
 
     def close(self) -> None:
-        """Close all files, also if one of them raises."""
+        """Close all files, even if closing one of them raises."""
         self._open.close()
 
 
 class _HashedFile:
-    """A file that grows, and the SHA-256 of what it holds."""
+    """A file that grows, and the SHA-256 of its content."""
 
     def __init__(self, path: Path, recorded: dict[str, Any] | None) -> None:
         self.digest = hashlib.sha256()

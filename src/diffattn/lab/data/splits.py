@@ -1,4 +1,4 @@
-"""Assign documents to training or validation by a hash of each document alone."""
+"""Assign each document to training or validation by a hash of its name or text."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
@@ -13,24 +13,24 @@ SPLITS = ("train", "validation")
 def assign_splits(
     documents: Iterable[Document], validation_fraction: float
 ) -> Iterator[tuple[str, Document]]:
-    """Name the split of each document, so that neither split stays empty.
+    """Assign a split to each document, so that neither split is empty.
 
-    A document is validation if its hash, as a fraction of the range of hashes, is below
-    ``validation_fraction``, so that further documents move no other document. The hash is that of
-    the name of a file, which keeps its split when it is edited, or of the text of a row, so that
-    equal rows are in one split. If a split would stay empty, the document closest to it by hash
-    goes there; the tail of an only document goes to validation, under the same name.
+    A document goes to validation if its hash, scaled to [0, 1), is below ``validation_fraction``.
+    So more documents do not move others. A file's name is hashed, so that it keeps its split when
+    it is edited. A row's text is hashed, so that equal rows are in one split. If a split would be
+    empty, the document with the nearest hash goes there. A single document is cut in two: its end
+    goes to validation, under the same name.
 
     Args:
-        documents: Read once; at most two are in memory at a time.
+        documents: Iterated once; at most two are in memory at a time.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
 
     Returns:
-        Pairs of ``"train"`` or ``"validation"`` and a document, in the order of ``documents``;
-        one document is held back until both splits have been seen.
+        Pairs of ``"train"`` or ``"validation"`` and a document, in the order of ``documents``, but
+        one document comes later: it is held back until both splits have been seen.
 
     Raises:
-        ConfigError: The only document is too short to be cut.
+        ConfigError: A single document has fewer than two characters, so it cannot be cut.
     """
     held: tuple[float, str, Document] | None = None
     num_documents, both_seen = 0, False
@@ -46,7 +46,7 @@ def assign_splits(
             yield split, document
         elif held is None:
             held = rank, split, document
-        elif (rank < held[0]) == (split == "train"):  # closer to the split still empty
+        elif (rank < held[0]) == (split == "train"):  # nearer to the split that is still empty
             yield held[1], held[2]
             held = rank, split, document
         else:
@@ -61,7 +61,7 @@ def assign_splits(
 
 def _rank(key: str) -> float:
     """Hash of a name or text, uniform in [0, 1)."""
-    # 53 bits are what a float holds exactly; with more, the largest hashes would round up to 1.
+    # A float holds 53 bits exactly; with more bits the largest hashes would round up to 1.
     return (int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") >> 11) / 2**53
 
 

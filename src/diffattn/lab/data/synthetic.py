@@ -1,7 +1,7 @@
 """Recall tasks made of random tokens: MQAR, noisy recall, lookup, many shots.
 
-Every batch is a function of its settings, a seed and an index, so that models which are compared
-read the same sequences at the same step, whatever ran before.
+Every batch depends only on its settings, a seed and an index. So compared models read the same
+sequences at the same step, also after an interruption.
 """
 
 from dataclasses import dataclass
@@ -19,34 +19,34 @@ from diffattn.lab.data.recall_tasks import (
 )
 
 IGNORED = -100
-"""The label of a position that is not scored."""
+"""The label of a position without a query, which the loss leaves out."""
 HELD_OUT_SEED = 2**32
-"""Beyond every training seed, so that no training batch is a batch of these streams."""
+"""Seed of evaluation batches. It is above all training seeds, so no batch is in both."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecallBatch:
-    """Sequences and what must be recalled. Nothing is shifted: a label stands at its key."""
+    """Sequences and labels. Labels are not shifted: a label stands at the position of its query."""
 
     input_ids: Tensor
     """int64 ``[B, T]``."""
     labels: Tensor
-    """int64 ``[B, T]``: the value at the position of a query, else :data:`IGNORED`."""
+    """int64 ``[B, T]``: the answer at the position of a query, else :data:`IGNORED`."""
     queries: Tensor
-    """int64 ``[B, Q]``, positions of the queries in the order they are asked."""
+    """int64 ``[B, Q]``, positions of the queries in ascending order."""
 
 
 def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
-    """Pairs k1 v1 k2 v2 ... first, then each key once more at a random even offset.
+    """Draw MQAR: pairs k1 v1 k2 v2 ..., then each key once more at a random even offset.
 
-    Source: arXiv:2312.04927, section 4. Unlike the published generator's, random filler comes
+    Source: arXiv:2312.04927, section 4. Unlike in the published generator, random filler comes
     from the same seed and never repeats a key or value of its sequence.
 
     Args:
-        config: The task.
+        config: Settings of the task.
         num_sequences: B.
-        seed: Of the whole stream of batches, 0 or more.
-        index: Of the batch in its stream, 0 or more.
+        seed: Seed of the whole stream of batches, 0 or more.
+        index: Index of the batch in its stream, 0 or more.
     """
     rng = np.random.default_rng([seed, index])
     half, pairs = config.vocab_size // 2, config.num_pairs
@@ -68,9 +68,9 @@ def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -
 def noisy_recall(
     config: NoisyRecallConfig, num_sequences: int, *, seed: int, index: int = 0
 ) -> RecallBatch:
-    """Pairs at random places in a context of noise, then the queries, side by side.
+    """Draw noisy recall: pairs at random positions in noise, then the queries, side by side.
 
-    Answers are not shown, so an earlier one cannot be copied. Arguments as in :func:`mqar`.
+    Answers are not in the sequence, so none can be copied. For the arguments see :func:`mqar`.
     """
     rng = np.random.default_rng([seed, index])
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_pairs)
@@ -84,9 +84,9 @@ def noisy_recall(
 
 
 def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
-    """BOS, pairs at random places among noise, then the questions, side by side.
+    """Draw lookup: BOS, pairs at random positions in noise, then the queries, side by side.
 
-    Arguments as in :func:`mqar`.
+    For the arguments see :func:`mqar`.
     """
     rng = np.random.default_rng([seed, index])
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
@@ -105,14 +105,14 @@ class Shots:
     """Examples of a many-shot sequence, before they are laid out."""
 
     items: np.ndarray
-    """int64 ``[B, n]``, tokens."""
+    """Tokens of the items, int64 ``[B, n]``."""
     shown: np.ndarray
-    """int64 ``[B, n]``, the labels that are shown."""
+    """Tokens of the labels in the sequence, some of them wrong, int64 ``[B, n]``."""
     answers: np.ndarray
-    """int64 ``[B, n]``, the labels that are right."""
+    """Tokens of the right labels, int64 ``[B, n]``."""
 
     def batch(self) -> RecallBatch:
-        """BOS, then items and labels in turn; the label of the last item is left out."""
+        """Lay out BOS, then items and labels in turn, without the label of the last item."""
         ids = np.zeros((len(self.items), 2 * self.items.shape[1] + 1), dtype=np.int64)
         ids[:, 1::2], ids[:, 2::2] = self.items, self.shown
         queries = np.broadcast_to(np.arange(1, ids.shape[1], 2), self.items.shape)
@@ -120,7 +120,7 @@ class Shots:
 
 
 def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: int = 0) -> Shots:
-    """Draw classes, their labels, items and the labels shown. Arguments as in :func:`mqar`."""
+    """Draw classes, labels, items and noisy labels. For the arguments see :func:`mqar`."""
     rng = np.random.default_rng([seed, index])
     count, shape = config.num_classes, (num_sequences, config.num_shots)
     classes = _distinct(rng, num_sequences, np.zeros(config.known_classes), count)
@@ -137,7 +137,7 @@ def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: 
 
 
 def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
-    """A batch of the task that ``config`` belongs to. Arguments as in :func:`mqar`."""
+    """Draw a batch of the task of ``config``. For the arguments see :func:`mqar`."""
     if isinstance(config, MqarConfig):
         return mqar(config, num_sequences, seed=seed, index=index)
     if isinstance(config, NoisyRecallConfig):
@@ -153,7 +153,7 @@ def _distinct(
     """``[num_rows, count]`` indices, drawn one after the other without replacement."""
     if count == 0:
         return np.zeros((num_rows, 0), dtype=np.int64)
-    # The largest of log w + Gumbel noise, in falling order, follow the law of successive draws.
+    # Gumbel top-k: the largest log w + noise, in falling order, are successive weighted draws.
     scores = -(log_weights + rng.gumbel(size=(num_rows, len(log_weights))))
     best = np.argpartition(scores, count - 1, axis=1)[:, :count]
     order = np.take_along_axis(scores, best, axis=1).argsort(axis=1)
@@ -163,9 +163,9 @@ def _distinct(
 def _filler_without(
     rng: np.random.Generator, shape: tuple[int, ...], vocab_size: int, taken: np.ndarray
 ) -> np.ndarray:
-    """Tokens drawn from all but those ``taken`` in the same row."""
+    """Draw tokens from the vocabulary without the ``taken`` tokens of the same row."""
     drawn = rng.integers(vocab_size - taken.shape[1], size=shape)
-    for token in np.sort(taken, axis=1).T:  # ascending: each moves what stands at or above it
+    for token in np.sort(taken, axis=1).T:  # ascending: shift all ids from the taken one on
         drawn += drawn >= token[:, None]
     return drawn
 
@@ -173,7 +173,7 @@ def _filler_without(
 def _hidden_pairs(
     rng: np.random.Generator, config: NoisyRecallConfig | LookupConfig, num_rows: int, num_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Keys ``[B, num_keys]``, values ``[B, P]``, and noise with the pairs of both in it."""
+    """Keys ``[B, num_keys]``, values ``[B, P]``, and noise with P pairs ``[B, context_len]``."""
     pairs = config.num_pairs
     keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), num_keys)
     first_value = 1 + config.num_keys
@@ -192,7 +192,7 @@ def _hidden_pairs(
 
 
 def _ask(context: np.ndarray, questions: np.ndarray, answers: np.ndarray) -> RecallBatch:
-    """The context followed by the questions."""
+    """A batch of the context followed by the queries."""
     ids = np.hstack([context, questions])
     queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), questions.shape)
     return _batch(ids, queries, answers)

@@ -19,22 +19,21 @@ if TYPE_CHECKING:
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_VOCAB_SIZE = 257  # every byte, and END_OF_TEXT
 _MAX_WORD_CHARS = 1_024
-# The tokenizer cuts a text into runs of white space, and words with at most one leading space.
+# The tokenizer cuts a text into runs of white space and words with at most one leading space.
 _MAY_BE_LONG = re.compile(rf"(?<!\S)\S{{{_MAX_WORD_CHARS}}}|(?<!\s)\s{{{_MAX_WORD_CHARS}}}")
 LARGEST_VOCAB_SIZE = 2**22
-"""The tokenizers library reserves memory for all ids. If there is too little, it aborts."""
+"""The tokenizers library reserves memory for all ids, and aborts the process if it fails."""
 
 
 def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTrainedTokenizerFast":
     """Train a byte-level BPE tokenizer. The same documents give the same tokenizer.
 
     All 256 bytes are tokens, so any text is encoded and decoded exactly. Id 0 is
-    ``<|endoftext|>``, the begin, end and padding token, which is never added to a text. Words of
-    more than 1,024 characters are cut for training, whose time grows with the square of their
-    length.
+    ``<|endoftext|>``, the begin, end and padding token, which is never added to a text. Training
+    time grows with the square of the length of a word, so words are cut after 1,024 characters.
 
     Args:
-        vocab_size: Number of ids, at least 257. A small corpus gives a smaller tokenizer.
+        vocab_size: Largest number of ids, at least 257. A small corpus gives a smaller tokenizer.
 
     Raises:
         ConfigError: ``vocab_size`` is below 257 or above 2**22, or there is no document.
@@ -57,11 +56,11 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = words  # while it trains, only ``words`` can be used
+    backend.pre_tokenizer = words  # ``texts`` uses ``words``: the backend is locked in training
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        min_frequency=2,  # a pair seen once teaches nothing about the next text
+        min_frequency=2,  # a pair seen once says nothing about other texts
         special_tokens=[END_OF_TEXT],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -74,7 +73,7 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
         bos_token=END_OF_TEXT,
         eos_token=END_OF_TEXT,
         pad_token=END_OF_TEXT,
-        clean_up_tokenization_spaces=False,  # it would rewrite " ," and break the round trip
+        clean_up_tokenization_spaces=False,  # would turn " ," into ",": decoding must be exact
         model_input_names=["input_ids", "attention_mask"],
     )
 
@@ -87,8 +86,8 @@ def load_tokenizer(name_or_path: str) -> Any:
             comes with a tokenizer is never run.
 
     Raises:
-        ConfigError: Nothing of that name can be loaded, or the folder holds an irregular file,
-            such as a FIFO.
+        ConfigError: The name cannot be loaded, or the folder holds an irregular file, such as a
+            FIFO.
     """
     from transformers import AutoTokenizer
 
@@ -118,7 +117,7 @@ def load_tokenizer(name_or_path: str) -> Any:
 def tokenizer_hash(tokenizer: Any) -> str:
     """SHA-256, in hexadecimal, of everything that decides the ids of a packed text.
 
-    Padding and truncation that earlier calls left in a fast tokenizer do not count.
+    Padding and truncation, which earlier calls may have set in the tokenizer, are not hashed.
 
     Raises:
         ConfigError: The tokenizer has no ``tokenizers`` backend.
@@ -131,10 +130,10 @@ def tokenizer_hash(tokenizer: Any) -> str:
 
 
 def plain_encoder(tokenizer: Any) -> "Tokenizer":
-    """Copy of the backend of a fast tokenizer that encodes whole texts as plain text.
+    """Copy of a fast tokenizer's backend that encodes whole texts, without truncation or padding.
 
-    It has no truncation and padding. Special tokens that a text spells out are encoded as their
-    characters, so that a text cannot forge the end of a document.
+    Special tokens that a text spells out are encoded as plain characters, so that a text cannot
+    fake the end of a document.
 
     Raises:
         ConfigError: The tokenizer has no ``tokenizers`` backend.
@@ -148,7 +147,7 @@ def plain_encoder(tokenizer: Any) -> "Tokenizer":
 
 
 def _training_pieces(text: str, pre_tokenizer: Any) -> Iterator[str]:
-    """The text, cut within words that are too long."""
+    """The text, cut within words of more than ``_MAX_WORD_CHARS`` characters."""
     start = 0
     if _MAY_BE_LONG.search(text):
         for _, (first, end) in pre_tokenizer.pre_tokenize_str(text):

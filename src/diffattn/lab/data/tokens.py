@@ -21,21 +21,20 @@ class PackedTokens:
     """One split of a packing, memory-mapped and read-only.
 
     Args:
-        verify: Whether to compare the files with their hashes in the sidecar: about a second per
-            gigabyte, once for every time that a process opens them. A copy that is unpickled, as
-            in a data-loading worker, never does.
+        verify: Whether to compare the files with their hashes in the sidecar, which takes about a
+            second per gigabyte. Unpickled copies, as in a data-loading worker, do not verify.
 
     Attributes:
-        tokens: ``[num_tokens]``, uint16 or uint32, on disk until read.
+        tokens: Token ids ``[num_tokens]``, uint16 or uint32, on disk until read.
         document_offsets: int64 ``[num_documents + 1]``, the first token of each document, then
             ``num_tokens``; on disk until read.
-        num_tokens: Tokens in the split, end tokens included.
-        num_bytes: UTF-8 bytes of the text they encode.
-        metadata: The whole sidecar, see ``pack``.
+        num_tokens: Number of tokens in the split, end tokens included.
+        num_bytes: Number of UTF-8 bytes of the documents' text.
+        metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
 
     Raises:
-        ConfigError: There is no such split.
-        CheckpointError: A file is missing, foreign, or not as it was packed.
+        ConfigError: ``split`` is neither ``train`` nor ``validation``.
+        CheckpointError: A file is missing, has another size, or with ``verify`` other content.
     """
 
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
@@ -62,7 +61,7 @@ class PackedTokens:
         self.document_offsets: np.ndarray = np.memmap(index, dtype=OFFSET_DTYPE, mode="r")
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens from ``start`` to ``stop``."""
+        """Token ids from ``start`` to ``stop``, which is excluded."""
         return self.tokens[start:stop]
 
     def document_names(self) -> Iterator[str]:
@@ -72,28 +71,28 @@ class PackedTokens:
             yield from map(json.loads, lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pickled memmap carries its whole content to every data-loading worker.
+        # A pickled memmap would copy its whole content to every data-loading worker.
         return functools.partial(PackedTokens, verify=False), self._source
 
 
 class TokenStream(Protocol):
-    """Documents one after the other: a split as it was packed, or drawn from it."""
+    """A stream of documents: a split as it was packed, or documents drawn from a split."""
 
     num_tokens: int
     document_offsets: np.ndarray
     metadata: dict[str, Any]
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens from ``start`` to ``stop``."""
+        """Token ids from ``start`` to ``stop``, which is excluded."""
 
 
 class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
-    """Windows of ``seq_len`` tokens, one after the other; a shorter rest is left out.
+    """Windows of ``seq_len`` tokens without overlap; a shorter rest is left out.
 
     Item i is ``{"input_ids": [seq_len], "labels": [seq_len]}``, both int64 and equal: the model
-    shifts the labels. Windows run across the ends of documents. With ``apart`` an item also has
-    ``position_ids`` ``[seq_len]``, int64, which begin again at 0 with each document, as the model
-    takes them; and the label of a document's first token, which nothing predicts, is -100.
+    shifts the labels. Windows run across the ends of documents. With ``apart`` the model keeps
+    documents apart: an item also has ``position_ids`` ``[seq_len]``, int64, which begin at 0 in
+    each document, and the label of a document's first token, which nothing predicts, is -100.
 
     Raises:
         ConfigError: ``seq_len`` is above the number of tokens in the split.
@@ -114,7 +113,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         return self.packed.num_tokens // self.seq_len
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        # A range counts -1 from the end and raises the IndexError that ends a loop.
+        # A range takes negative indices and raises the IndexError that ends a for loop.
         start = range(len(self))[index] * self.seq_len
         window = self.packed.read(start, start + self.seq_len).astype(np.int64)
         input_ids = torch.from_numpy(window)  # [seq_len]
@@ -128,7 +127,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         return item
 
     def _document_starts(self, start: int) -> np.ndarray:
-        """Where documents begin in the window from a token on; the first one perhaps before."""
+        """First positions, in the window from token ``start``, of each document in it; 0 first."""
         offsets = self.packed.document_offsets
         first, last = np.searchsorted(offsets, [start, start + self.seq_len])
         inside = offsets[first:last] - start
@@ -136,7 +135,7 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def _check(path: Path, verify: bool, size: int, recorded_hash: str) -> None:
-    """Refuse a file that has another size, or with ``verify`` other content, than was packed."""
+    """Raise if the size, or with ``verify`` the hash, of a file is not the recorded one."""
     got = path.stat().st_size if path.is_file() else "no file"
     if got != size:
         raise CheckpointError(f"{path}: must have the {size} bytes its sidecar says, got {got}.")

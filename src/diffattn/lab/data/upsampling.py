@@ -1,4 +1,4 @@
-"""Up-sample long documents within each source, so that the mixture of sources stays."""
+"""Up-sample long documents within each source, which keeps the mixture of sources."""
 
 from collections.abc import Iterable
 
@@ -12,31 +12,31 @@ from diffattn.lab.data.tokens import PackedTokens
 class UpsampledTokens:
     r"""Documents of a split, drawn pass by pass: per-source length up-sampling.
 
-    In a pass, document :math:`d` of source :math:`s` is expected
+    The expected number of copies of document :math:`d` of source :math:`s` in a pass is
 
     .. math:: w_d \sum_{e \in s} n_e \Big/ \sum_{e \in s} w_e n_e
 
-    times, :math:`n` its tokens and :math:`w` the factor for a long document, 1 for others. Within a
-    source, long documents are up-sampled by the factor. A source keeps its number of tokens, up to
-    two of its longest document, and a pass has as many tokens as the split.
+    with :math:`n` its number of tokens, and :math:`w` the factor for a long document, 1 for others.
+    A source keeps its number of tokens, up to twice the length of its longest document. So a pass
+    has about as many tokens as the split.
 
     Source: arXiv:2402.10171 (Fu et al. 2024). Their code drops short documents until every source
-    has its tokens, which has the same odds in a corpus so large that nothing repeats. Our choices
-    are the passes, in which the expected number of copies is rounded down or up (systematic
-    sampling), and the definition of a source, see :func:`source_of`.
+    has its tokens. In a corpus so large that no document repeats, the probabilities are the same.
+    Passes are our choice: a pass rounds the expected copies down or up (systematic sampling). So
+    is the definition of a source, see :func:`source_of`.
 
     Args:
-        longer_than: Tokens, the end token included, above which a document is long.
-        factor: Of long documents, more than 1.
-        num_tokens: Passes are drawn until there are so many tokens.
-        seed: The draws depend on it and the split alone; a longer run begins with the draws of a
-            shorter run.
+        longer_than: A document with more tokens, end token included, is long.
+        factor: w of long documents, more than 1.
+        num_tokens: Passes are drawn until they have at least this many tokens.
+        seed: Seed of the draws. With a larger ``num_tokens`` the same seed begins with the same
+            draws.
 
     Attributes:
-        num_tokens: Tokens of all passes.
-        documents: int64 ``[draws]``, indices of the split's documents.
+        num_tokens: Number of tokens of all passes.
+        documents: Indices of the drawn documents in the split, int64 ``[draws]``.
         document_offsets: int64 ``[draws + 1]``, the first token of each draw, then ``num_tokens``.
-        pass_ends: Tokens up to the end of each pass.
+        pass_ends: For each pass, the number of tokens up to its end.
 
     Raises:
         ConfigError: No document is long, or all are.
@@ -49,14 +49,14 @@ class UpsampledTokens:
         self.metadata = packed.metadata
         lengths = np.diff(np.asarray(packed.document_offsets))
         self._long = long_documents(packed, longer_than)
-        sources = _numbered(source_of(name) for name in packed.document_names())
+        sources = _number_sources(source_of(name) for name in packed.document_names())
         self.num_sources = int(sources.max()) + 1
         copies = expected_copies(lengths, sources, np.where(self._long, factor, 1.0))
         generator = torch.Generator().manual_seed(seed)
         passes, total = [], 0
         self.pass_ends: list[int] = []
         while total < num_tokens:
-            passes.append(_drawn(copies, lengths, sources, generator))
+            passes.append(_draw_pass(copies, lengths, sources, generator))
             total += int(lengths[passes[-1]].sum())
             self.pass_ends.append(total)
         self.documents = np.concatenate(passes)
@@ -64,7 +64,7 @@ class UpsampledTokens:
         self.num_tokens = total
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens from ``start`` to ``stop``, in the type of the split."""
+        """Token ids from ``start`` to ``stop``, which is excluded, in the dtype of the split."""
         offsets, parts = self.document_offsets, []
         draw = int(np.searchsorted(offsets, start, side="right")) - 1
         while start < stop:
@@ -76,7 +76,7 @@ class UpsampledTokens:
         return np.concatenate(parts)
 
     def summary(self) -> str:
-        """The share of tokens in long documents, before and after, in words."""
+        """A sentence with the share of tokens in long documents before and after up-sampling."""
         lengths = np.diff(np.asarray(self._packed.document_offsets))
         before = lengths[self._long].sum() / lengths.sum()
         drawn = lengths[self.documents]
@@ -88,10 +88,10 @@ class UpsampledTokens:
 
 
 def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
-    """Documents of a split with more tokens than ``longer_than``: bool ``[num_documents]``.
+    """Whether each document of a split has more tokens than ``longer_than``: ``[num_documents]``.
 
     Raises:
-        ConfigError: No document is so long, or all are.
+        ConfigError: No document is long, or all are.
     """
     lengths = np.diff(np.asarray(packed.document_offsets))
     if not lengths.min() <= longer_than < lengths.max():
@@ -103,10 +103,10 @@ def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
 
 
 def source_of(name: str) -> str:
-    """The source of a document, by its name.
+    """The source of a document, read off its name.
 
-    It is the top folder in a folder of text, the file in a folder of ``.jsonl`` files, and the
-    whole dataset on the hub. Files in no folder are one source, ``""``.
+    The source is the top folder of a file in a folder, the ``.jsonl`` file of a row outside
+    folders, or the hub dataset of a row. All other files are one source, ``""``.
     """
     folder, has_folder, _ = name.partition("/")
     if has_folder:
@@ -116,12 +116,12 @@ def source_of(name: str) -> str:
 
 
 def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Copies of each document in a pass; see :class:`UpsampledTokens`.
+    """Expected number of copies of each document in a pass; see :class:`UpsampledTokens`.
 
     Args:
-        lengths: int64 ``[n]``, tokens of the documents.
-        sources: int64 ``[n]``, numbers of their sources.
-        weights: float64 ``[n]``, relative frequencies within each source.
+        lengths: Number of tokens of each document, int64 ``[n]``.
+        sources: Index of the source of each document, int64 ``[n]``.
+        weights: w, the relative frequency of each document in its source, float64 ``[n]``.
 
     Returns:
         float64 ``[n]``.
@@ -130,12 +130,12 @@ def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarra
     return weights * (np.bincount(sources, lengths) / weighted)[sources]
 
 
-def _drawn(
+def _draw_pass(
     copies: np.ndarray, lengths: np.ndarray, sources: np.ndarray, generator: torch.Generator
 ) -> np.ndarray:
-    """The documents of one pass, shuffled: each its copies rounded down or up."""
+    """Indices of the documents of one pass, shuffled; copies are rounded down or up."""
     order = torch.randperm(len(copies), generator=generator).numpy()
-    # Rounding evens out among neighbours: of one source and about the same length.
+    # Rounding evens out among neighbours, which are of one source and of similar length.
     order = order[np.lexsort((lengths[order], sources[order]))]
     start = float(torch.rand(1, generator=generator, dtype=torch.float64))
     ends = np.floor(np.cumsum(copies[order]) + start).astype(np.int64)
@@ -143,6 +143,6 @@ def _drawn(
     return drawn[torch.randperm(len(drawn), generator=generator).numpy()]
 
 
-def _numbered(names: Iterable[str]) -> np.ndarray:
+def _number_sources(names: Iterable[str]) -> np.ndarray:
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

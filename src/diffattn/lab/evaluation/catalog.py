@@ -1,4 +1,4 @@
-"""Every protocol and preset by name, with the facts that are known without loading it."""
+"""All protocols and presets by name, with facts that need no import of their modules."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,21 +6,21 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProtocolFacts:
-    """Facts of a protocol that are known before its module, and with it PyTorch, is loaded."""
+    """Facts of a protocol that are known before its module and PyTorch are loaded."""
 
     path: str
-    """Module below ``diffattn.lab.evaluation``, and class."""
+    """``MODULE:CLASS``, the module relative to ``diffattn.lab.evaluation``."""
     version: int
-    """Raised by every change of data, prompt, scoring or seeds: two versions share no table."""
+    """Raised by each change of data, prompt, scoring or seeds. No table mixes two versions."""
     summary: str
     """One line for ``diffattn list protocols``."""
     source: str
     """Paper and section, and the reference code if there is any."""
     primary: tuple[str, ...] = ()
-    """The score that its verdict rests on, declared before anything is measured: the first that
-    the rows have. ``{decoding}`` and the like are parameters."""
+    """Names of the score that decides the verdict: the first one that the rows have. A name in
+    braces, such as ``{decoding}``, is a parameter. Declared before anything is measured."""
     any_context: bool = False
-    """Whether ``--quick`` fits it to a context of any length."""
+    """Whether ``--quick`` adapts the protocol to a context of any length."""
 
 
 PROTOCOLS: dict[str, ProtocolFacts] = {

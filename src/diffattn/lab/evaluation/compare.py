@@ -1,4 +1,4 @@
-"""Compare models over the items that both have answered: paired differences, score by score."""
+"""Compare two models on the items that both answered: paired differences for each score."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,15 +31,15 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.stats.contrasts import paired_contrast
 
 _RAN_WITH = ("dtype", "bos", "max_length")
-"""Facts of a model that can move its scores without being the model."""
+"""Options of loading a model that can change its scores."""
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
-"""Scores per token: the same text has another number of tokens in another tokenizer."""
+"""Names of scores per token. They cannot be compared between tokenizers."""
 _MOST_PARTS = 64
-"""A field with more values does not split the items."""
+"""A field with more distinct values is not used to split the items."""
 _KINDS = (("task",), ("needles", "asked"))
-"""Fields of a row whose values are different tasks, with floors of their own."""
+"""Groups of fields of a row that tell tasks apart. Each task has its own score of guessing."""
 _PARTS = (("length",), *_KINDS, ("depth",), ("shots",), ("kind",), ("pairs",))
-"""Fields of a row that split the difference of the primary score, one after another."""
+"""Groups of fields of a row. The primary score is compared for each value of each group."""
 
 
 @dataclass(frozen=True)
@@ -49,40 +49,40 @@ class Answers:
     label: str
     result: EvalResult
     every: Sequence[Row]
-    """Rows of all items, failed ones too."""
+    """Rows of all items, failed items included."""
 
     @classmethod
     def read(cls, label: str, part: Path) -> "Answers":
-        """From the folder of a finished part."""
+        """Read the answers from the folder of a finished part."""
         result = EvalResult.read(part)
         return cls(label, result, result.read_items(part))
 
     @cached_property
     def rows(self) -> dict[str, Row]:
-        """Rows with scores, by id."""
+        """Id to row of the items that did not fail."""
         return {str(row["id"]): row for row in self.every if "error" not in row}
 
     def guess(self, ids: Sequence[str], score: str) -> Guess:
-        """The score of guessing on some items."""
+        """The score of guessing on the items with these ids."""
         protocol = wrapped_protocol(self.result.protocol, self.result.parameters)
         return guessing(protocol, [self.rows[i] for i in ids], score)
 
 
 class Pairing(NamedTuple):
-    """Ids of items that two models have both answered."""
+    """Ids of the items that two models have both answered."""
 
     same: list[str]
-    other_text: list[str]
-    """Items with another text: not paired."""
+    """Items whose prompts are equal: they are paired."""
+    other_text: list[str]  # items whose prompts differ: they are not paired
 
 
 def compare_folder(folder: Path) -> Comparison | None:
-    """Compare the models of an evaluation folder by all its parts; ``None`` if it has one model.
+    """Compare the models of an evaluation folder in all its parts; ``None`` if it has one model.
 
     Raises:
-        CheckpointError: ``folder`` is no evaluation folder.
+        CheckpointError: ``folder`` is not an evaluation folder.
     """
-    with sole_writer(folder, wait=True):  # of several processes the last one sees all results
+    with sole_writer(folder, wait=True):  # the last of several processes sees all results
         marker = evaluation_marker(folder)
         if len(marker["models"]) < 2:
             return None
@@ -92,7 +92,7 @@ def compare_folder(folder: Path) -> Comparison | None:
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
     """Compare every model with its baseline, score by score, and write ``comparison.json``.
 
-    The baseline is the first label; see :func:`partners`. Variants are folder names of protocols.
+    :func:`partners` chooses the baselines. ``variants`` are the folder names of parts.
     """
     answers: dict[str, dict[str, Answers]] = {}
     missing: dict[tuple[str, str], str] = {}
@@ -116,9 +116,9 @@ def compare_answers(
     variants: Sequence[str],
     missing: Mapping[tuple[str, str], str],
 ) -> Comparison:
-    """Compare answers by variant and label in memory; the baseline is the first label.
+    """Compare answers that are in memory. :func:`partners` chooses the baselines.
 
-    ``missing`` says by label and variant why there are no answers.
+    ``answers`` maps variant and label to answers; ``missing`` tells why (label, variant) has none.
     """
     compared: list[PairedDifference] = []
     skipped: list[str] = []
@@ -148,7 +148,7 @@ def compare_answers(
 
 
 def pair_items(model: Answers, baseline: Answers) -> Pairing:
-    """Ids in the baseline's order; two texts are the same if their hashes are."""
+    """Pair items by id, in the baseline's order; prompts are equal if their hashes are."""
     pairing = Pairing([], [])
     for name, row in baseline.rows.items():
         if name in model.rows:
@@ -158,7 +158,7 @@ def pair_items(model: Answers, baseline: Answers) -> Pairing:
 
 
 def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[PairedDifference]:
-    """Every score over all paired items; the primary score also part by part."""
+    """Differences of every score over all paired items; of the primary score also by part."""
     names = sorted({name for row in model.rows.values() for name in row["scores"]})
     result = baseline.result
     primary, is_better = primary_score(result.protocol, result.parameters, names) or (None, None)
@@ -186,7 +186,7 @@ def _difference(
     rows, base = model.rows, baseline.rows
     scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
     unlike = (scored & other).intersection(pairing.other_text)
-    # Items of different weight are not the same item.
+    # Items with the same id but another weight are not paired.
     both = [
         i
         for i in ids
@@ -229,7 +229,7 @@ def _with_guess(
 def _floors(
     model: Answers, baseline: Answers, ids: Sequence[str], name: str, names: Sequence[str]
 ) -> list[Floor]:
-    """Floors over all items, and over each kind of task, where both models have one."""
+    """Scores of guessing over all items and over each task, if they are known for both models."""
     scored = [i for i in ids if name in baseline.rows[i]["scores"]]
     floors = []
     for where, kind in [({}, ids), *_split(baseline.rows, scored, _KINDS)]:
@@ -258,7 +258,7 @@ def _mean(rows: Sequence[Row], score: str) -> float:
 def _split(
     rows: Mapping[str, Row], ids: Sequence[str], every: Sequence[Sequence[str]]
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Items by the values of each group of fields that tells them apart, in order of the values."""
+    """Ids by the values of each group of fields, sorted; a group with one value is skipped."""
     for fields in every:
         groups: dict[tuple[Any, ...], list[str]] = {}
         for i in ids:
@@ -273,7 +273,7 @@ def _split(
 def _comparable(
     model: Answers, base: Answers, pairing: Pairing
 ) -> tuple[list[PairedDifference], list[str]]:
-    """Differences, and a sentence for each score that has none."""
+    """Differences that can be compared, and a sentence about scores that cannot."""
     if pairing.other_text and not pairing.same:
         return [], [
             f"{model.label} was not compared: all {len(pairing.other_text)} items hold another "

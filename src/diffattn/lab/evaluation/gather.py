@@ -1,4 +1,4 @@
-"""Several evaluation folders read as one."""
+"""Read several evaluation folders as one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -9,29 +9,29 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.records.evaluations import Comparison, EvalResult, evaluation_marker
 
-_SAME = (
+_IDENTITY = (
     "weights", "vocabulary", "dtype", "bos", "max_length",
     "end_tokens", "config", "tokenizer_hash", "chat_template",
 )  # fmt: skip
-"""Facts that are equal where two folders mean one model by one label."""
+"""Facts of a model. A label means the same model in two folders if these facts are equal."""
 
 
 @dataclass(kw_only=True, slots=True)
 class Gathered:
-    """Contents of evaluation folders."""
+    """The models and answers of several evaluation folders."""
 
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Facts of the models, by label."""
+    """Label to the facts of the model."""
     labels: list[str] = field(default_factory=list)
-    """Models, the baseline first."""
+    """Labels of the models, the baseline first."""
     variants: list[str] = field(default_factory=list)
     answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
-    """By variant and label."""
+    """Variant to label to answers."""
     gaps: list[str] = field(default_factory=list)
-    """One sentence for everything that was left out."""
+    """One sentence for each result that was left out."""
 
     def results(self) -> list[EvalResult]:
-        """Model by model, without those that share no table with the first of their protocol."""
+        """Results, model by model, that can stand in a table with the first model's result."""
         kept = []
         for label in self.labels:
             for variant in self.variants:
@@ -43,15 +43,15 @@ class Gathered:
         return kept
 
     def compared(self) -> Comparison:
-        """Every model with its baseline; see :func:`diffattn.lab.evaluation.compare.compare`."""
+        """Compare every model with its baseline, as :mod:`diffattn.lab.evaluation.compare` does."""
         return compare_answers(self.answers, self.labels, self.variants, {})
 
     def add(self, variant: str, answers: Answers, folder: Path) -> None:
-        """Add the answers of a model, unless there are some already.
+        """Add the answers of a model, unless it already has answers in this variant.
 
-        A label that another model has gets the folder's name behind it.
+        If another model has the label, the new one becomes ``LABEL@FOLDER``.
         """
-        facts = {key: answers.result.model.get(key) for key in _SAME}
+        facts = {key: answers.result.model.get(key) for key in _IDENTITY}
         label = name = answers.label
         count = 1
         while self.facts.setdefault(name, facts) != facts:
@@ -66,12 +66,12 @@ class Gathered:
 def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
     """Read evaluation folders; each may hold several models and protocols.
 
-    A label that two folders give to different models gets the folder's name behind it. The other
-    models are compared with ``baseline``; default: the first.
+    If a later folder gives the label of another model, its model becomes ``LABEL@FOLDER``.
+    ``baseline`` is the label that the other models are compared with. Default: the first one.
 
     Raises:
-        CheckpointError: A folder is none, or none has a result that can be read.
-        ConfigError: No model is called ``baseline``.
+        CheckpointError: A folder is not an evaluation folder, or there is no readable result.
+        ConfigError: No model has the label ``baseline``.
     """
     gathered = Gathered()
     for folder in map(Path, dict.fromkeys(folders)):

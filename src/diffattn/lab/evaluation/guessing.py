@@ -1,4 +1,4 @@
-"""The score of a model that does not read the question."""
+"""The score of guessing: of an answer that does not depend on the question."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,45 +10,45 @@ from diffattn.lab.evaluation.metrics import GUESSES, NAMED
 
 Row = Mapping[str, Any]
 _FEWEST_ROWS = 20
-"""Of hidden sentences: one text with two names must not decide the floor of all."""
+"""Fewest rows of ``hidden_needle`` that state a guess; with fewer, the guesses do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The score of guessing; ``None`` where it is unknown."""
+    """The score of guessing; ``None`` if it is unknown."""
 
-    chance: float | None = None
-    ceiling: float | None = None
+    chance: float | None = None  # expected score of a random answer
+    ceiling: float | None = None  # score of the best guess that is known
     how: str = ""
     rows: tuple[Row, ...] = ()
-    """Rows that have a floor."""
+    """Rows for which the guess is known."""
 
 
 def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
-    """The score of guessing in one protocol. Where several ways are known, the best one counts.
+    """The score of guessing in one protocol. If there are several guesses, the best one counts.
 
-    - A row may state it: ``guess``, and beside it ``guess_of_all_that_fit``, or
-      ``guess_of_all_named``, the worth of this model's own output as a guess.
-    - Classifications: chance is one of the labels, the ceiling the most frequent answer, task by
-      task. Multiple choice: one of the choices, and the same position always.
-    - ``single_needle``: the model's score where the text lacks the sentence.
-    - ``hallucination``: the score of copying the beginning of the document.
+    - A row may state it: ``guess``, and with it ``guess_of_all_that_fit`` or
+      ``guess_of_all_named``; see :data:`GUESSES` and :data:`NAMED`.
+    - Classification: chance is a random label, the ceiling the most frequent answer, task by task.
+      Multiple choice: a random choice, and always the same position.
+    - ``single_needle``: the model's score on texts without the sentence.
+    - ``hallucination``: the score of the document's first sentences as an answer.
 
-    All rows are one model's; rows without ``score`` do not count.
+    ``rows`` are of one model; rows without ``score`` do not count.
     """
     asked = [row for row in rows if score in row["scores"]]
     if protocol == "single_needle":
         return _without_needle(asked, rows, f"control_{score}")
     if protocol == "hallucination":
         return _copied_lead(asked, score.partition(", ")[0])
-    stated = _stated(asked)
+    stated = _stated_guess(asked)
     if protocol == "hidden_needle" and len(stated.rows) < _FEWEST_ROWS:
         stated = Guess()
-    known = [guess for guess in (stated, _closed(protocol, asked)) if guess.ceiling is not None]
+    known = [guess for guess in (stated, _majority(protocol, asked)) if guess.ceiling is not None]
     return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
 
 
-def _stated(asked: Sequence[Row]) -> Guess:
+def _stated_guess(asked: Sequence[Row]) -> Guess:
     rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
     if not rows:
         return Guess()
@@ -75,8 +75,8 @@ def _copied_lead(asked: Sequence[Row], score: str) -> Guess:
     return Guess(None, ceiling, "the first sentences of the document, copied", rows)
 
 
-def _closed(protocol: str, asked: Sequence[Row]) -> Guess:
-    """Guess where the answers are few, by how often each is right."""
+def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
+    """The guess in classification and multiple choice, by how often each answer is right."""
     tasks = [str(row.get("task")) for row in asked]
     if protocol == "lm_tasks" and asked:
         if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):

@@ -1,4 +1,4 @@
-"""Names of scores, and the metrics of a summary with their intervals."""
+"""Names of scores, and metrics of a summary with their confidence intervals."""
 
 import math
 import re
@@ -14,31 +14,31 @@ from diffattn.lab.stats.proportions import share_interval
 
 _LOSS = re.compile(r"nll|loss|bits_per_byte")
 _NO_SHARE = re.compile(r"logprob|largest|signed|lookback_")
-"""Log-probabilities, maxima, and parts of signed attention maps."""
+"""Scores that may leave [0, 1]: log-probabilities, maxima, signed attention, lookback scores."""
 
 
 def is_loss(score: str) -> bool:
-    """Whether a score of this name is a loss, of which less is better."""
+    """Whether a score of this name is a loss, so that lower is better."""
     return _LOSS.search(score) is not None
 
 
 def is_share(score: str) -> bool:
-    """Whether a score of this name lies between 0 and 1 by definition, whatever its values are."""
+    """Whether a score of this name lies between 0 and 1 by definition."""
     return not is_loss(score) and _NO_SHARE.search(score) is None
 
 
 def task_metric(task: str) -> str:
-    """The metric of the paper's column: ``acc_norm`` for HellaSwag, ``acc`` for the others."""
+    """The metric that the paper's table has: ``acc_norm`` for HellaSwag, else ``acc``."""
     return "acc_norm" if task == "hellaswag" else "acc"
 
 
 def primary_score(
     protocol: str, parameters: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[str, bool] | None:
-    """The primary score among ``names``, the scores of all rows, and whether more is better.
+    """The primary score among ``names``, the scores of the rows, and whether higher is better.
 
-    ``None`` if none is declared, or the rows do not have it. ``quantized_logits`` takes that of
-    the protocol it wraps, at its fewest bits.
+    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is the
+    primary score of the wrapped protocol at the smallest number of bits.
     """
     if protocol == "quantized_logits":
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
@@ -55,12 +55,12 @@ def primary_score(
 
 
 def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
-    """The protocol that asked the items: the one that ``quantized_logits`` wraps, or itself."""
+    """The protocol that ``quantized_logits`` wraps; for other protocols ``protocol`` itself."""
     return str(parameters.get("protocol")) if protocol == "quantized_logits" else protocol
 
 
 def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
-    """The pattern with parameters in it; of a list of windows the largest comes first."""
+    """Names that a pattern stands for: the first task; all windows, the largest first."""
     if "{task}" in pattern:
         tasks = parameters.get("tasks") or []
         return [f"{task} {task_metric(task)}" for task in tasks[:1]]
@@ -71,9 +71,9 @@ def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
 
 
 def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The score of one part of the primary score ``name``; ``None`` if there is none.
+    """The name of the primary score ``name`` for one part of the items; ``None`` without one.
 
-    An average over tasks weighs items, so a task is read from its own score.
+    For an average over tasks, the part of one task is the score of that task.
     """
     first, separator, bits = name.partition(", ")
     if first != "average":
@@ -92,7 +92,7 @@ def metric(
     headline: bool = False,
     higher_is_better: bool | None = True,
 ) -> Metric:
-    """A mean with its interval. See :class:`Metric` for the arguments."""
+    """A metric made of a mean with its interval. See :class:`Metric` for the arguments."""
     return Metric(
         name=name,
         value=interval.mean,
@@ -112,7 +112,7 @@ def score_metric(
     headline: bool = False,
     higher_is_better: bool | None = True,
 ) -> list[Metric]:
-    """The mean of one score over rows, with its interval over clusters; nothing without rows."""
+    """One metric, the mean of a score over rows with its interval over clusters; else none."""
     if not rows:
         return []
     values = [row["scores"][name] for row in rows]
@@ -124,17 +124,16 @@ def score_metric(
 
 
 GUESSES = ("guess", "guess_of_all_that_fit")
-"""Fields of a row: scores of guesses that do not regard the question; the larger is the floor."""
-NAMED = "guess_of_all_named"
-"""Field of a row, in place of the second: the score of naming as many strings as its output does.
-It is a floor of this model alone: one that names everything is no better than it."""
+"""Fields of a row with the scores of two guesses that ignore the question. Each protocol defines
+its guesses. The larger score is the floor: a model must be above it."""
+NAMED = "guess_of_all_named"  # in place of the second: as many strings as this model's output names
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
-    """Expected scores of guesses that name strings of the context, whatever was asked.
+    """Expected scores of guesses that name random strings of the context.
 
-    Of N ``candidates``, R ``references`` are looked for and K are ``named`` in the output: R / N
-    is ``guess`` and K / N :data:`NAMED`. Nothing if all N are looked for.
+    Of N ``candidates`` in the context, the question asks for R ``references``, and the output names
+    K (``named``). ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
     """
     if candidates <= references:
         return {}
@@ -142,7 +141,7 @@ def guess_shares(references: int, candidates: int, named: int) -> dict[str, floa
 
 
 def guess_metrics(rows: Sequence[Mapping[str, Any]], where: dict[str, Any]) -> list[Metric]:
-    """Means of the guesses over the rows that have them, without intervals; else nothing."""
+    """Means of the guesses over the rows that state them, without intervals."""
     facts: dict[str, Any] = {"where": where, "headline": True, "higher_is_better": None}
     shares = {kind: [row[kind] for row in rows if kind in row] for kind in (*GUESSES, NAMED)}
     return [
@@ -153,12 +152,12 @@ def guess_metrics(rows: Sequence[Mapping[str, Any]], where: dict[str, Any]) -> l
 
 
 def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The cluster of each row; a row without one is a cluster of its own."""
+    """The cluster of each row; a row without a cluster forms its own, named by its id."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
 
 
 def row_weight(row: Mapping[str, Any], score: str) -> float:
-    """The weight of a row in the mean of one of its scores."""
+    """The weight of a row in the mean of one of its scores. Default: 1."""
     return float(row.get("weights", {}).get(score, 1.0))
 
 
@@ -170,14 +169,14 @@ def loss_metric(
     headline: bool = False,
     unit: str = "nats per token",
 ) -> Metric:
-    """A mean loss: lower is better."""
+    """A metric made of a mean loss: lower is better."""
     return metric(name, interval, unit=unit, where=where, headline=headline, higher_is_better=False)
 
 
 def perplexity_metric(
     name: str, interval: Interval, where: dict[str, Any] | None = None, *, headline: bool = True
 ) -> Metric:
-    """exp of a mean loss in nats and of the ends of its interval; losses above 700 count as 700."""
+    """exp of a mean loss in nats and of its interval's ends; losses above 700 count as 700."""
     ends = (interval.mean, interval.low, interval.high)
     mean, low, high = (None if end is None else math.exp(min(end, 700.0)) for end in ends)
     assert mean is not None

@@ -23,12 +23,12 @@ from diffattn.probes.outlier_tables import (
 from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
-"""Headline metrics; the claims of Table 5 are read from them."""
+"""Names of the headline metrics, from which the claims about Table 5 are checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outliers(Protocol):
-    """Top-k and median of attention logits and hidden states.
+    """Largest values and median of attention logits and hidden states.
 
     Source: arXiv:2410.05258v2, Table 5.
     """
@@ -48,21 +48,21 @@ class Outliers(Protocol):
     quick = {"num_windows": 4, "window_tokens": 128, "windows_per_item": 2}
 
     texts: str = "stdlib"
-    """Corpus: see ``load_corpus``."""
+    """Corpus: see :func:`diffattn.lab.data.corpora.load_corpus`."""
     num_windows: int = 98
-    """The first windows of the corpus; 98 of 4,096 tokens are the paper's 0.4M."""
+    """Number of windows, from the start of the corpus; 98 of 4,096 tokens are the paper's 0.4M."""
     window_tokens: int = 4096
     windows_per_item: int = 8
-    """Windows that are one item of the log: an interruption loses no more."""
+    """Windows per item. An interruption loses the work on one item at most."""
     windows_per_document: int = 16
-    """At most; of very long documents the first windows."""
+    """Most windows of one document, from its beginning."""
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "num_windows", "windows_per_item", "windows_per_document")
         self.require_at_least(2, "window_tokens")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Items of some windows each, in the order of the corpus."""
+        """One item per batch, each with some windows, in the order of the corpus."""
         self.require_fit(model, "window_tokens", self.window_tokens)
         require_readable(model.network, self.window_tokens)
         start = model.start()
@@ -83,7 +83,7 @@ class Outliers(Protocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """One pass over the windows of the only item, in fixed memory."""
+        """Run the windows of the batch's item one by one, in constant memory."""
         (item,) = items
         first, windows = item.payload
         scan = OutlierScan()
@@ -108,7 +108,7 @@ class Outliers(Protocol):
         return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """All items as one: tallies are merged, and of the layers the largest is kept."""
+        """Statistics of all items together, and the largest value of each layer."""
         groups: dict[str, Parts] = {}
         texts: dict[int, str] = {}
         for name in rows[0]["tallies"]:
@@ -130,7 +130,7 @@ class Outliers(Protocol):
 
 
 def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], number: int) -> None:
-    """Run sequence ``number`` and count its logits and hidden states in ``scan``."""
+    """Run the sequence ``ids``, and add its logits and hidden states to ``scan`` as ``number``."""
     tokens = torch.tensor(ids, device=model.device)
 
     def on_attention(layer: int, inputs: AttentionInputs) -> None:
@@ -148,7 +148,7 @@ def _largest(parts: Parts) -> float:
 
 
 def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
-    """Texts of the tokens at the largest values."""
+    """Token id, as a string, to text of the tokens at the largest values."""
     tokens: set[int] = set()
     for name, parts in groups.items():
         names = HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE
@@ -159,7 +159,7 @@ def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
 
 
 def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
-    """A maximum has no interval: other tokens could only raise it."""
+    """Metrics without intervals: more tokens could only raise a maximum."""
 
     def metric(name: str, value: float, **more: Any) -> Metric:
         facts: dict[str, Any] = {"n": num_tokens, "unit": "value", "higher_is_better": None}
@@ -183,7 +183,7 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
 
 
 def _layers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Per layer the largest of all items."""
+    """For each layer, the largest values over all items."""
     return [
         {
             name: {

@@ -1,4 +1,4 @@
-"""The interface of a protocol: its items, its questions to a model, and its summary."""
+"""The interface of a protocol: its items, how it asks a model, and its summary."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -11,25 +11,25 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.records.evaluations import Metric
 from diffattn.models.config.known_names import check_known
 
-if TYPE_CHECKING:  # loads PyTorch, and names are checked before
+if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
 
 
 SHORT_CONTEXT = 1_024
-"""Tokens below which most prompts do not fit."""
+"""Most prompts do not fit a context of fewer tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
-    """One question."""
+    """One question to a model, or one piece of text to read."""
 
     id: str
-    """Unique within the protocol and equal for every model, so that results can be paired."""
+    """Unique within the protocol, and the same for every model, so that items can be paired."""
     payload: Any
-    """What the protocol needs for this item. Keep it small: build long prompts in ``ask``."""
+    """Data for the prompt. Keep it small: ``ask`` builds long prompts."""
     cluster: str | None = None
-    """Items of one cluster share a text or a seed and are not independent. Default:
-    each item is a cluster of its own."""
+    """Name of a group of items that share a text or a seed and so are not independent.
+    Default: each item is its own cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,30 +38,30 @@ class Summary:
 
     metrics: list[Metric]
     tables: dict[str, Any] = field(default_factory=dict)
-    """JSON values by name, for the report."""
+    """Name to JSON value, for the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Protocol(ABC):
     """One evaluation. Its parameters are the fields of a frozen dataclass, all with a default.
 
-    A change of data, prompt, scoring or seeds raises its version in the catalog.
+    If you change its data, prompt, scoring or seeds, raise its version in the catalog.
     """
 
     name: ClassVar[str]
-    """Its name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
+    """The protocol's name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
-    """Our decisions where the source leaves one open. Saved with every result."""
+    """Topic to our decision where the source leaves it open. Saved with every result."""
     quick: ClassVar[Mapping[str, Any]] = {}
-    """Parameters of the reduced size that ``--quick`` runs."""
+    """Parameters of the smaller run of ``--quick``."""
     quick_short: ClassVar[Mapping[str, Any]] = {}
     """Changes to :attr:`quick` for contexts below :data:`SHORT_CONTEXT`."""
     quick_context: ClassVar[str | None] = None
-    """The parameter in :attr:`quick` that is cut to the model's context, if any."""
+    """The parameter in :attr:`quick`, a length or several, that is cut to the model's context."""
 
     @classmethod
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
-        """:attr:`quick`, smaller still where the shortest model takes ``longest`` tokens only."""
+        """:attr:`quick`, adapted to ``longest``, the context of the shortest model in tokens."""
         values = dict(cls.quick)
         if longest is not None and longest < SHORT_CONTEXT:
             values |= cls.quick_short
@@ -76,7 +76,7 @@ class Protocol(ABC):
 
     @property
     def version(self) -> int:
-        """Results of different versions are never compared."""
+        """The version in the catalog. Results of different versions are never compared."""
         return PROTOCOLS[self.name].version
 
     @property
@@ -86,16 +86,16 @@ class Protocol(ABC):
 
     @abstractmethod
     def batches(self, model: "LanguageModel") -> list[list[Item]]:
-        """All items; those of one batch are asked together, for example over one shared text.
+        """All items in batches. Items of one batch are asked together, as they may share a text.
 
         Raises:
-            ConfigError: The data is missing or wrong, or the model cannot take the protocol.
+            ConfigError: The data is missing or wrong, or the protocol cannot be run on the model.
         """
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
-        """Shared data that is not stored in the items. Default: none.
+        """Data that the prompts need and the items do not hold. Default: none.
 
-        It is hashed, so that an evaluation is never continued on other data.
+        It is hashed together with the items, so that no evaluation continues with other data.
         """
         return None
 
@@ -104,23 +104,23 @@ class Protocol(ABC):
         """Ask the model some items of one batch.
 
         Returns:
-            One row per item, in order, of JSON values. ``scores`` maps names to numbers, which
+            One row of JSON values per item, in order. ``scores`` maps names to the numbers that
             are compared between models: shares from 0 to 1 unless the name says otherwise
-            (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may hold the weight of
-            the item in the mean of a score. ``prompt`` holds :func:`prompt_facts` of the text that
-            was read. Everything else is for the reader of the log.
+            (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may map a score to the
+            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the text that the
+            model read. Other fields belong to the protocol.
 
         Raises:
-            ItemError: An item cannot be asked; the others are asked again one by one.
+            ItemError: An item cannot be asked. Then each item is asked alone.
         """
 
     @abstractmethod
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Metrics with intervals from the rows of :meth:`ask`, with ``id`` and ``cluster``."""
+        """Metrics of the rows of :meth:`ask`, to which ``id`` and any ``cluster`` were added."""
 
     def require_at_least(self, least: int, *names: str, most: int | None = None) -> None:
-        """Refuse a setting unless it is a whole number from ``least`` to ``most``, a list of
-        different ones, or ``None``."""
+        """Raise ``ConfigError`` unless each named setting is an integer from ``least`` to ``most``,
+        a list of different such integers, or ``None``."""
         for name in names:
             value = getattr(self, name)
             numbers = value if isinstance(value, tuple | list) else [value]
@@ -135,7 +135,7 @@ class Protocol(ABC):
                 )
 
     def require_names(self, field: str, known: Iterable[str]) -> None:
-        """Refuse a setting that does not list one known name or more, each once."""
+        """Raise unless the setting ``field`` is a list of one known name or more, each once."""
         names = getattr(self, field)
         if isinstance(names, str) or not names or len(set(names)) < len(names):
             raise ConfigError(
@@ -145,7 +145,7 @@ class Protocol(ABC):
             check_known(self.name, field, str(name), known)
 
     def require_columns(self, known: Iterable[str]) -> None:
-        """Refuse a setting ``columns`` that is no object of known names to names of a file."""
+        """Raise unless the setting ``columns`` maps known names to names of columns in a file."""
         columns = self.columns  # type: ignore[attr-defined]
         if not isinstance(columns, Mapping) or not all(
             isinstance(name, str) and name for name in columns.values()
@@ -158,7 +158,7 @@ class Protocol(ABC):
             check_known(self.name, "columns", str(name), known)
 
     def require_fit(self, model: "LanguageModel", field: str, tokens: int) -> None:
-        """Refuse a setting that asks for more tokens than the model takes."""
+        """Raise if the setting ``field`` asks for more tokens than the model takes."""
         if tokens > model.max_length:
             raise ConfigError(
                 f"{self.name}: {field} must be at most the {model.max_length} tokens of "
@@ -173,19 +173,19 @@ class Protocol(ABC):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """One protocol with its parameters, and the name of its folder."""
+    """One protocol with its parameters, and ``variant``, the name of its folder."""
 
     variant: str
     protocol: Protocol
 
 
 def used_of(unit: str, wanted: int | None, used: int) -> dict[str, Any]:
-    """A table for a summary: how many texts were wanted, and how many were used."""
+    """A table for a summary: how many texts (``unit``) were wanted, and how many were used."""
     return {"used": {"unit": unit, "wanted": wanted, "used": used}}
 
 
 def shortfall(tables: Mapping[str, Any]) -> str | None:
-    """One line where :func:`used_of` counts fewer than were wanted, else ``None``."""
+    """A sentence if fewer texts were used than wanted, by :func:`used_of`; else ``None``."""
     used = tables.get("used")
     if used is None or used["wanted"] is None or used["used"] >= used["wanted"]:
         return None
@@ -196,14 +196,14 @@ def shortfall(tables: Mapping[str, Any]) -> str | None:
 
 
 _BEGINS, _ENDS = 400, 1_200
-"""Characters of a prompt that a row keeps: questions stand at the end."""
+"""Characters of a prompt's beginning and end that a row keeps; questions are at the end."""
 
 
 def prompt_facts(text: str) -> dict[str, Any]:
-    """Facts of the text that a model was given to read, as ``row["prompt"]``.
+    """Facts of a prompt for ``row["prompt"]``.
 
-    They are ``sha256`` (16 hex digits), ``characters``, and its beginning and end. Items of two
-    models are paired only where the hashes are equal.
+    They are ``sha256`` (16 hex digits), ``characters``, and the beginning and end of the text.
+    Items of two models are paired only if the hashes are equal.
     """
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}

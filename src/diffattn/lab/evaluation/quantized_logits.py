@@ -1,4 +1,4 @@
-"""Any protocol under attention logits of fewer bits, and perplexity beside it."""
+"""Run any protocol, and perplexity, with attention logits of fewer bits."""
 
 import copy
 import json
@@ -36,21 +36,21 @@ from diffattn.probes.quantized_logits import (
 
 _LOSS = "text loss"
 _BY_SCORE = ("scores", "weights")
-"""Parts of a row that map names of scores."""
+"""Fields of a row that are dictionaries with names of scores as keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """An item of the wrapped protocol, or a window of text, under one width."""
+    """An item of the wrapped protocol, or a window of text, and the bits per logit for it."""
 
     bits: int
-    item: Item | None
+    item: Item | None  # None: a window of text
     window: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizedLogits(Protocol):
-    """Scores of a model whose attention logits are rounded.
+    """Scores of a model whose attention logits are rounded to a few bits.
 
     Source: arXiv:2410.05258v2, Fig. 8.
     """
@@ -74,19 +74,19 @@ class QuantizedLogits(Protocol):
     }
 
     protocol: str = "lm_tasks"
-    """The protocol that is run under every width."""
+    """Name of the wrapped protocol, which is run with each number of bits."""
     settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["hellaswag"]})
-    """Its parameters; those not named have their defaults."""
+    """Parameters of the wrapped protocol; the others keep their defaults."""
     bits: tuple[int, ...] = (16, 8, 6, 4)
-    """Widths; 16 is no rounding, and the others are compared with it."""
+    """Bits per logit. 16 means no rounding; the others are compared with it."""
     granularity: str = "tensor"
-    """What shares a scale: ``"tensor"``, ``"head"`` or ``"row"``."""
+    """Logits that share a scale: of a ``"tensor"``, a ``"head"`` or a ``"row"``."""
     text: str | None = "stdlib"
-    """Corpus of the perplexity: see ``load_corpus``. ``None``: no perplexity."""
+    """Corpus for perplexity; see ``load_corpus``. ``None``: no perplexity."""
     text_field: str = "text"
-    """Key of the text where the corpus is JSON lines or from the hub."""
+    """Key or column of the text if the corpus is JSON lines or a hub dataset."""
     num_windows: int = 16
-    """Windows of text, the first ones of the corpus."""
+    """Number of windows of text, from the start of the corpus."""
     windows_per_document: int = 4
     window_tokens: int = 1024
 
@@ -97,7 +97,7 @@ class QuantizedLogits(Protocol):
         self.wrapped()
 
     def wrapped(self) -> Protocol:
-        """The protocol that is run under every width.
+        """The wrapped protocol with its settings.
 
         Raises:
             ConfigError: Its name or one of its settings is wrong.
@@ -110,7 +110,7 @@ class QuantizedLogits(Protocol):
         return parts([self.protocol], named)[0].protocol
 
     def parameters(self) -> dict[str, Any]:
-        """Those of the wrapped protocol in full, and its version, so that none are mixed."""
+        """All settings, with all parameters and the version of the wrapped protocol."""
         inner = self.wrapped()
         return super().parameters() | {
             "settings": inner.parameters(),
@@ -118,7 +118,7 @@ class QuantizedLogits(Protocol):
         }
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """All items under the first width, then under the next."""
+        """All items with the first number of bits, then all with the next, and so on."""
         require_quantizable(model.network)
         windows = self._windows(model)
         inner = self.wrapped().batches(model)
@@ -129,15 +129,15 @@ class QuantizedLogits(Protocol):
         return batches
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The data of the wrapped protocol's items."""
+        """The shared data of the wrapped protocol's items."""
         inner = [question for item in items if (question := item.payload.item) is not None]
         return self.wrapped().material(model, inner)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """As the wrapped protocol asks, every sequence in a pass of its own."""
+        """Ask as the wrapped protocol does, but with one sequence per forward pass."""
         alone = copy.copy(model)
         alone.rows_alone = True
-        # A chunk shares a scale: one that goes by the memory that is left would be another scale.
+        # Logits of a chunk share a scale, so the size of chunks must not depend on free memory.
         alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
         bits = asked[0].bits
@@ -151,7 +151,7 @@ class QuantizedLogits(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """The wrapped protocol's metrics under each width, and the changes by each width."""
+        """Metrics of the wrapped protocol for each number of bits, and differences from 16 bits."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
@@ -177,16 +177,16 @@ class QuantizedLogits(Protocol):
     def _directions(
         self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
     ) -> dict[str, bool | None]:
-        """Whether more of each wrapped score is better, by the wrapped protocol's metrics."""
+        """For each wrapped score, whether higher is better, by the wrapped protocol's metrics."""
         names = sorted({name for row in rows for name in row["scores"]})
         known = {metric.name: metric.higher_is_better for metric in metrics}
-        # A score of a task is named TASK METRIC.
+        # The score of a single task is called "TASK METRIC".
         better = {name: known.get(name, known.get(name.partition(" ")[2])) for name in names}
         declared = primary_score(self.protocol, self.wrapped().parameters(), names)
         return better | (dict([declared]) if declared else {})
 
     def _windows(self, model: LanguageModel) -> list[Item]:
-        """Windows of text, BOS or EOS first; a document is a cluster."""
+        """Items with windows of text that begin with BOS or EOS; a document is a cluster."""
         if self.text is None:
             return []
         start, size = model.start(required=True), self.window_tokens
@@ -222,14 +222,14 @@ def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
 
 
 def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
-    """The row with other names of its scores."""
+    """The row with its scores renamed."""
     return dict(row) | {
         key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
     }
 
 
 def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
-    """Rows of one width as the wrapped protocol made them."""
+    """Rows of one number of bits, with the ids and scores of the wrapped protocol."""
     end = f", {bits} bits"
     return [
         _renamed(row, lambda name: name.removesuffix(end)) | {"id": row["wrapped_id"]}
@@ -244,9 +244,9 @@ def _changes(
     bits: int,
     better: Mapping[str, bool | None],
 ) -> list[Metric]:
-    """Paired differences to the same items without rounding, score by score and weighted.
+    """Weighted paired differences from the same items without rounding, for each score.
 
-    ``better`` tells of each wrapped score whether more of it is better.
+    ``better`` maps a wrapped score to whether higher is better.
     """
     before = {row["id"]: row["scores"] for row in exact}
     changes = []

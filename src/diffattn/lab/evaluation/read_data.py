@@ -1,4 +1,4 @@
-"""One hash of the data of all items, beside their rows: no resume mixes two data."""
+"""Hash the data of all items, so that an evaluation is never continued with other data."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -16,9 +16,9 @@ DATA = "data.json"
 
 
 def data_digest(items: Iterable[Item], material: Any) -> str:
-    """First 16 hex digits of the SHA-256 of all items, also those that are not selected.
+    """First 16 hex digits of the SHA-256 of all items, also of items that are not selected.
 
-    Parameters name files and packages; this is their content. For ``material`` see
+    Parameters only name files and packages; the digest covers their content. ``material`` is from
     :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
     """
     digest = hashlib.sha256()
@@ -29,10 +29,10 @@ def data_digest(items: Iterable[Item], material: Any) -> str:
 
 
 def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
-    """Write the digest beside the rows, or check that existing rows are of the same data.
+    """Write the digest, or check that existing rows were made from the same data.
 
     Raises:
-        CheckpointError: The rows are of other data.
+        CheckpointError: The rows were made from other data.
     """
     recorded = recorded_data(folder) if has_rows else None
     if recorded is None:
@@ -46,13 +46,13 @@ def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
 
 
 def recorded_data(folder: Path) -> str | None:
-    """Digest of the data of the rows in ``folder``, if there is one."""
+    """The recorded digest of the data in ``folder``; ``None`` without a record."""
     path = folder / DATA
     return str(read_json(path).get("sha256")) if path.exists() else None
 
 
 def _pieces(value: Any) -> Iterable[bytes]:
-    """The value in bytes, equal in every process; of objects without plain data the type alone."""
+    """The value as bytes, the same in every process. Of unknown objects only the type counts."""
     if isinstance(value, str):
         content = value.encode("utf-8", "surrogatepass")
         yield b"s%d:" % len(content)

@@ -1,4 +1,4 @@
-"""Protocols by name with their parameters, ready to run."""
+"""Build protocols from their names and settings."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,7 @@ from diffattn.lab.records.settings import read_settings, require_counts
 
 
 def protocol_class(name: str) -> type[Protocol]:
-    """The class of a protocol."""
+    """Import the class of a protocol by the protocol's name."""
     require_known(name, PROTOCOLS)
     module, _, attribute = PROTOCOLS[name].path.partition(":")
     protocol: type[Protocol] = getattr(import_module(f"{__package__}.{module}"), attribute)
@@ -26,16 +26,16 @@ def parts(
     quick: bool = False,
     longest: int | None = None,
 ) -> list[Part]:
-    """Protocols and presets by name, with parameters; ``"all"`` is every protocol.
+    """Build the parts that protocols and presets name; ``"all"`` is every protocol.
 
-    Settings are ``PROTOCOL.KEY=VALUE``, with values in JSON or as text. ``quick`` takes the
-    parameters of the reduced size where they are not set, fitted to ``longest`` tokens; see
-    :meth:`Protocol.quick_for`.
+    ``settings`` are ``PROTOCOL.KEY=VALUE``, with a value in JSON or as text. ``quick`` takes the
+    parameters of ``--quick``, adapted to a context of ``longest`` tokens; settings override them.
+    See :meth:`Protocol.quick_for`.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
     asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]
     for name in asked:
-        require_known(name)  # of all names, before the first protocol and PyTorch are loaded
+        require_known(name)  # check all names before PyTorch is loaded
         wanted = PRESETS.get(name) or {name: (name, {})}
         for variant, (protocol, parameters) in wanted.items():
             if variant in chosen and chosen[variant] != (protocol, parameters):
@@ -58,14 +58,14 @@ def parts(
 
 
 def require_known(name: str, known: Iterable[str] = (*PROTOCOLS, *PRESETS, "all")) -> None:
-    """Refuse the name of no protocol or preset."""
+    """Raise ``ConfigError`` if ``name`` is not among the ``known`` protocols and presets."""
     if name not in known:
         hint = did_you_mean(name, known)
         raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
 
 
 def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, Any]]:
-    """Values by protocol and field."""
+    """Protocol to field to value."""
     changes: dict[str, dict[str, Any]] = {}
     for setting in settings:
         protocol = setting.partition("=")[0].strip().partition(".")[0]

@@ -1,4 +1,4 @@
-"""Run a protocol on a model: item by item, resumable, in one folder."""
+"""Run one protocol on one model in a folder. An interrupted run can be continued."""
 
 import json
 import time
@@ -27,10 +27,10 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord, package_versions
 
 OnProgress = Callable[[int, int], None]
-"""``(items done, items in all)``, after every batch."""
+"""Called with (items done, items in all) after every batch."""
 OnMessage = Callable[[str], None]
-_LASTING = ("ItemError: ", "ConfigError: ")
-"""Beginnings of errors that lie in the item: asked again, it would fail again."""
+_PERMANENT = ("ItemError: ", "ConfigError: ")
+"""Beginnings of errors that an item would raise again if it were asked again."""
 
 
 def evaluate(
@@ -43,22 +43,22 @@ def evaluate(
     on_progress: OnProgress = lambda done, total: None,
     on_message: OnMessage = lambda line: None,
 ) -> EvalResult:
-    """Ask a model every item of a protocol, or those that an earlier call has not reached.
+    """Ask a model every item of a protocol, except items that an earlier call has asked.
 
-    ``folder`` gets ``run.json`` and ``data.json`` (a hash of all that the items are built from)
-    before the first item, a line of ``items.jsonl`` per item (its scores, or its error), and at
-    the end ``result.json`` and ``costs.json``. Answers of finished shares beside it
-    (``PART.shard-I-of-N``) with the same settings and data are taken from them. Items whose
-    failure may pass, such as for lack of memory, are asked again by every later call. ``wait``
-    waits for another process that works in ``folder``. ``on_message`` gets one line for everything
-    that is asked again, missing or unknown.
+    ``folder`` gets ``run.json`` and ``data.json`` (a hash of the data of the items) before the
+    first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
+    ``result.json`` and ``costs.json``. Answers are copied from finished shares beside ``folder``
+    (``PART.shard-I-of-N``) with the same settings and data. Items that failed for a temporary
+    reason, such as lack of memory, are asked again by every later call. With ``wait`` the call
+    waits for another process that works in ``folder``. ``on_message`` gets one line for each item
+    or file that is asked again, left out or not checked.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation, or rows of other data, finished or
-            not, or its record of the data is damaged.
+        CheckpointError: ``folder`` holds another evaluation or rows from other data, or its record
+            of the data is damaged.
         BusyError: Another process works there, and ``wait`` is false.
-        DiffAttnError: No item at all could be asked; the first reason is named.
+        DiffAttnError: No item could be asked; the message gives the first error.
     """
     folder, protocol = Path(folder), part.protocol
     with sole_writer(folder, wait=wait):
@@ -83,12 +83,12 @@ def evaluate(
 
 
 def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection) -> dict[str, Any]:
-    """Write ``run.json``, or check that it is of the same evaluation; return its settings."""
+    """Write ``run.json``, or check that it records the same evaluation; return the settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
         "version": part.protocol.version,
         "variant": part.variant,
-        # As a file gives them back, so that records can be compared with settings.
+        # Through JSON, so that settings can be compared with those of a file.
         "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
         "model": model.facts(),
         **selection.recorded(),
@@ -105,7 +105,7 @@ def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection)
 
 
 def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
-    """The result of an earlier call; ``None`` if it is damaged, or an item's failure may pass."""
+    """The result of an earlier call; ``None`` if missing, damaged, or with temporary errors."""
     if not (folder / "result.json").exists():
         return None
     try:
@@ -114,7 +114,7 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
     except CheckpointError as error:
         on_message(f"The result is made again from the whole items: {error}")
         return None
-    return None if any(map(_may_pass, rows)) else result
+    return None if any(map(_is_temporary, rows)) else result
 
 
 def _result(
@@ -130,7 +130,7 @@ def _result(
             f"{config['variant']}: one item or more must be scored, got {len(rows)} failures on "
             f"{config['model']['label']}, first: {rows[0]['error'] if rows else 'no item'}"
         )
-    # A share of the items has no metrics of the protocol.
+    # Metrics need all items: a share has none.
     summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
     return EvalResult(
         protocol=protocol.name,
@@ -149,13 +149,13 @@ def _result(
     )
 
 
-def _may_pass(row: Mapping[str, Any]) -> bool:
-    """Whether an item failed for a reason that does not lie in the item."""
-    return "error" in row and not str(row["error"]).startswith(_LASTING)
+def _is_temporary(row: Mapping[str, Any]) -> bool:
+    """Whether an item failed for a reason that may be temporary."""
+    return "error" in row and not str(row["error"]).startswith(_PERMANENT)
 
 
 def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
-    """All items, and the digest of their data."""
+    """All items in batches, and the digest of their data."""
     batches = protocol.batches(model)
     items = [item for batch in batches for item in batch]
     return batches, data_digest(items, protocol.material(model, items))
@@ -163,7 +163,7 @@ def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]]
 
 @dataclass
 class _Log:
-    """The rows of ``items.jsonl``, by id."""
+    """The rows of ``items.jsonl``: id to row."""
 
     folder: Path
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class _Log:
 
     @classmethod
     def recover(cls, folder: Path, on_message: OnMessage) -> "_Log":
-        """Rows of an earlier call. Where all items failed, the log begins anew."""
+        """Read the rows of an earlier call. If all of its items failed, the log begins anew."""
         known, faults = recover_jsonl(folder / ITEMS)
         for fault in faults:
             on_message(f"An item is asked again: {fault}")
@@ -181,7 +181,7 @@ class _Log:
         return cls(folder, {row["id"]: row for row in known}, len(known))
 
     def add(self, row: dict[str, Any]) -> None:
-        # From here on an earlier result is no longer of these rows.
+        # An earlier result no longer belongs to these rows.
         (self.folder / "result.json").unlink(missing_ok=True)
         append_jsonl(self.folder / ITEMS, row)
         self.rows[row["id"]] = row
@@ -197,27 +197,27 @@ def _ask_all(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all items, in their order. Answers of finished shares are taken over."""
+    """Rows of all selected items, in their order. Answers of finished shares are copied."""
     log = _Log.recover(folder, on_message)
     try:
         every, data = _batches(model, protocol)
     except DiffAttnError:
-        if not log.rows:  # nothing was asked: the folder stays free for other settings
+        if not log.rows:  # nothing was asked, so the folder can be used with other settings
             for name in ("run.json", DATA, ITEMS):
                 (folder / name).unlink(missing_ok=True)
         raise
     claim_data(folder, data, has_rows=bool(log.rows))
-    again = [row for row in log.rows.values() if _may_pass(row)]
+    again = [row for row in log.rows.values() if _is_temporary(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
-        # In the file they stay until all is done: later lines of an item count.
-        log.rows = {name: row for name, row in log.rows.items() if not _may_pass(row)}
+        # They stay in the file until the end: the last line of an item counts.
+        log.rows = {name: row for name, row in log.rows.items() if not _is_temporary(row)}
     taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
     batches = selection.select(every)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
     for row in taken:
-        if row["id"] in wanted and row["id"] not in log.rows and not _may_pass(row):
+        if row["id"] in wanted and row["id"] not in log.rows and not _is_temporary(row):
             log.add(row)
     if not (folder / ITEMS).exists():  # a share may have no item
         write_jsonl(folder / ITEMS, [])
@@ -225,8 +225,8 @@ def _ask_all(
     on_progress(len(log.rows), len(wanted))
     for batch in batches:
         if any(item.id not in log.rows for item in batch):
-            # The whole batch, although some are known: beside others an answer is rounded
-            # differently.
+            # Ask the whole batch even if some answers are known: another batch would change
+            # the rounding.
             for row in _ask(model, protocol, batch):
                 if row["id"] not in log.rows:
                     log.add(row)
@@ -239,7 +239,7 @@ def _ask_all(
 
 
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:
-    """One row per item. If asking together fails, each item is asked alone."""
+    """One row per item. If asking them together fails, each item is asked alone."""
     try:
         answers = protocol.ask(model, items)
     except ModelError:  # every other item would fail too
@@ -255,11 +255,11 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
 
 
 def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
-    """The row of an answer, or its failure if no file can hold it.
+    """The row of an answer; an error row if a file cannot hold the answer.
 
-    That is a loss that is not a number, or text with half a character.
+    JSON has no NaN or infinity, and UTF-8 no lone surrogate.
     """
-    # A served model leaves some scores empty.
+    # A served model returns None for scores that need logits.
     scores = {name: value for name, value in answer["scores"].items() if value is not None}
     cluster = {"cluster": item.cluster} if item.cluster else {}
     row = {"id": item.id, **cluster, **answer, "scores": scores}
@@ -271,7 +271,7 @@ def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_costs(folder: Path, seconds: float, items: int) -> None:
-    """Add to ``costs.json``, a file of its own since time varies from run to run."""
+    """Add to ``costs.json``, which is a separate file because times vary from run to run."""
     path = folder / "costs.json"
     costs = read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
     if items or not path.exists():

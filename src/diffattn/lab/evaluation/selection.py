@@ -1,4 +1,4 @@
-"""The items of a protocol that are asked: all, some, or a share whose answers are put together."""
+"""Select the items to ask: all, a limited number, or a share whose answers are later joined."""
 
 import hashlib
 import itertools
@@ -17,12 +17,12 @@ from diffattn.lab.records.run import RunRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Selection:
-    """All items by default."""
+    """Which items are asked. Default: all."""
 
     limit: int | None = None
-    """Most items, by whole clusters if it can be. Results of two limits are never mixed."""
+    """Largest number of items; see :func:`limited`. Results of two limits are never mixed."""
     shard: tuple[int, int] | None = None
-    """(i, n), i from 1: the share i of n. All n together are the whole evaluation."""
+    """(i, n): share i, from 1, of n. All n shares together are the whole evaluation."""
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
@@ -34,7 +34,7 @@ class Selection:
 
     @classmethod
     def read(cls, shard: str | None, limit: int | None) -> "Selection":
-        """From the command line, where ``shard`` is ``i/n``."""
+        """Read the values of ``--shard`` (``i/n``) and ``--limit``."""
         if shard is None:
             return cls(limit=limit)
         first, _, second = shard.partition("/")
@@ -44,7 +44,7 @@ class Selection:
 
     @property
     def suffix(self) -> str:
-        """End of the name of a share's folder, after the name of the part."""
+        """Suffix of a share's folder after the name of the part; empty without a share."""
         return "" if self.shard is None else f".shard-{self.shard[0]}-of-{self.shard[1]}"
 
     def recorded(self) -> dict[str, Any]:
@@ -53,10 +53,10 @@ class Selection:
         return limit | ({} if self.shard is None else {"shard": list(self.shard)})
 
     def select(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """The batches that are asked. A batch is never divided between shares.
+        """The batches to ask. A batch is never divided between shares.
 
-        So every item is asked beside the same others as in a whole run, and its answer is the same
-        to the last bit.
+        So every item is asked in the same batch as in a whole run, and its answer is the same to
+        the last bit.
         """
         chosen = [list(batch) for batch in batches]
         if self.limit is not None:
@@ -70,11 +70,11 @@ ALL = Selection()
 
 
 def limited(items: Sequence[Item], limit: int) -> set[str]:
-    """Ids of at most ``limit`` items, spread over all of them, the same for every model.
+    """Ids of at most ``limit`` items, spread over the whole list, the same for every model.
 
-    Clusters come whole, so that items compared within a cluster stay together: the list of clusters
-    is cut into equal blocks, and of each block the one with the smallest hash is taken. A first
-    cluster with more items than ``limit`` is cut.
+    Clusters are kept whole, as their items are compared with one another. The list of clusters is
+    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
+    Only the first cluster may be cut, if it has more items than ``limit``.
     """
 
     def digest(name: str) -> bytes:
@@ -96,11 +96,11 @@ def limited(items: Sequence[Item], limit: int) -> set[str]:
 
 
 FREE_SETTINGS = ("model.path",)
-"""The place of the weights does not matter: their hash tells whether they are the same."""
+"""Settings that may differ between shares: the hash of the weights, not the path, must agree."""
 
 
 def all_finished(folder: Path, count: int) -> bool:
-    """Whether all ``count`` shares have a result."""
+    """Whether all ``count`` shares of the part in ``folder`` have a result."""
     names = (f"{folder.name}.shard-{i}-of-{count}" for i in range(1, count + 1))
     return all((folder.parent / name / "result.json").exists() for name in names)
 
@@ -108,9 +108,9 @@ def all_finished(folder: Path, count: int) -> bool:
 def rows_of_shards(
     folder: Path, config: Mapping[str, Any], data: str, on_message: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Rows of all finished shares with the same settings and data; others are named and left out.
+    """Rows of all finished shares with the same settings and data; others get a message.
 
-    The place of the weights and the share itself may differ.
+    Settings are equal if they differ at most in the share and in ``FREE_SETTINGS``.
     """
     rows: list[dict[str, Any]] = []
     for path in sorted(folder.parent.glob(f"{folder.name}.shard-*")):

@@ -1,4 +1,4 @@
-"""Models behind a completions endpoint such as OpenAI's or vLLM's: they only write."""
+"""Models behind a completions endpoint, such as OpenAI's or vLLM's, which only generate text."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,27 +26,27 @@ from diffattn.lab.records.settings import read_settings
 from diffattn.models.hub import name_or_cached
 
 _MOST_STOPS = 4
-"""Stop strings that every such server takes; the others are cut here."""
+"""Most stop strings that servers accept. We cut the text at all stop strings afterwards."""
 
-_NOT_ASKED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
-"""Settings of a judge that no user sets for a served model."""
+_FIXED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
+"""Settings of a judge that ``--served`` does not take."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSettings(JudgeSettings):
-    """Settings of a served model: address, retries and key as for a judge."""
+    """Settings of a served model; address, retries and key are as for a judge."""
 
     who: ClassVar[str] = "served model"
     tokenizer: str
-    """Folder or hub name of its tokenizer: prompts are built and sent as its tokens."""
+    """Folder or hub name of the model's tokenizer. Prompts are sent as token ids."""
     max_length: int
-    """Tokens that the server takes, prompt and completion together."""
+    """Most tokens of prompt and completion together that the server takes."""
     temperature: float | None = 0.0
 
 
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
-    """Settings of one served model, by ``LABEL.KEY=VALUE`` of all served models."""
-    known = [f.name for f in fields(ServedSettings) if f.name not in _NOT_ASKED]
+    """Settings of the served model ``label``; ``changes`` are ``LABEL.KEY=VALUE`` of all models."""
+    known = [f.name for f in fields(ServedSettings) if f.name not in _FIXED]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
     replies = []
     for change in changes:
@@ -68,7 +68,7 @@ def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> Served
 
 
 class _Completions(EndpointJudge):
-    """``POST {endpoint}/completions`` with a prompt in tokens."""
+    """A client of ``POST {endpoint}/completions`` with a prompt of token ids."""
 
     path, kind = "/completions", "completion"
 
@@ -83,7 +83,7 @@ class _Completions(EndpointJudge):
 
 
 class ServedModel(LanguageModel):
-    """A model on a server. Protocols that need its logits or maps are refused by name."""
+    """A model on a server. Methods that need logits or attention maps raise ``ModelError``."""
 
     def __init__(
         self, settings: ServedSettings, *, label: str, add_bos: bool | None = None
@@ -100,7 +100,7 @@ class ServedModel(LanguageModel):
         self._prefix, self._add_bos = None, add_bos
 
     def facts(self) -> dict[str, Any]:
-        """Facts for records: the server's name of the model, since its weights are unknown."""
+        """Facts for records; the server's model name stands for the weights, which are unknown."""
         kept = self._endpoint.facts()
         unknown = ("attention_type", "parameters", "weights", "commit", "dtype")
         return {
@@ -118,7 +118,7 @@ class ServedModel(LanguageModel):
 
     @property
     def device(self) -> torch.device:
-        """Of this process: nothing is computed here."""
+        """The CPU: the model is computed on the server."""
         return torch.device("cpu")
 
     def generate(
@@ -129,11 +129,11 @@ class ServedModel(LanguageModel):
         stop: Sequence[str] = (),
         **others: Any,
     ) -> list[Generation]:
-        """Greedy completions, several at a time.
+        """Completions at the settings' temperature (default: greedy), several at a time.
 
         Raises:
-            ModelError: ``before`` needs logits, or the server cannot be reached.
-            JudgeFailure: There was no reply to a prompt.
+            ModelError: ``before`` is given, or the server cannot be reached or refuses.
+            ItemError: A prompt does not fit. ``JudgeFailure``: the server did not answer a prompt.
         """
         if others.get("before") is not None:
             self._refuse()
@@ -162,7 +162,7 @@ class ServedModel(LanguageModel):
             return self._endpoint.reply("", body, Event())
         except DiffAttnError as error:  # no server, or a wrong key, model or address
             if isinstance(error, JudgeFailure) and not isinstance(error, JudgeUnreachable):
-                raise  # of this prompt alone
+                raise  # only this prompt failed
             raise ModelError(f"{self.label}: {error}") from error
 
     def complete(
@@ -174,7 +174,7 @@ class ServedModel(LanguageModel):
         stop: Sequence[str] = (),
         chat: bool = False,
     ) -> list[Completion]:
-        """Complete prompts; a server does not tell the probability of an answer."""
+        """Complete prompts. ``answers`` are not scored: servers do not give their probability."""
         ids = [self.encode_prompt(prompt, special=chat) for prompt in prompts]
         written = self.generate(ids, max_new_tokens=max_new_tokens, stop=stop)
         return [
@@ -184,7 +184,7 @@ class ServedModel(LanguageModel):
 
     @property
     def network(self) -> Any:
-        """There is none."""
+        """Raises ``ModelError``: the network is on the server."""
         self._refuse()
 
     def _refuse(self, *args: Any, **others: Any) -> NoReturn:

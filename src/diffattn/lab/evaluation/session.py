@@ -1,4 +1,4 @@
-"""Evaluate several models by several protocols in one folder, and compare them."""
+"""Evaluate several models with several protocols in one folder, and compare them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,12 +31,12 @@ class _Session:
     folder: Path
     selection: Selection
     is_single: bool
-    """Whether there is one part in all: its error ends the command and is no message."""
+    """Whether there is one model and one part. Its error then ends the command."""
     on_start: OnStart
     on_progress: OnProgress
     on_message: OnMessage
     done: dict[tuple[str, str], EvalResult] = field(default_factory=dict)
-    """By label and variant."""
+    """(label, variant) to result."""
     refused: list[DiffAttnError] = field(default_factory=list)
 
     def load(
@@ -56,7 +56,7 @@ class _Session:
     def run_parts(
         self, model: LanguageModel, label: str, parts: Sequence[Part], wait: bool
     ) -> list[Part]:
-        """Run some parts on a model; return those that another process is at work on."""
+        """Run parts on a model; return the parts that another process is running."""
         busy = []
         for part in parts:
             register(self.folder, label, part.variant)
@@ -67,7 +67,7 @@ class _Session:
             except BusyError:
                 self.on_message(f"{name}: another process is at work on it, waiting at the end")
                 busy.append(part)
-            except CheckpointError:  # the folder holds something else
+            except CheckpointError:  # the folder holds other files
                 raise
             except DiffAttnError as error:
                 if not self.is_single:
@@ -82,10 +82,10 @@ class _Session:
         return busy
 
     def results(self, order: Sequence[tuple[str, str]]) -> list[EvalResult]:
-        """The results in order of labels and variants; failed items are named.
+        """The results in the given order; a message counts failed items.
 
         Raises:
-            DiffAttnError: There is none; the first reason.
+            DiffAttnError: There is no result; the error of the first part.
         """
         if not self.done:
             raise self.refused[0]
@@ -96,7 +96,7 @@ class _Session:
         return [self.done[key] for key in order if key in self.done]
 
     def _run(self, model: LanguageModel, part: Part, name: str, wait: bool) -> EvalResult:
-        """Run a part, or a share of it. The last share puts all of them together."""
+        """Run a part, or a share of it. The process that finishes the last share joins them."""
         where, selection = self.folder / name, self.selection
         ask = partial(
             evaluate,
@@ -124,23 +124,23 @@ def run_evaluation(
     on_progress: OnProgress = lambda name, done, total: None,
     on_message: OnMessage = lambda line: None,
 ) -> tuple[list[EvalResult], Comparison | None]:
-    """Evaluate every model by every part; with several models, compare them.
+    """Evaluate every model with every part; compare the models if there are several.
 
-    Several processes may fill a folder side by side: each part is the work of one of them. A part
-    that cannot run, or of which no item could be scored, is reported and left out.
+    Several processes may work in one folder: each part is run by one of them. A part that cannot
+    run, or of which no item could be scored, gets a message and is left out.
 
     Args:
         chosen: Protocols; see :func:`diffattn.lab.evaluation.registry.parts`.
-        models: Paths by label; the first is the baseline of the comparison.
+        models: Label to path; the first model is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
         load: Options of :meth:`LanguageModel.load`.
-        served: ``LABEL.KEY=VALUE`` of models whose path is the address of a server.
-        selection: Items that are asked. Default: all.
-        on_start, on_progress, on_message: Called with the name of each part, with its name and
-            its items done and in all, and with one line per stage.
+        served: ``LABEL.KEY=VALUE`` settings of models whose path is the URL of a server.
+        selection: Items to ask. Default: all.
+        on_start, on_progress, on_message: Called with a part's name; with its name, its items done
+            and its items in all; and with one line of text per event.
 
     Raises:
-        DiffAttnError: No part has a result; the first reason.
+        DiffAttnError: No part has a result; the error of the first part.
         CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     is_claimed(Path(folder), EVALUATION_MARKER, "an evaluation")  # before a model is loaded
@@ -158,7 +158,7 @@ def run_evaluation(
         if is_address(path)
     }
     left = {label: list(chosen) for label in models}
-    # Parts that other processes are at work on come last, and are waited for.
+    # The second round waits for parts that other processes were running in the first.
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
             model = session.load(label, models[label], servers.get(label), load)

@@ -1,4 +1,4 @@
-"""Seeds and verdicts: which models are compared, over which seeds, and the word for each score."""
+"""Choose each model's baseline, pool differences over seeds, and decide the verdicts."""
 
 import re
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from diffattn.lab.stats.paired import paired_difference, paired_t_test
 from diffattn.lab.stats.proportions import wilson_interval
 
 CEILING = 0.99
-"""Shares from here on count as all right."""
+"""If both shares are this large, the items are too easy to show a difference."""
 SEEDS = 3
-"""Fewest seeds that show anything of a kind of model, as in ``docs/findings/claims.md``."""
+"""Fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``."""
 ABOVE = 0.01
-"""Margin by which a score must surely exceed guessing to be above it."""
+"""The lower end of a score's interval must exceed guessing by this margin."""
 _SEED = re.compile(r"(?P<stem>.+)-seed(?P<seed>\d{1,18})")
 
 
@@ -28,10 +28,10 @@ def seed_of(label: str) -> tuple[str, int] | None:
 
 
 def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
-    """Every model with its baseline: the first model, or the one of its kind and the same seed.
+    """Pairs of a model and its baseline, which is the first model or its run with the same seed.
 
-    Models called ``NAME-seedK`` are compared seed by seed, if the first one is called so and its
-    NAME has that seed; others with the first.
+    If the first label is ``NAME-seedK``, a model ``OTHER-seedJ`` is compared with ``NAME-seedJ`` if
+    there is one, else with the first. Other seeds of the first model's NAME are not compared.
     """
     first, pairs = seed_of(labels[0]) if labels else None, []
     for label in labels[1:]:
@@ -45,10 +45,10 @@ def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
-    """Primary differences of models that differ in the seed alone, as a sample of seeds.
+    """Primary differences pooled over seeds, for pairs of models that ran with the same seeds.
 
-    Student's t over the seeds' differences is the only interval here that describes the kind of
-    model rather than these weights.
+    The interval is Student's t over the seeds' differences. It is the only one here that describes
+    the model type and not the trained weights.
     """
     groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
     for item in items:
@@ -59,7 +59,7 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
     for (_, _, model, baseline), group in groups.items():
         values = [item.difference for item in group]
         interval = paired_difference(values, [0.0] * len(values))
-        if interval.low == interval.high:  # equal seeds do not tell their spread
+        if interval.low == interval.high:  # equal differences do not tell the spread of seeds
             none = "none: no seed differs from another"
             interval = replace(interval, low=None, high=None, method=none)
         verdicts.append(
@@ -84,15 +84,15 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
 
 
 def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDifference]:
-    """The same with adjusted p-values and verdicts for the primary scores.
+    """Add adjusted p-values and verdicts to the primary scores.
 
-    Holm's family is all primary scores of all models over items, or over seeds. The words describe
-    these models, not the claim of a paper:
+    Holm's correction is over the primary scores of all models: one family over items, one over
+    seeds. A verdict is about these models, not about the claim of a paper:
 
     - *higher* or *lower*: the adjusted p-value is at most 0.05.
-    - *inconclusive*: it is not, or there is none.
-    - *uninformative*: in no kind of task that has a floor is a model above its own, or only the
-      lower one is; or both have everything right.
+    - *inconclusive*: it is larger, there is no test, or there are fewer than ``SEEDS`` seeds.
+    - *uninformative*: no model, or only the lower one, is above guessing in any task whose guess is
+      known; or both scores are at least ``CEILING``.
     """
     kept = list(differences)
     for over in dict.fromkeys(item.over for item in kept):
@@ -108,7 +108,7 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
 
 def _verdict(item: PairedDifference, every: Sequence[PairedDifference]) -> str:
     parts = [item]
-    if item.over == "seeds":  # uninformative if every seed is
+    if item.over == "seeds":  # uninformative if all seeds are
         name = (item.variant, item.score, item.model, item.baseline)
         parts = [
             x for x in every if x.primary and x.over == "items" and _name_over_seeds(x) == name
@@ -130,13 +130,13 @@ def _verdict(item: PairedDifference, every: Sequence[PairedDifference]) -> str:
 
 
 def _name_over_seeds(item: PairedDifference) -> tuple[str, str, str, str]:
-    """Variant, score, model and baseline of the difference over seeds that an item belongs to."""
+    """Variant, score, model and baseline of the pooled difference to which one seed belongs."""
     model, baseline = ((seed_of(x) or (x, 0))[0] for x in (item.model, item.baseline))
     return item.variant, item.score, model, baseline
 
 
 def _uninformative(item: PairedDifference) -> str:
-    """Why the items cannot show a difference; empty if they can."""
+    """The reason why the items cannot show a difference; empty if they can."""
     values = [value for value in (item.value, item.baseline_value) if value is not None]
     if is_share(item.score) and values and min(values) >= CEILING:
         return "both have everything right"
@@ -146,8 +146,8 @@ def _uninformative(item: PairedDifference) -> str:
 
 
 def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
-    """Whether the model, and whether its baseline, is above its floor in some kind of task."""
-    # One of several floors is passed by chance more easily: their levels share the 5 %.
+    """Whether the model, and whether its baseline, is above guessing in at least one task."""
+    # With several tasks one is passed by chance more easily, so they share the 5 %.
     level = 1 - 0.05 / max(1, len(item.floors))
     return (
         any(_is_above(at.value, at.guess, at.n, level) for at in item.floors),
@@ -156,6 +156,6 @@ def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
 
 
 def _is_above(value: float, guess: float, n: int, level: float) -> bool:
-    """Whether a score is above a guess, as if every cluster were one item, which is wide."""
+    """Whether a score is above a guess; conservative: each of the n clusters counts as one item."""
     low = wilson_interval(round(min(value, 1.0) * n), n, level).low
     return low is not None and low > guess + ABOVE

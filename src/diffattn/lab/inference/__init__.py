@@ -1,1 +1,1 @@
-"""A causal language model being read: above the models, below every protocol."""
+"""Run causal language models: generate, score and read text. Protocols are built on this."""

@@ -1,4 +1,4 @@
-"""Greedy continuations; shared prefixes computed once."""
+"""Greedy decoding; shared prefixes are computed once."""
 
 import itertools
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from diffattn.lab.inference.shared_prefixes import share_prefixes
 from diffattn.lab.inference.token_tree import can_branch, grow_branches
 
 Rows = Generator[Tensor, Mapping[int, int], None]
-"""Yields logits ``[rows, vocab_size]``; sent one token for some rows, yields theirs."""
-_BRANCH_TOKENS = 2_048
-"""Tokens of rows that grow together, at most: their mask has this many times all keys."""
+"""Yields next-token logits ``[rows, vocab_size]``. After ``send({row: token})`` it yields the next
+logits of these rows."""
+_BRANCH_TOKENS = 2_048  # most tokens of rows in one tree: the mask has this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Generation:
 
     ids: tuple[int, ...]
     text: str
-    """Cut before the first stop string."""
+    """Text of ``ids``, cut before the first stop string."""
     finished: str
-    """``"stop"``, ``"eos"`` or ``"length"``."""
+    """Reason of the end: ``"stop"`` (a stop string), ``"eos"`` (an end token) or ``"length"``."""
 
 
 @torch.no_grad()
@@ -38,19 +38,19 @@ def generate(
     stop: Sequence[str] = (),
     before: Prefix | None = None,
 ) -> list[Generation]:
-    """Greedy decoding of prompts of any lengths; those that begin alike are read once.
+    """Greedy decoding of prompts of any lengths; prefixes that prompts share are read once.
 
-    A row ends where the model says so, by any of :func:`diffattn.models.loading.end_tokens`. Ties
-    go to the smallest token id.
+    A continuation ends at any of :func:`diffattn.models.loading.end_tokens`, at a stop string, or
+    after ``max_new_tokens``. Ties go to the smallest token id.
 
     Args:
         prompts: Token ids, one or more each.
-        stop: Strings that end a row.
-        before: Tokens already read that all prompts continue. Default: none.
+        stop: Strings that end a continuation.
+        before: Tokens that are already read and precede all prompts. Default: none.
 
     Raises:
-        ItemError: A prompt is empty, holds ids that are none of the model's, or does not fit the
-            model with ``max_new_tokens`` more.
+        ItemError: ``max_new_tokens`` is below 1, or a prompt is empty, has an unknown id, or does
+            not fit the model with ``max_new_tokens`` more.
     """
     if max_new_tokens < 1:
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
@@ -66,11 +66,11 @@ def generate(
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
         if branched:
-            grouped = _by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
+            grouped = _batches_by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:
-                grouped = _of_one_length(grouped, room)
+                grouped = _cut_by_length(grouped, room)
         for batch in grouped:
             some = [rows[j] for j in batch]
             grow = grow_branches if branched and len(batch) > 1 else _padded_rows
@@ -80,7 +80,7 @@ def generate(
 
 
 def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
-    """Refuse a prompt that is empty or leaves no room for its continuation, before reading."""
+    """Raise ``ItemError`` if a prompt is empty or leaves no room for its continuation."""
     if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
         raise ItemError(
             f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
@@ -92,7 +92,7 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 def _decode(
     model: NetworkReader, rows: Rows, count: int, max_new_tokens: int, stop: Sequence[str]
 ) -> list[Generation]:
-    """One batch of ``count`` rows: each step adds a token to every open one."""
+    """Decode one batch of ``count`` rows. Each step adds a token to each unfinished row."""
     written: list[list[int]] = [[] for _ in range(count)]
     done: dict[int, Generation] = {}
     last_tokens = frozenset(model.end_tokens)
@@ -122,7 +122,7 @@ def _decode(
 def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:
     """Text before the first stop string; ``None`` without one.
 
-    A stop string may hold special tokens, such as the end of a turn, which are no part of a text.
+    A stop string may spell special tokens, such as the end of a turn, which decoding leaves out.
     """
     text = model.decode(ids)
     ends = [at for s in stop if s and (at := text.find(s)) >= 0]
@@ -141,23 +141,23 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     return model.decode(ids[:whole]) + rest
 
 
-def _by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Rows that grow together, of ``most`` tokens: each meets all the others as masked keys."""
+def _batches_by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
+    """Batches of rows with at most ``most`` tokens: the keys of all rows are in one mask."""
     order = sorted(range(len(room)), key=room.__getitem__)
     return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
 
 
-def _of_one_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
-    """Sorted batches cut where the length changes: padding would take places in a window."""
+def _cut_by_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
+    """Cut sorted batches where the length changes: padding would take up places in a window."""
     for batch in grouped:
         for _, group in itertools.groupby(batch, key=room.__getitem__):
             yield list(group)
 
 
 def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:
-    """Rows with a copy of the prefix each; closed rows run along."""
+    """Decode padded rows, each with its own copy of the prefix. Rows that ended get token 0."""
     if len(rows) == 1 and len(rows[0]) > 1:
-        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # flat memory
+        prefix, rows = model.read(rows[0][:-1], prefix), [rows[0][-1:]]  # reads in chunks
     lengths = torch.tensor([len(row) for row in rows], device=model.device)
     ends, end_of_row = (lengths - 1).unique(return_inverse=True)
     logits, cache = model.forward_rows(prefix, rows, keep=ends)

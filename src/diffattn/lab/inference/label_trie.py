@@ -1,4 +1,4 @@
-"""The label that a model gives: greedy within the labels, and by their probabilities."""
+"""The label that a model chooses: by greedy decoding among the labels, and by probability."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,28 +14,28 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """The labels after one prompt, by a model."""
+    """The label that a model chooses after one prompt."""
 
     greedy: int
-    """The label that greedy decoding writes if only labels can be written."""
+    """Index of the label that greedy decoding writes if it may write only labels."""
     logprobs: tuple[float, ...]
-    """log p of every label and of the line break that ends it, in nats."""
+    """Log-probability of each label with the line break that ends it, in nats."""
 
     @property
     def likeliest(self) -> int:
-        """The label of the highest log-probability; the first of equals."""
+        """Index of the label with the highest log-probability; the first one of equals."""
         return max(range(len(self.logprobs)), key=self.logprobs.__getitem__)
 
 
 class LabelTrie:
-    """Labels as they follow a prompt, token by token; every label ends in a line break.
+    """The tokens of labels as a trie. Every label begins with a space and ends with a line break.
 
     The line break tells a label from longer labels that begin with it. Labels are encoded as they
-    follow ``before``, which every prompt ends with: see :meth:`NetworkReader.encode_after`.
+    follow ``before``, the text at the end of every prompt: see :meth:`NetworkReader.encode_after`.
 
     Raises:
-        ConfigError: A label is empty, holds a line break, or has the tokens of another or their
-            beginning.
+        ConfigError: A label is empty, holds a line break, or its tokens are equal to, or the
+            beginning of, the tokens of another label.
     """
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
@@ -52,11 +52,11 @@ class LabelTrie:
                     f"{self.labels[first]!r} and {self.labels[second]!r} in {list(b)}."
                 )
         self.children: list[dict[int, int]] = [{}]
-        """Per place, the tokens that may follow and their places; place 0 is the prompt's end."""
+        """For each node: next token to child node. Node 0 is the end of the prompt."""
         self.ends: dict[int, int] = {}
-        """Places where a label ends, and which."""
+        """Last node of a label to the label's index."""
         self._walks: list[list[tuple[int, int]]] = []
-        """Per label, the places on its way, each with the token that follows."""
+        """For each label, its edges: pairs of a node and the token that follows."""
         for number, path in enumerate(self.paths):
             at, walk = 0, []
             for token in path:
@@ -71,15 +71,15 @@ class LabelTrie:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest label, its line break included."""
+        """Number of tokens of the longest label, its line break included."""
         return max(map(len, self.paths))
 
     def inner(self) -> list[int]:
-        """Places that something follows, the prompt's end first."""
+        """Nodes with children; the end of the prompt comes first."""
         return [at for at, below in enumerate(self.children) if below]
 
     def reading(self, logits: Tensor) -> LabelReading:
-        """The label that the logits ``[places of inner(), vocab_size]`` choose."""
+        """The label that the logits ``[len(inner()), vocab_size]`` after the inner nodes choose."""
         row = {at: i for i, at in enumerate(self.inner())}
         rows = torch.tensor([row[at] for at, _ in self.edges], device=logits.device)
         tokens = torch.tensor([token for _, token in self.edges], device=logits.device)
@@ -105,12 +105,12 @@ def read_labels(
     *,
     before: Prefix | None = None,
 ) -> list[LabelReading]:
-    """Which label follows each prompt; several prompts and all labels in one pass.
+    """Choose the label that follows each prompt. One pass takes several prompts and all labels.
 
-    ``before`` are tokens already read that all prompts continue.
+    ``before`` holds tokens that are already read and precede all prompts. Default: none.
 
     Raises:
-        ItemError: A prompt is empty, or does not fit the model with the longest label.
+        ItemError: A prompt is empty, has an unknown id, or does not fit with the longest label.
     """
     model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before
@@ -120,7 +120,7 @@ def read_labels(
         size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
     if not can_branch(model, prefix):
-        return [_by_rows(model, trie, prefix, prompt) for prompt in prompts]
+        return [_read_by_rows(model, trie, prefix, prompt) for prompt in prompts]
     inner = trie.inner()
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
@@ -138,10 +138,10 @@ def read_labels(
     return readings
 
 
-def _by_rows(
+def _read_by_rows(
     model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
 ) -> LabelReading:
-    """One row per label: the definition of a branch."""
+    """The same reading with one row per label, for models that cannot run branches."""
     rows = [[*prompt, *path[:-1]] for path in trie.paths]
     logits_at: dict[int, Tensor] = {}
     for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):

@@ -1,4 +1,4 @@
-"""A causal language model as the protocols see it."""
+"""The causal language model that the evaluation protocols use."""
 
 import hashlib
 import json
@@ -30,14 +30,14 @@ _NOT_HASHED = (
     "_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
     "architectures", "auto_map",
 )  # fmt: skip
-"""Settings of a saved configuration that name its folder or writer, or that other facts hold."""
+"""Settings that are not hashed: they name the folder or the writer, or are facts of their own."""
 
 
 class LanguageModel(NetworkReader):
-    """A causal language model that writes, scores and reads; protocols call nothing else.
+    """A causal language model that generates, scores and reads. Protocols call only its methods.
 
-    Its methods are the functions of this folder, which take it as their first argument. A subclass
-    that overrides these methods answers in its place: a test scripts them.
+    The methods are functions of this folder, which take the model as their first argument. Tests
+    override them in a subclass to return scripted answers.
     """
 
     @classmethod
@@ -55,15 +55,15 @@ class LanguageModel(NetworkReader):
         trust_remote_code: bool = False,
         device_map: str | None = None,
     ) -> "LanguageModel":
-        """Open a run directory, a model folder or a hub name.
+        """Load a model from a run directory, a model folder or the hub.
 
-        See :func:`diffattn.models.loading.load_model` for ``name_or_path`` and options that are
-        not here. The label is by default the last part of the path; ``device`` CUDA if there is
-        any, else CPU; ``dtype`` ``"auto"`` the checkpoint's.
+        Defaults: ``label`` is the last part of the path, ``device`` CUDA if there is any, else CPU.
+        ``dtype`` ``"auto"`` is the checkpoint's. For the other options see
+        :func:`diffattn.models.loading.load_model` and :class:`NetworkReader`.
 
         Raises:
-            CheckpointError: Nothing is there, or it is damaged.
-            ConfigError: A bad option.
+            CheckpointError: There is no model, or it is damaged.
+            ConfigError: An option has a value that is not allowed.
         """
         if dtype not in DTYPES:
             raise ConfigError(f"dtype must be in {{{', '.join(DTYPES)}}}, got {dtype!r}.")
@@ -102,7 +102,7 @@ class LanguageModel(NetworkReader):
     sliding_losses = token_losses.sliding_losses
 
     def facts(self) -> dict[str, Any]:
-        """Facts for records; equal facts mean equal results."""
+        """Facts for records. Models with equal facts give equal results."""
         config = self.network.config
         return {
             "label": self.label,
@@ -122,8 +122,8 @@ class LanguageModel(NetworkReader):
         }
 
     def tokenizer_facts(self) -> dict[str, Any]:
-        """Its class and hashes of its entries, of all that decides the tokens of a text (``None``
-        without a backend), and of its chat template (``None`` without)."""
+        """The tokenizer's class, and hashes of its vocabulary, of all that decides the tokens of a
+        text (``None`` for a slow tokenizer), and of its chat template (``None`` without one)."""
         template = getattr(self.tokenizer, "chat_template", None)
         is_fast = getattr(self.tokenizer, "backend_tokenizer", None) is not None
         return {
@@ -140,15 +140,15 @@ class LanguageModel(NetworkReader):
         weights = {saved_name(name): (name, x) for name, x in self.network.state_dict().items()}
         for saved, (name, tensor) in sorted(weights.items()):
             digest.update(saved.encode())
-            here = _fetched(self.network, name) if tensor.is_meta else tensor.detach().cpu()
+            here = _fetch_tensor(self.network, name) if tensor.is_meta else tensor.detach().cpu()
             digest.update(here.flatten().contiguous().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
-def _fetched(network: Any, name: str) -> torch.Tensor:
-    """A tensor that accelerate keeps elsewhere until its module runs; alone, as memory is short."""
+def _fetch_tensor(network: Any, name: str) -> torch.Tensor:
+    """A tensor that accelerate keeps on CPU or disk until its module runs, as a copy on the CPU."""
     parts = name.split(".")
-    for split in range(len(parts) - 1, -1, -1):  # a block may fetch for all that it holds
+    for split in range(len(parts) - 1, -1, -1):  # the hook may belong to an outer module
         module = network.get_submodule(".".join(parts[:split]))
         with align_module_device(module):
             tensor: torch.Tensor = attrgetter(".".join(parts[split:]))(module).detach()
@@ -158,7 +158,7 @@ def _fetched(network: Any, name: str) -> torch.Tensor:
 
 
 def _settings(value: Any) -> Any:
-    """A configuration's settings, and those of its parts, without those that are not hashed."""
+    """The settings of a configuration and of its parts, without ``_NOT_HASHED``."""
     if not isinstance(value, dict):
         return value
     return {str(key): _settings(x) for key, x in value.items() if key not in _NOT_HASHED}

@@ -12,11 +12,11 @@ from diffattn.models.config.attention_types import ATTENTION, checked_types
 
 _STUDY = "study.json"
 _PARTS = ("", "text", "recall")
-"""Studies in a folder: itself, or those of ``diffattn reproduce``, of which text writes text."""
+"""Where a folder may hold a study: itself, or subfolders of ``diffattn reproduce``, text first."""
 
 
 def is_address(path: str) -> bool:
-    """Whether a model is named by the address of its server."""
+    """Whether a model is named by the URL of its server."""
     return path.startswith(("http://", "https://"))
 
 
@@ -27,15 +27,15 @@ def labelled(
     on_message: Callable[[str], None],
     has_no_folder: Callable[[str], bool] = lambda path: False,
 ) -> dict[str, str]:
-    """``[LABEL=]PATH`` to paths by label; a label is by default the last part of the path.
+    """Parse ``[LABEL=]PATH`` to label and path; a label is by default the last part of the path.
 
     Args:
-        option: Where they are named, for messages.
-        on_message: Given a line for every study, which says what model is taken.
-        has_no_folder: Whether a path is that of no model folder, but is allowed.
+        option: The command-line option with the models, for error messages.
+        on_message: Called with a line for each study, which names the model that is taken.
+        has_no_folder: Whether a path is allowed although it is not a model folder.
 
     Raises:
-        ConfigError: A label is missing, impossible or twice there.
+        ConfigError: There is no model, or a label is missing, not a folder name, or used twice.
         CheckpointError: A path holds no model.
     """
     paths: dict[str, str] = {}
@@ -63,7 +63,7 @@ def labelled(
 
 
 def require_model(path: str) -> None:
-    """Refuse a path without a model, and a name that the hub cannot be asked for."""
+    """Raise if a path holds no model and is no model name that the hub could know."""
     if not checkpoint_folder(path).exists():
         from diffattn.models.hub import name_or_cached  # slow to import
 
@@ -71,13 +71,13 @@ def require_model(path: str) -> None:
 
 
 def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
-    """The name itself; of the folder of a study or of several, the path of its best model.
+    """The path of the best model if ``name`` is the folder of a study or of several, else ``name``.
 
-    Best is the lowest validation loss among differential models, or of softmax if there is none.
-    Controls are never taken.
+    The best model is in the first study that has a finished model. It is the differential model
+    with the lowest validation loss, or without any the best softmax model; never a control.
 
     Raises:
-        CheckpointError: The study has no model.
+        CheckpointError: No study has a finished model.
     """
     folder = Path(name)
     studies = [folder / part for part in _PARTS if (folder / part / _STUDY).is_file()]
@@ -105,7 +105,7 @@ def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
 
 
 def _rank(run: Path) -> tuple[bool, float, Path] | None:
-    """Sorts the best run first; ``None`` for a control, or without a loss."""
+    """Sort key of a run, the best one first; ``None`` for a control, or without a loss."""
     if not (run / "results.json").is_file():
         return None
     names = checked_types(str(run), _config(str(run))["attention_type"]).split(",")
@@ -117,12 +117,12 @@ def _rank(run: Path) -> tuple[bool, float, Path] | None:
 
 
 def shortest_context(models: Iterable[str]) -> int | None:
-    """The shortest context of models on this machine, in tokens; ``None`` if nothing is known."""
+    """The shortest context length of local models, in tokens; ``None`` if none is known."""
     known = []
     for name in models:
         try:
             known.append(_config(name)["max_position_embeddings"])
-        # A fault of a model is reported when it is loaded, and the others go on.
+        # An unreadable model is skipped here; loading it reports the error.
         except (CheckpointError, OSError, ValueError, LookupError, TypeError):
             continue
     return min((n for n in known if isinstance(n, int) and n > 1), default=None)

@@ -21,23 +21,23 @@ from diffattn.probes.finite import require_finite_logits
 
 
 class ItemError(DiffAttnError):
-    """One item cannot be asked or scored. It is recorded, and the evaluation goes on."""
+    """One item cannot be asked or scored. The error is recorded, and the evaluation goes on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Tokens that have been read, and their keys and values. Never written to."""
+    """The key-value cache of tokens that have been read. It is never changed."""
 
     length: int
     cache: DynamicCache
 
     @property
     def keeps_all(self) -> bool:
-        """Whether every layer keeps all tokens: none has a window or a state."""
+        """Whether every layer keeps the keys and values of all tokens: none has a window."""
         return all(type(layer) is DynamicLayer for layer in self.cache.layers)
 
     def rows(self, count: int) -> DynamicCache:
-        """A cache for ``count`` rows that all begin with these tokens; nothing is copied."""
+        """A cache for ``count`` rows that all begin with these tokens; tensors are not copied."""
         cache = copy.copy(self.cache)
         cache.layers = []
         for layer in self.cache.layers:
@@ -50,23 +50,23 @@ class Prefix:
 
 
 class ModelError(DiffAttnError):
-    """A model cannot be asked at all. The evaluation ends here; the same command continues it."""
+    """A model cannot be asked at all. The evaluation stops; the same command continues it later."""
 
 
 class NetworkReader:
     """A Hugging Face causal language model and its tokenizer, in evaluation mode.
 
     Args:
-        network: Ours or any other; its forward takes ``past_key_values`` and ``logits_to_keep``.
+        network: Its forward must take ``past_key_values`` and ``logits_to_keep``.
         label: Short name in records and tables.
-        path: Where it came from, for records.
-        max_length: Longest sequence in tokens. Default: ``max_position_embeddings``.
+        path: Path or name from which the model was loaded, for records.
+        max_length: Longest sequence in tokens. Default: ``max_position_embeddings``, or 2**30.
         add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
-        limits: Of one forward pass. They decide memory and pace, and rounding at most.
+        limits: Sizes of one forward pass. They change memory, speed and at most rounding errors.
 
     Raises:
-        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` below 2, or layers
-            that keep something else than keys and values, such as a recurrent state.
+        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` out of range, or
+            layers that cache other tensors than keys and values, such as a recurrent state.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class NetworkReader:
     ) -> None:
         self.network, self.tokenizer = network.eval(), tokenizer
         self.label, self.path, self.limits = label, path, limits
-        self.text_config = network.config.get_text_config()  # of a model that sees, too: a part
+        self.text_config = network.config.get_text_config()  # a part of a multimodal config
         positions = getattr(self.text_config, "max_position_embeddings", None)
         self.max_length: int = max_length or positions or 2**30
         if not 2 <= self.max_length <= LARGEST_COUNT:
@@ -99,31 +99,31 @@ class NetworkReader:
             )
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
         if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
-            # A recurrent state would take in padding, and rows could not share what was read.
+            # Padding would change a recurrent state, and rows could not share one.
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self._add_bos = add_bos
         self._num_tokens, self._steady = known_tokens(network), steady_positions(network.config)
-        self._prefix: int | None = None  # where something must stand. Default: EOS
+        self._prefix: int | None = None  # stands for an empty context without BOS; None: EOS
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """Tokens of ``text`` alone: no BOS, nothing added.
 
-        It is nothing but text, as in training, and cannot forge the end of a document. With
-        ``special`` it may spell out special tokens: in a chat template, or as the harness does.
+        Special tokens that the text spells out are encoded as plain characters, as in training.
+        With ``special`` they become special tokens, as a chat template or the harness needs it.
         """
         options = {} if special else {"split_special_tokens": True}
         return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
 
     def encode_prompt(self, text: str, *, special: bool = False) -> list[int]:
-        """BOS, if the model has one, and the tokens of ``text``."""
+        """BOS, if sequences begin with one, and the tokens of ``text``; see :meth:`encode`."""
         ids = self.encode(text, special=special)
         return [*([] if self._begins_itself(ids, special) else self.start()), *ids]
 
     def encode_after(self, before: str, text: str) -> list[int]:
-        """Tokens of ``text`` as it follows ``before``; where a token would reach across the border,
-        those that it has by itself."""
+        """Tokens of ``text`` where it follows ``before``. If a token would span both texts, the
+        tokens of ``text`` alone."""
         alone, whole = self.encode(before), self.encode(before + text)
         if whole[: len(alone)] != alone or len(whole) == len(alone):
             return self.encode(text)
@@ -132,12 +132,12 @@ class NetworkReader:
     def encode_pair(
         self, context: str, continuation: str, *, special: bool = False
     ) -> tuple[list[int], list[int]]:
-        """Tokens of a context with BOS, and of its continuation, cut where the harness cuts them.
+        """Tokens of a context with BOS and of its continuation, split as in lm-evaluation-harness.
 
-        Spaces at the end of the context move to the continuation; both are encoded as one string,
-        and the continuation begins after as many tokens as the context alone has, also where a
-        token reaches across the border. Where that leaves no tokens, context and continuation are
-        encoded apart. The prefix token stands in for an empty context.
+        Spaces at the end of the context move to the continuation. Both are encoded as one string;
+        the continuation begins after as many tokens as the context alone has, even if a token
+        spans both. If that leaves no token, context and continuation are encoded separately. For
+        an empty context see :meth:`start`.
         """
         spaces = len(context) - len(context.rstrip())
         if spaces:
@@ -151,14 +151,14 @@ class NetworkReader:
         return [*start, *whole[: len(before)]], whole[len(before) :]
 
     def _begins_itself(self, ids: Sequence[int], special: bool) -> bool:
-        """Whether a text spells out BOS: then there is no second one."""
+        """Whether a text begins with a spelled-out BOS, so that no second BOS is added."""
         return special and self.bos is not None and list(ids[:1]) == [self.bos]
 
     def as_its_tokenizer_begins(self) -> Self:
-        """The same model, with BOS only where its tokenizer puts it, as lm-evaluation-harness has
-        its own models; where something must stand, BOS stands all the same.
+        """A copy that adds BOS only if its tokenizer does, as in lm-evaluation-harness.
 
-        What ``add_bos`` asked for or against holds here, too.
+        An explicit ``add_bos`` still decides. For an empty context the copy uses the tokenizer's
+        BOS in any case.
         """
         other = copy.copy(self)
         bos = self.tokenizer.bos_token_id
@@ -168,7 +168,7 @@ class NetworkReader:
         return other
 
     def start(self, required: bool = False) -> list[int]:
-        """BOS; where a token is required and there is no BOS, EOS."""
+        """BOS if sequences begin with it. If not, EOS if a token is ``required``, else nothing."""
         if self.bos is not None:
             return [self.bos]
         if not required:
@@ -181,7 +181,7 @@ class NetworkReader:
         return [prefix]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, special ones left out."""
+        """Text of token ids, without special tokens."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True))
 
     @cached_property
@@ -193,17 +193,17 @@ class NetworkReader:
 
     @cached_property
     def end_tokens(self) -> list[int]:
-        """Tokens by which the model ends a text: :func:`diffattn.models.loading.end_tokens`."""
+        """Ids of the tokens that end a text: see :func:`diffattn.models.loading.end_tokens`."""
         return end_tokens(self.network, self.tokenizer)
 
     @property
     def device(self) -> torch.device:
-        """Where inputs go."""
+        """Device of the network's inputs."""
         return torch.device(self.network.device)
 
     @torch.no_grad()
     def read(self, ids: Sequence[int], before: Prefix | None = None) -> Prefix:
-        """Read tokens in chunks and keep their keys and values, after those of ``before``."""
+        """Run the network on tokens in chunks and cache their keys and values, after ``before``."""
         if before is None:
             before = Prefix(0, DynamicCache(config=self.network.config))
         self.require_ids(ids)
@@ -219,11 +219,11 @@ class NetworkReader:
     def forward_rows(
         self, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Tensor | None = None
     ) -> tuple[Tensor, DynamicCache]:
-        """Logits of rows of any lengths on one prefix, padded on the right, and their cache.
+        """Logits and cache of rows of any lengths that follow one prefix, padded on the right.
 
         A causal model never sees the padding after a row's last token, so no mask is needed.
-        ``keep`` int64 ``[n]`` names the columns whose logits are wanted (default: all), so that
-        logits are ``[rows, longest row or n, vocab_size]``, float32 (float64 of a float64 model).
+        ``keep``, int64 ``[n]``, lists the columns whose logits are wanted (default: all). Logits
+        are ``[rows, longest row or n, vocab_size]``, float32, or float64 for a float64 model.
         """
         longest = max(map(len, rows))
         self.require_steady(prefix.length + longest)
@@ -245,16 +245,16 @@ class NetworkReader:
         return out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)), cache
 
     def require_ids(self, ids: Iterable[int]) -> None:
-        """Refuse tokens that the model does not know: on CUDA they would break the process."""
+        """Raise ``ItemError`` for ids outside the vocabulary: on CUDA they end the process."""
         last = self._num_tokens - 1
         for token in ids:
             if not 0 <= token <= last:
                 raise ItemError(f"{self.label}: tokens must be ids from 0 to {last}, got {token}.")
 
     def require_length(self, tokens: int, subject: str) -> None:
-        """Refuse ``tokens`` in all, more than the model takes, before any is read.
+        """Raise ``ItemError`` if a sequence of ``tokens`` tokens is too long for the model.
 
-        The ``subject`` begins the message: who asks, and what must fit.
+        ``subject`` begins the message, for example ``"score: context and target"``.
         """
         if tokens > self.max_length:
             raise ItemError(
@@ -263,9 +263,9 @@ class NetworkReader:
         self.require_steady(tokens)
 
     def require_steady(self, tokens: int) -> None:
-        """Refuse a text whose rotary frequencies depend on its length.
+        """Raise ``ItemError`` for a text so long that its rotary frequencies depend on its length.
 
-        It is read in chunks and beside other texts, which would change its scores.
+        Reading in chunks, or in a batch with other texts, would then change its scores.
         """
         if self._steady is not None and tokens > self._steady[1]:
             kind, most = self._steady
@@ -275,7 +275,7 @@ class NetworkReader:
             )
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
-        """Refuse a broken model: every pass whose logits are read is checked here.
+        """Raise if the logits that are used hold NaN or infinity: the model is broken.
 
         See :func:`diffattn.probes.finite.require_finite_logits`.
         """
@@ -284,9 +284,9 @@ class NetworkReader:
     def row_batches(
         self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool
     ) -> Iterator[list[int]]:
-        """Positions of rows that run together: of similar length, and no more than fit.
+        """Indices of rows that run together: of similar length, as many as the limits allow.
 
-        ``all_logits`` says whether the logits of every token are kept, or of one per row.
+        ``all_logits``: the logits of every token are kept, not only of one token per row.
         """
         room = self.limits.batch_tokens
         if all_logits:
@@ -302,7 +302,7 @@ class NetworkReader:
 
     @cached_property
     def _cache_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one token adds, over all layers."""
+        """Bytes of keys and values of one token, summed over layers."""
         probe = self.read([0])
         tensors = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in tensors) or 1

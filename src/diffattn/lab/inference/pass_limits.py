@@ -1,4 +1,4 @@
-"""Limits of a forward pass, by the memory that is left."""
+"""Limits of a forward pass, chosen by the free memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -10,35 +10,35 @@ from diffattn.models.memory import available_bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PassLimits:
-    """Limits of one forward pass: memory stays flat however much is asked."""
+    """Limits of one forward pass. They bound memory, however long or many the texts are."""
 
     chunk_tokens: int = 2_048
-    """Tokens of one row: longer ones run in chunks."""
+    """Most tokens of one row in a pass; longer rows run in chunks."""
     chunk_logits: int = 2**26
-    """Logits of a chunk, of branches, or of windows that run together."""
+    """Most logits of a chunk, of the branches of a tree, or of sliding windows in one pass."""
     batch_tokens: int = 16_384
-    """Tokens of rows that run together, padding included."""
+    """Most tokens of rows in one pass, padding included."""
     batch_logits: int = 2**27
-    """Logits of rows that run together and keep them all."""
+    """Most logits of rows in one pass if the logits of all tokens are kept."""
     cache_bytes: int = 512 * 1024 * 1024
-    """Keys and values of one batch; a prefix counts once per row, since attention reads it so."""
+    """Most bytes of keys and values in one pass. A prefix counts once per row that reads it."""
     copied_tokens: int = 8_192
-    """Rows times tokens of their prefix from which on copies of it cost more than a mask."""
+    """From this number of copied prefix tokens (rows x prefix) on, one masked tree is cheaper."""
 
 
 STANDARD_LIMITS = PassLimits()
 _SHARE_OF_FREE = 4
-"""A quarter of the memory that is left: attention and logits need theirs."""
+"""The cache gets a quarter of the free memory: attention and logits need the rest."""
 _LEAST_BYTES = 2**24
-_MOST_STEPS = 8
-"""Rows of 128 keep a GPU busy; beyond, a pass only grows longer."""
+_LARGEST_FACTOR = 8
+"""Largest cache on a GPU over the standard one. 128 rows keep a GPU busy; more gain nothing."""
 
 
 def limits_on(device: torch.device) -> PassLimits:
-    """Limits for a device with the model on it: more on a GPU with free memory, less with little.
+    """Limits for a device that already holds the model, by its free memory.
 
-    Sizes go by powers of two, so that a little more or less memory in use changes no batch, and so
-    no rounding; a CPU gains nothing from larger batches and keeps the standard ones.
+    A GPU with much free memory gets larger limits; with little, every device gets smaller ones.
+    Sizes are powers of two, so that small changes of free memory change no batch and no rounding.
     """
     standard = STANDARD_LIMITS
     if device.type not in ("cuda", "cpu"):
@@ -47,7 +47,7 @@ def limits_on(device: torch.device) -> PassLimits:
     if free is None:
         return standard
     share = max(_LEAST_BYTES, free // _SHARE_OF_FREE)
-    most = standard.cache_bytes * (_MOST_STEPS if device.type == "cuda" else 1)
+    most = standard.cache_bytes * (_LARGEST_FACTOR if device.type == "cuda" else 1)
     allowed = min(most, 1 << (share.bit_length() - 1))  # the power of two below the share
     factor = allowed / standard.cache_bytes
     return PassLimits(
@@ -59,7 +59,7 @@ def limits_on(device: torch.device) -> PassLimits:
 
 
 def batches(order: Iterable[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
-    """Positions in order, as many together as ``fit``, and one at least."""
+    """Batches of the indices in ``order``, each as long as ``fit`` allows, at least one index."""
     batch: list[int] = []
     for i in order:
         if batch and not fit([*batch, i]):

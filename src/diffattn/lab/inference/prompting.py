@@ -1,4 +1,4 @@
-"""Prompts with or without the tokenizer's chat template, and how likely an answer is."""
+"""Complete prompts, with or without the tokenizer's chat template, and score right answers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from diffattn.lab.inference.shared_prefixes import common_length
 
 
 def require_no_special(model: NetworkReader, text: str) -> None:
-    """Raise where a text could leave its place in a chat template by spelling out a special token.
+    """Raise ``ItemError`` if a text that goes into a chat template spells out a special token.
 
-    The template's own special tokens are spelled out around it, so these count as such, too.
+    A prompt with a template is encoded with its special tokens, so a text could end its turn.
     """
     added = model.tokenizer.added_tokens_decoder.values()
     spelled = [token.content for token in added if token.special and token.content in text]
@@ -23,15 +23,15 @@ def require_no_special(model: NetworkReader, text: str) -> None:
 
 
 def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat: bool) -> str:
-    """A question and the beginning of its answer, as text to be completed.
+    """The text of a prompt: a question and the beginning of its answer.
 
-    Spaces at the end are cut: they belong to the first token of the answer. With ``chat`` the
-    question is the user's turn and the prefix opens the assistant's; a BOS of the template is left
-    out if the model adds its own.
+    Spaces at the end are cut, as they belong to the first token of the answer. With ``chat`` the
+    question is the user's turn, and the prefix begins the assistant's turn. The template's BOS is
+    left out if the model adds BOS itself.
 
     Raises:
         ConfigError: ``chat`` with a tokenizer without a template.
-        ItemError: ``chat`` and the question spells out a special token.
+        ItemError: ``chat``, and the question or prefix spells out a special token.
     """
     if not chat:
         return (question + answer_prefix).rstrip()
@@ -54,12 +54,12 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A continuation of a prompt, and how likely a right answer was."""
+    """A continuation of a prompt, and the log-probability of the right answer."""
 
     text: str
     prompt_tokens: int
     logprob_per_token: float | None
-    """Of the right answer after the prompt, in nats; ``None`` if it was not asked for."""
+    """Mean log-probability of the right answer's tokens, in nats; ``None`` if not asked for."""
     prompt: str = ""
 
 
@@ -72,17 +72,17 @@ def complete(
     stop: Sequence[str] = (),
     chat: bool = False,
 ) -> list[Completion]:
-    """Complete prompts greedily and score right answers, with as little reading as can be.
+    """Complete prompts greedily and score right answers, with few forward passes.
 
-    What all prompts begin with is read once for both. A prompt so long that it runs alone is
-    read once as well; shorter ones run side by side, once to be completed and once to be scored.
+    A prefix that all prompts share is read once. A prompt so long that it runs alone is read once
+    too. Shorter prompts run in batches, once to complete them and once to score their answers.
 
     Args:
-        prompts: Text without spaces at the end.
-        answers: One per prompt, without a leading space; ``None``: no scores. Of an answer too
-            long for the model the tokens that fit count.
+        prompts: Texts without spaces at the end.
+        answers: One right answer per prompt, without a leading space; ``None``: no scores. An
+            answer too long for the model is cut to the tokens that fit.
         stop: Strings that end a completion.
-        chat: The prompts are a chat template's: their special tokens count as such.
+        chat: Whether the prompts come from a chat template, with special tokens spelled out.
 
     Raises:
         ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
@@ -110,12 +110,12 @@ def complete(
 
 
 _WORTH_READING = 128
-"""Tokens: a shorter beginning is read with each prompt."""
+"""Shortest shared prefix, in tokens, that is read once; a shorter one is read per prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One prompt in tokens, and its answer as the harness would cut it off."""
+    """One prompt as tokens, and its answer, split from it as lm-evaluation-harness does."""
 
     prompt: tuple[int, ...]
     scored: Continuation | None
@@ -134,7 +134,7 @@ class _Asked:
         return cls(ids, Continuation(tuple(context), tuple(target[:room])), prompt)
 
     def sequences(self) -> list[tuple[int, ...]]:
-        """Tokens to read: the prompt, and the context of the answer."""
+        """The sequences of tokens to read: the prompt, and the context of its answer if any."""
         return [self.prompt] if self.scored is None else [self.prompt, self.scored.context]
 
 
@@ -144,10 +144,10 @@ def _complete(
     write: Callable[..., list[Generation]],
     before: Prefix | None,
 ) -> list[Completion]:
-    """Go on from ``before``, with which all prompts begin."""
+    """Complete and score prompts that all begin with the tokens of ``before``."""
     known = before.length if before else 0
     written = write([item.prompt[known:] for item in asked], before=before)
-    wanted = [item.scored for item in asked if item.scored is not None]  # of all, or of none
+    wanted = [item.scored for item in asked if item.scored is not None]  # all items or none
     rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
     scores = score(model, rest, before=before) if rest else [None] * len(asked)
     return [
@@ -162,7 +162,7 @@ def _complete(
 
 
 def _shared_by_all(sequences: Sequence[tuple[int, ...]]) -> int:
-    """Leading tokens that all sequences share, at least one token short of the shortest."""
-    # In order, the outer two differ the soonest.
+    """Number of leading tokens that all sequences share, less than the shortest has."""
+    # In sorted order, the first and the last sequence differ the earliest.
     shared = common_length(min(sequences), max(sequences))
     return min(shared, min(map(len, sequences)) - 1)

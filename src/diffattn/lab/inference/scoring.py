@@ -1,4 +1,4 @@
-"""Log-probabilities of given continuations, shared prefixes computed once."""
+"""Log-probabilities of given continuations; shared prefixes are computed once."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Tokens to be scored after tokens that are given."""
+    """Token ids to score, and the token ids before them."""
 
     context: tuple[int, ...]
-    """One or more."""
+    """One token id or more that are given."""
     target: tuple[int, ...]
-    """One or more."""
+    """One token id or more that are scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Score:
     """Log-probabilities of one continuation."""
 
     token_logprobs: tuple[float, ...]
-    """log p of every target token given all before it, in nats."""
+    """Log-probability of each target token given all tokens before it, in nats."""
     is_greedy: bool
-    """Whether greedy decoding would have written the target."""
+    """Whether each target token has the highest logit: greedy decoding would write the target."""
 
     @property
     def logprob(self) -> float:
@@ -42,12 +42,12 @@ def score(
     *,
     before: Prefix | None = None,
 ) -> list[Score]:
-    """Score continuations; contexts that begin alike are read once.
+    """Score continuations; prefixes that they share are read once.
 
-    ``before`` are tokens already read that all contexts continue.
+    ``before`` holds tokens that are already read and precede all contexts. Default: none.
 
     Raises:
-        ItemError: A continuation is longer than the model, or has no context or no target.
+        ItemError: A continuation does not fit the model, has no context or target, or unknown ids.
     """
     for asked in continuations:
         if not asked.context or not asked.target:
@@ -56,12 +56,12 @@ def score(
         size = (before.length if before else 0) + len(asked.context) + len(asked.target) - 1
         model.require_length(size, "score: context and target")
     inputs = [(*asked.context, *asked.target[:-1]) for asked in continuations]
-    # Logits begin at the last context token, which therefore is never part of a prefix.
+    # The last context token predicts the first target token, so it is never part of a prefix.
     limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
     scores: dict[int, Score] = {}
     for group in share_prefixes(inputs, limits):
         prefix = model.read(inputs[group.members[0]][: group.length], before)
-        known = group.length  # of the context: ``before`` is not part of it
+        known = group.length  # context tokens in the prefix; ``before`` does not count
         members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
         for i in set(group.members) - set(members):
             scores[i] = _score_long(model, prefix, continuations[i], known)
@@ -76,7 +76,7 @@ def score(
 def _branches(
     model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Every row's position and its last ``keep`` logits; the prefix is not copied per row."""
+    """Index and last ``keep`` logits of each row, as branches: the prefix is not copied per row."""
     logits_of_row = max(keep, default=1) * model.text_config.vocab_size
     most = max(1, model.limits.chunk_logits // logits_of_row)
     for batch in passes([len(row) for row in rows], most):
@@ -96,7 +96,7 @@ def _rows(
     keep: Sequence[int],
     chosen: Sequence[int] | None = None,
 ) -> Iterator[tuple[int, Tensor]]:
-    """The same by padded rows, of which each has its own copy of the prefix."""
+    """Index and last ``keep`` logits of each row, as padded rows with a copy of the prefix each."""
     chosen = range(len(rows)) if chosen is None else chosen
     for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
         some = [chosen[i] for i in batch]
@@ -106,13 +106,13 @@ def _rows(
 
 
 def _whole_rows(model: NetworkReader) -> int:
-    """Longest row that runs in one pass with all its logits."""
+    """Length in tokens of the longest row that runs in one pass with all its logits."""
     limits = model.limits
     return max(1, min(limits.chunk_tokens, limits.chunk_logits // model.text_config.vocab_size))
 
 
 def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
-    """A long row by chunks, with flat memory; ``prefix`` ends with its first ``known`` tokens."""
+    """Score a long row in chunks; ``prefix`` already holds its first ``known`` tokens."""
     prefix = model.read(asked.context[known:-1], prefix)
     inputs, size = (asked.context[-1], *asked.target[:-1]), _whole_rows(model)
     parts = []

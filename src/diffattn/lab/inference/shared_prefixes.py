@@ -1,4 +1,4 @@
-"""Tokens with which several sequences begin: read once, for all of them."""
+"""Find the prefixes that several sequences share, so that each is read once."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -7,24 +7,24 @@ from dataclasses import dataclass
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 
 _WORTH_SHARING = 128
-"""Tokens: a shorter prefix is computed again rather than read in a pass of its own."""
+"""Shortest shared prefix, in tokens, that gets its own pass; a shorter one is read per prompt."""
 
 
 def read_prompts(
     model: NetworkReader, prompts: Sequence[Sequence[int]]
 ) -> Iterator[tuple[int, Prefix]]:
-    """Every prompt read up to its last token; leading tokens that several share are read once.
+    """Read every prompt up to its last token; leading tokens that several share are read once.
 
-    Prompts form a tree: a needle hidden at several depths of one text makes prompts whose common
-    beginnings grow with the depth. Where prompts part, those that go on alone come first and the
-    largest group last, so that the keys and values of two prompts at most are held at a time.
-    Drop a prefix before asking for the next.
+    Prompts form a tree: if a needle is hidden at several depths of one text, the prompts share
+    prefixes that grow with the depth. Where prompts differ, smaller groups are read first and the
+    largest last. So at most two prompts' keys and values are held at a time, if the caller drops
+    each prefix before it asks for the next.
 
     Yields:
-        Position in ``prompts`` and all tokens of that prompt but the last, in no fixed order.
+        Index in ``prompts``, and a prefix with all tokens but the last; in no fixed order.
 
     Raises:
-        ItemError: A prompt is empty, or longer than the model.
+        ItemError: A prompt is empty, longer than the model allows, or has an unknown id.
     """
     if not all(prompts):
         raise ItemError("read_prompts: a prompt must hold a token or more, got none.")
@@ -47,25 +47,25 @@ def read_prompts(
         if shared - known >= _WORTH_SHARING:
             before = model.read(prompts[members[0]][known:shared], before)
         groups: dict[tuple[int, int], list[int]] = {}
-        for i in members:  # by their next token; a prompt that ends there goes alone
+        for i in members:  # group by the next token; a prompt whose last token it is stays alone
             ends = shared + 1 == len(prompts[i])
             groups.setdefault((prompts[i][shared], i if ends else -1), []).append(i)
-        # A stack: what is put on it last comes off first.
+        # ``waiting`` is a stack: the smallest group, put last, is read first.
         waiting += [(group, before) for group in sorted(groups.values(), key=len, reverse=True)]
 
 
 _GROUP_COST = 128
-"""What a pass of its own costs, in tokens: shorter shared prefixes are computed again."""
+"""Cost of an extra pass in tokens. A shared prefix that saves less is computed per sequence."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SharedPrefix:
-    """Some sequences and the number of leading tokens they have in common."""
+    """A group of sequences, and the length of the prefix that they share."""
 
     length: int
-    """0: the members share nothing worth keeping and run as whole rows."""
+    """Number of shared leading tokens; 0: no prefix is worth sharing, and whole rows are run."""
     members: tuple[int, ...]
-    """Positions in the list that was grouped."""
+    """Indices of the sequences in the list that was grouped."""
 
 
 def share_prefixes(
@@ -73,13 +73,13 @@ def share_prefixes(
 ) -> list[SharedPrefix]:
     """Group sequences so that the fewest tokens are computed.
 
-    Sorted, sequences with a common prefix lie side by side. A run of them is either one group,
-    which computes the prefix all have in common once, or is cut where neighbours agree least;
-    whichever costs less is taken, for every run. ``limits`` says how many leading tokens of each
-    may go into a prefix (default: all but one, since one must be left to run on it).
+    In sorted order, sequences with a common prefix are neighbours. A run of neighbours is either
+    one group, which computes the common prefix once, or is cut where neighbours share the shortest
+    prefix, whichever costs less. ``limits`` holds, for each sequence, how many leading tokens may
+    go into a prefix. Default: all but the last, which must run after the prefix.
 
     Returns:
-        Groups with a prefix, then one group of length 0 with the rest, if any.
+        Groups with a prefix, then one group of length 0 with the remaining sequences, if any.
     """
     if not sequences:
         return []
@@ -103,8 +103,8 @@ def _best_runs(
 ) -> list[tuple[int, int, int]]:
     """The cheapest runs ``(start, stop, shared length)`` of sorted sequences.
 
-    A run's cheapest cut is where its neighbours have least in common, so the runs form a tree
-    with one node per cut. It is walked without recursion: sorted lists can be thousands long.
+    The cheapest cut of a run is where neighbours share the shortest prefix, so the runs form a tree
+    with one node per cut. It is walked without recursion, as lists can be thousands long.
     """
     best: dict[tuple[int, int], tuple[int, list[tuple[int, int, int]]]] = {}
     waiting = [(0, len(order), False)]

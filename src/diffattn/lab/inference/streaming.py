@@ -1,4 +1,4 @@
-"""Continue a text and print its tokens as they are made."""
+"""Continue a text and print its tokens as they are generated."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +12,7 @@ from diffattn.probes.finite import require_finite_logits
 
 _NEW_TOKENS = 64
 _SMALL = 100_000_000
-"""Parameters below which a model has not learned what words mean."""
+"""A model with fewer parameters writes words without sense, so the user gets a hint."""
 
 
 def stream_text(
@@ -28,11 +28,11 @@ def stream_text(
 ) -> None:
     """Write the continuation of a prompt, or of an example, to standard output.
 
-    ``settings`` are those of transformers' ``generate``; ``on_message`` gets a hint about small
-    models.
+    ``settings`` are keyword arguments of transformers' ``generate``; ``on_message`` gets a hint
+    about small models and recall models. Without ``max_new_tokens`` at most 64 tokens are written.
 
     Raises:
-        ConfigError: The prompt is empty, of another tokenizer, or too long for the model.
+        ConfigError: The prompt is empty, too long, or has ids that the model does not know.
     """
     where = usable_device(device)
     network, tokenizer = load_model(
@@ -64,7 +64,7 @@ def stream_text(
 
 
 def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
-    """The length of the continuation: what is wanted, else as much as fits of the default."""
+    """The length of the continuation: ``wanted``, else the default, or less if it does not fit."""
     length = inputs["input_ids"].shape[1]
     limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
     if length == 0:

@@ -1,4 +1,4 @@
-"""The loss of every token of a text: with its whole prefix, or by sliding windows."""
+"""The loss of every token of a text: given all tokens before it, or by sliding windows."""
 
 from collections.abc import Iterator
 
@@ -12,9 +12,10 @@ from diffattn.lab.inference.scoring import Continuation, score
 def prefix_losses(
     model: NetworkReader, rows: list[np.ndarray], given: list[int]
 ) -> list[np.ndarray]:
-    """Losses of whole rows in nats, every token given all before it; long rows run in chunks.
+    """Losses of the tokens of rows in nats, given all tokens before; long rows run in chunks.
 
-    Without ``given``, such as BOS, the first token of a row is not predicted.
+    ``given`` holds token ids, such as BOS, before each row. If it is empty, the first token of a
+    row is not predicted, and the result has one loss less.
     """
     asked = []
     for row in rows:
@@ -27,15 +28,14 @@ def prefix_losses(
 def sliding_losses(
     model: NetworkReader, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
 ) -> np.ndarray:
-    """Loss of every token of a text in nats, once, by windows that move on by ``stride`` tokens.
+    """Loss of every token of a text in nats, by windows that advance by ``stride`` tokens.
 
-    The first window predicts all its tokens, every later one its last ``stride``, so that all
-    but the first see ``window - stride`` tokens or more. ``given``, such as BOS, stands before
-    every window and is not counted; without it the first token of a window predicts only, so that
-    ``stride`` must be below ``window``.
+    The first window predicts all its tokens. Each later window predicts the ``stride`` tokens that
+    are new, at the end fewer, from ``window - stride`` tokens or more. ``given`` holds ids, such as
+    BOS, before every window. If it is empty, the first token of the text is not predicted.
 
     Raises:
-        ItemError: An id is none of the model's, or ``stride`` does not move a window on.
+        ItemError: An id is unknown, ``stride`` is out of range, or a window does not fit the model.
     """
     longest = window if given else window - 1
     if not 1 <= stride <= longest:
@@ -53,7 +53,7 @@ def sliding_losses(
 
 
 def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
-    """``(begin, first token predicted, end)`` of each window over a text."""
+    """``(begin, first predicted token, end)`` of each window over a text of ``length`` tokens."""
     begin, predicted = 0, 0
     while True:
         end = min(begin + window, length)
@@ -64,7 +64,7 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
 
 
 def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
-    """How many windows of ``row`` tokens run in one pass."""
+    """Number of windows of ``row`` tokens that run in one pass."""
     if row > model.limits.chunk_tokens or model.rows_alone:
         return 1
     logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
@@ -74,7 +74,7 @@ def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
 def _window_losses(
     model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
 ) -> list[np.ndarray]:
-    """Losses of the last tokens of windows of one length."""
+    """Losses of the predicted tokens of windows of equal length."""
     inputs = [[*given, *tokens[begin : end - 1].tolist()] for begin, _, end in group]
     wanted = [tokens[predicted:end] for _, predicted, end in group]
     length, last = len(inputs[0]), len(wanted[0])

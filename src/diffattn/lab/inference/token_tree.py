@@ -1,4 +1,4 @@
-"""Many branches after one prefix in a single pass: a token sees the prefix and its ancestors."""
+"""Run many branches after one prefix in one pass: a token sees the prefix and its ancestors."""
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -14,25 +14,25 @@ from diffattn.lab.inference.pass_limits import batches
 from diffattn.probes.attention_rows import attention_implementation
 
 _PASS_TOKENS = 384
-"""Tokens of one pass; more gain nothing, since every token meets all others as masked keys."""
+"""Most tokens of one pass. More are not faster: every token has all others as masked keys."""
 
 
 class TokenTree:
-    """Tokens that branch out from one prefix; branches that begin alike are held once."""
+    """Tokens that branch out from one prefix. Tokens that branches share are held once."""
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
-        """Per token, the one before it; -1 stands for the prefix."""
+        """For each token, the index of the token before it; -1 stands for the prefix."""
         self.depths: list[int] = []
-        """Per token, how many tokens of the tree come before it."""
+        """For each token, the number of its ancestors in the tree."""
         self._known: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     def add(self, tokens: Sequence[int], parent: int = -1) -> list[int]:
-        """Grow a branch from ``parent`` and return the places of its tokens."""
+        """Add a branch after token ``parent`` (-1: the prefix); return its tokens' indices."""
         places = []
         for token in tokens:
             place = self._known.get((parent, token))
@@ -46,7 +46,7 @@ class TokenTree:
         return places
 
     def ancestors(self) -> np.ndarray:
-        """bool ``[tokens, tokens]``: whether row i comes after, or is, column j."""
+        """bool ``[tokens, tokens]``: whether token j is token i or one of its ancestors."""
         after = np.eye(len(self), dtype=bool)
         for i, parent in enumerate(self.parents):  # parents come first
             if parent >= 0:
@@ -55,9 +55,9 @@ class TokenTree:
 
 
 class _Borrowed(DynamicLayer):
-    """Shows the prefix and the keys of one pass side by side, and keeps only the prefix.
+    """A cache layer that returns the prefix and the new keys together, but keeps only the prefix.
 
-    Keys of a pass live for one layer at a time, so memory does not grow by a second prefix.
+    The joined tensors live for one layer at a time, so there is never a second whole prefix.
     """
 
     def __init__(self, layer: DynamicLayer) -> None:
@@ -68,7 +68,7 @@ class _Borrowed(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Prefix and new keys; prefix and new values."""
+        """Keys of the prefix and the new keys; the same for values."""
         if self.keys is None:
             return key_states, value_states
         keys = torch.cat([self.keys, key_states], dim=-2)
@@ -76,7 +76,7 @@ class _Borrowed(DynamicLayer):
 
 
 def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Positions of branches that run in one pass, ``most`` of them at most, in order."""
+    """Indices of the branches of each pass, in order, at most ``most`` of them."""
 
     def fit(batch: list[int]) -> bool:
         return len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS
@@ -85,11 +85,11 @@ def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
 
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
-    """Whether :func:`forward_tree` holds for this model: full attention by a masked kernel.
+    """Whether :func:`forward_tree` is right for this model: it needs full attention with a mask.
 
-    Layers with a window or a state order their tokens by position, which branches do not follow,
-    and so does ALiBi, which counts a token's place in the mask and knows no position ids. A model
-    whose rows run alone keeps its own attention, too.
+    Layers with a window take the order of the tokens for their positions, which is wrong for
+    branches. So does ALiBi, which ignores position ids. A model with ``rows_alone`` keeps its own
+    attention kernel.
     """
     if getattr(model.text_config, "alibi", False):
         return False
@@ -101,9 +101,9 @@ def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
 def forward_tree(
     model: NetworkReader, prefix: Prefix, tree: TokenTree, wanted: Sequence[int]
 ) -> Tensor:
-    """Logits after some tokens of a tree, each as if its branch alone followed the prefix.
+    """Logits after the ``wanted`` tokens of a tree, as if each branch alone followed the prefix.
 
-    The prefix is neither copied per branch nor written to.
+    The prefix is neither copied per branch nor changed.
 
     Returns:
         ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
@@ -117,10 +117,10 @@ def forward_tree(
 def grow_branches(
     model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]
 ) -> Generator[Tensor, Mapping[int, int], None]:
-    """Rows that grow token by token on one prefix, whose keys and values are held once.
+    """Extend rows token by token after one prefix, whose keys and values are held once.
 
-    Yields logits after every row, ``[rows, vocab_size]``. Sent one token for some rows, it yields
-    the logits after these, ``[len(tokens), vocab_size]``, in order.
+    It yields logits after every row, ``[rows, vocab_size]``. After ``send({row: token})`` it yields
+    the logits after these tokens, ``[len(tokens), vocab_size]``, in their order.
     """
     cache, lengths, tree = prefix.rows(1), [len(row) for row in rows], TokenTree()
     ends = [tree.add(row)[-1] for row in rows]
@@ -149,11 +149,11 @@ def _forward(
     seen: Tensor,
     wanted: Sequence[int],
 ) -> Tensor:
-    """Logits after the wanted tokens; ``seen`` ``[new tokens, tokens after the prefix]``."""
+    """Logits after the wanted tokens; ``seen``: bool ``[new tokens, tokens after the prefix]``."""
     device = model.device
     model.require_ids(tokens)
     visible = torch.cat([seen.new_ones(len(tokens), prefix.length), seen], dim=1)
-    # Only masked kernels take a tree; ours and the flash kernels know none.
+    # A tree needs a kernel that takes a mask; ours and the flash kernels do not.
     now = model.network.config._attn_implementation
     with nullcontext() if now == "sdpa" else attention_implementation(model.network, "sdpa"):
         out = model.network(

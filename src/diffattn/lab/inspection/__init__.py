@@ -1,1 +1,1 @@
-"""Attention maps of models on a text, shown on a page."""
+"""Attention maps of models on one text, as an HTML page."""

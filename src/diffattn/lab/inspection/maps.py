@@ -16,12 +16,12 @@ from diffattn.probes.attention_rows import LayerRows, attention_rows
 from diffattn.probes.unwrapped import unwrapped
 
 MOST_WEIGHTS = 100_000_000
-"""On one page, all models together: about as many bytes, which a browser still opens."""
+"""Most attention weights on one page, all models together. A weight takes about one byte, and a
+browser still opens a page of this size."""
 _NEIGHBOURS = 3
-"""Tokens at the end of a text: nearly every model has a head that looks there."""
+"""Last tokens of a text. They are left out, as nearly every model has a head that looks there."""
 _ROW_SCALES_UP_TO = 5_000_000
-"""Weights of a page up to which every row has a scale. They cannot be compressed and take 6.7 MB.
-Twice as many weights with one scale take about as much at most."""
+"""Largest page, in weights, with a scale per row. Its codes do not compress and take 6.7 MB."""
 
 
 def viewed_layers(
@@ -34,26 +34,26 @@ def viewed_layers(
     room: int = MOST_WEIGHTS,
     num_models: int = 1,
 ) -> list[ViewedLayer]:
-    r"""A1, A2 and λ of every head, or the one map of softmax attention.
+    r"""A1, A2 and λ of every head, or the single map of softmax attention.
 
-    λ is computed from the maps, in the same way for every model: for each query and head it is the
-    best fit of :math:`A = A_1 - \lambda A_2`, which equals the model's λ up to rounding.
+    λ is computed from the maps, in the same way for every model: the least-squares fit of
+    :math:`A = A_1 - \lambda A_2`, per query and head in V2, else one per layer. It equals the
+    model's λ up to rounding.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        model: Any with attention maps.
-        ids: The text's tokens, BOS included.
-        layers: Counted from 0. Default: all.
-        spans: First token of each segment and the one after its last; none for a plain text.
-        sought: The same of the keys among which the clearest weight is looked for. Default: all
-            but the first, and the last query with its neighbours.
-        room: Weights that the page can still take.
-        num_models: On the page; the fewer, the finer weights are stored.
+        ids: Token ids of the text, BOS included.
+        layers: Indices of the layers, from 0. Default: all.
+        spans: ``(start, end)`` of each segment in tokens, end excluded; empty for a plain text.
+        sought: ``(start, end)`` of the keys in which to find the largest weight of the last query.
+            Default: all but the first and the last three; all in a text of four or fewer.
+        room: Number of weights that the page can still take.
+        num_models: Models on the page. With fewer models the weights are stored more exactly.
 
     Raises:
-        ConfigError: A layer does not exist; there is no attention of this form; too many weights.
-        ItemError: An id is none of the model's.
+        ConfigError: A layer does not exist, the attention has another form, or too many weights.
+        ItemError: An id is not in the model's vocabulary.
         DiffAttnError: The model is broken: its maps or logits are not finite.
     """
     network, label = unwrapped(model.network), model.label
@@ -78,7 +78,7 @@ def viewed_layers(
     viewed = []
     for layer in shown:
         viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales, sought))
-        rows[layer] = None  # type: ignore[call-overload]  # as large as all codes
+        rows[layer] = None  # type: ignore[call-overload]  # frees the maps
     return viewed
 
 
@@ -109,7 +109,7 @@ def _viewed_layer(
 
 
 def _clearest(signed: Tensor, sought: tuple[int, int] | None) -> tuple[float, int, int]:
-    """The largest weight of the last query, its head and its key."""
+    """The largest signed weight of the last query, its head and its key."""
     tokens = signed.shape[-1]
     first, end = sought or ((1, tokens - _NEIGHBOURS) if tokens > _NEIGHBOURS + 1 else (0, tokens))
     weights = signed[:, -1, first:end]
@@ -141,7 +141,7 @@ def _require_attention(label: str, network: Any) -> None:
 
 
 def _num_maps(network: Any) -> int:
-    """Softmax maps per layer, of several types the most."""
+    """Softmax maps per layer; the largest number if layers differ in type."""
     config = network.config
     if isinstance(network, DiffTransformerForCausalLM):
         return max(kind.num_heads * kind.attention.query_maps for kind, _ in config.by_type())
@@ -149,20 +149,20 @@ def _num_maps(network: Any) -> int:
 
 
 def _lambda_differs(network: Any, layer: int) -> bool:
-    """Whether each token and head has its own λ; else the layer has one."""
+    """Whether λ differs between tokens and heads, as in V2. Otherwise a layer has one λ."""
     is_diffattn = isinstance(network, DiffTransformerForCausalLM)
     return bool(is_diffattn and network.config.attention_by_layer[layer].lambda_projection)
 
 
 def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:
-    """float32 ``[1, 1]`` or ``[H, T]``; ``None`` for softmax attention."""
+    """λ, float32: ``[H, T]`` if ``per_token``, else ``[1, 1]``; ``None`` for softmax attention."""
     if rows.maps.shape[1] == 1:
         return None
     maps, signed = rows.maps.double(), rows.signed.double()
     first, second = maps.unbind(1)  # [H, T, S]
     squares = second.square().sum(-1)
     lam = ((first - signed) * second).sum(-1) / squares  # [H, T]
-    if not per_token:  # rows whose second map is concentrated tell it best
+    if not per_token:  # weighted: a row whose second map is concentrated gives λ more exactly
         lam = ((lam * squares).sum() / squares.sum()).reshape(1, 1)
     rest = float((signed - (first - lam[..., None] * second)).abs().max())
     if rest > tolerance:

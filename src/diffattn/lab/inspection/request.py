@@ -1,4 +1,4 @@
-"""The text and layers that a user asks for, checked before a model is loaded, without torch."""
+"""The text and layers that a user asks for. Checked before a model is loaded; needs no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,58 +10,58 @@ from diffattn.lab.data.files import normalise_line_ends, read_text
 from diffattn.lab.records.settings import read_settings, require_counts
 
 LIMIT = 512
-"""Tokens of a text, unless the user allows more."""
+"""Largest number of tokens of a text, unless the user allows more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedleText:
-    """A number hidden in a long text, and the question for it: as protocol ``attention_segments``.
+    """A number hidden in a long text, and a question for it, as in ``attention_segments``.
 
     Source: arXiv:2410.05258v2, section 3.4.
     """
 
     length: int = 256
-    """Tokens of the prompt, exact."""
+    """Exact number of tokens of the prompt."""
     depth: float = 50.0
-    """Of the number in question, in percent of the text."""
+    """Position of the number that the question asks for, in percent of the text."""
     num_needles: int = 3
-    """Numbers hidden in all; the question is for one of them."""
+    """Number of hidden numbers; the question asks for one of them."""
     haystack: str = "stdlib"
-    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     sample: int = 0
-    """Which text, cities and numbers."""
+    """Index of the sample, which with ``seed`` chooses the text, cities and numbers."""
     seed: int = 1234
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One text, and how much of the models is shown."""
+    """One text, and the layers to show."""
 
     text: str | NeedleText | None
-    """Default: an example."""
+    """``None``: the tokenizer's example, or a built-in one."""
     layers: tuple[int, ...] | None = None
-    """Counted from 0. Default: all."""
+    """Indices of the layers, from 0. Default: all."""
     max_tokens: int = LIMIT
     cut: bool = False
-    """Keep the first tokens of a longer text, and say so; else it is refused."""
+    """Whether to show the first tokens of a longer text, with a note. Default: refuse the text."""
     add_bos: bool | None = None
-    """Default: if the tokenizer has one."""
+    """Whether to begin with the BOS token. Default: if the tokenizer has one."""
 
 
 def chosen_text(
     text: str | None, file: Path | None, needle: bool, settings: Sequence[str]
 ) -> str | NeedleText | None:
-    r"""The text of a command line, with ``\n`` at the end of its lines; ``None`` for an
-    example.
+    r"""The text that a command line names; ``None`` if it names none. Line ends become ``\n``.
 
     Args:
-        text: Of ``--text``.
-        file: Of ``--file``: UTF-8.
+        text: Value of ``--text``.
+        file: Value of ``--file``, a UTF-8 text file.
         needle: Whether ``--needle`` was given.
-        settings: Of ``--set``: fields of :class:`NeedleText`.
+        settings: Values of ``--set``, ``KEY=VALUE`` for fields of :class:`NeedleText`.
 
     Raises:
-        ConfigError: Not one of the three, settings without a needle, or a file that is no text.
+        ConfigError: More than one of the three, settings without a needle or out of range, an empty
+            text, or a file that is not UTF-8.
     """
     options = {"--text": text is not None, "--file": file is not None, "--needle": needle}
     given = [name for name, is_given in options.items() if is_given]

@@ -1,4 +1,4 @@
-"""Several models on one text, put on one page."""
+"""Run several models on one text and write one page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,26 +25,26 @@ def inspect_models(
 ) -> Path:
     """Write one page with the attention maps of models on a text.
 
-    Models are loaded one after the other; nothing is written unless all could be read.
+    Models are loaded one after the other. Nothing is written if one of them fails.
 
     Args:
-        models: Paths by label.
-        request: The text, and which layers.
-        out: The page.
-        device: Default: CUDA if there is any, else CPU.
-        dtype: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        models: Label to path of each model.
+        request: The text and the layers to show.
+        out: Path of the page.
+        device: Device of the models. Default: CUDA if there is any, else CPU.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"`` (the checkpoint's).
         verify: Whether to compare the models' files with their manifests.
-        force: Replace ``out`` also if it is no page of this command.
-        on_message: Given one line per stage.
+        force: Whether to replace ``out`` even if this command did not write it.
+        on_message: Called with one line of text per stage.
 
     Returns:
         ``out``.
 
     Raises:
-        ConfigError: A text that is empty or too long, a model without maps, a bad option, or a
-            destination that is something else.
+        ConfigError: The text is empty or too long, a model has no attention maps, an option is
+            wrong, or ``out`` is a file that this command did not write.
         CheckpointError: A model cannot be read.
-        DiffAttnError: A model is broken.
+        DiffAttnError: A model is broken: its maps or logits are not finite.
     """
     require_page_destination(out, force=force)
     viewed: list[ViewedModel] = []
@@ -88,7 +88,7 @@ def _view(
 
 
 def _facts(model: LanguageModel) -> tuple[str, ...]:
-    """Facts that a reader needs to reproduce the numbers of a model."""
+    """Attention type, size, hash of the weights and dtype: what identifies a model on the page."""
     facts = model.facts()
     name = facts["attention_type"] or facts["type"]
     control = ATTENTION[name].control if name in ATTENTION else ""

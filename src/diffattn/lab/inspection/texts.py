@@ -1,4 +1,4 @@
-"""The text of a page as one model reads it."""
+"""The text of a page, as the tokens of one model."""
 
 import re
 from collections.abc import Sequence
@@ -19,9 +19,9 @@ from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.values import Segment, ViewedText
 
 _EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
-"""A model that copies looks from its end at what followed before."""
+"""Its end repeats an earlier phrase, so an induction head looks at the words that followed it."""
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
-"""The byte that a character of a byte-level vocabulary stands for."""
+"""Character of a byte-level vocabulary to the byte that it stands for."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE = "▁"
 """SentencePiece's sign for a space."""
@@ -32,18 +32,18 @@ _NAMES = {
     "after": "noise after",
     "query": "question",
 }
-"""Segments of the protocol as the page calls them."""
+"""Segments of protocol ``attention_segments``, and their names on the page."""
 
 
 def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
-    """The tokens of the text, and how they are shown.
+    """The token ids of the text, and the text as it is shown.
 
     Args:
-        model: Its tokenizer is used; it begins texts with BOS or not.
-        request: The text and how much of it.
+        model: Its tokenizer encodes the text and decides about BOS.
+        request: The text, the largest number of tokens, and whether to cut a longer text.
 
     Raises:
-        ConfigError: No token, more than allowed and not to be cut, or a needle that does not fit.
+        ConfigError: No tokens, too many tokens without ``cut``, or a needle that does not fit.
     """
     if isinstance(request.text, NeedleText):
         return _needle(model, request.text, request.max_tokens)
@@ -114,7 +114,7 @@ def _viewed(
 
 
 def _too_long(model: LanguageModel, length: int, max_tokens: int) -> str | None:
-    """The limit that is passed, in words; the model's comes first, as no option raises it."""
+    """The limit that is exceeded, in words; the model's comes first, as no option raises it."""
     if length > model.max_length:
         return f"the {model.max_length} tokens of {model.label}"
     if length > max_tokens:
@@ -125,16 +125,16 @@ def _too_long(model: LanguageModel, length: int, max_tokens: int) -> str | None:
 def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
     """Text of every token by itself, spaces included.
 
-    ``tokenizer.decode`` of single tokens loses the space before a word in tokenizers of the
-    SentencePiece kind, and gives the same sign for every part of a cut character. So the entries
-    of the vocabulary are read; byte-level tokenizers write bytes as GPT-2's letters.
+    ``tokenizer.decode`` of a single token loses the space before a word with SentencePiece, and
+    gives the same sign for every part of a cut character. So vocabulary entries are read instead.
+    Byte-level tokenizers write each byte as one of GPT-2's letters.
 
     Args:
-        tokenizer: Of Hugging Face, fast or slow.
-        ids: Tokens.
+        tokenizer: A Hugging Face tokenizer, fast or slow.
+        ids: Token ids.
 
     Returns:
-        Text, or bytes that are no whole characters.
+        One piece per token: text, or bytes where a token is not a whole number of characters.
     """
     special = {int(i) for i in tokenizer.all_special_ids}
     added = {**getattr(tokenizer, "added_tokens_decoder", {})}
@@ -162,6 +162,6 @@ def _text_of(content: bytes) -> str | bytes:
 
 
 def _is_byte_level(tokenizer: Any) -> bool:
-    """Whether the vocabulary is written in GPT-2's letters for bytes."""
+    """Whether the vocabulary writes bytes as GPT-2's letters."""
     decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
     return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()

@@ -1,4 +1,4 @@
-"""Make a user's layer and call it, by the names of its arguments."""
+"""Build a user's layer and call it: values of arguments are chosen by the arguments' names."""
 
 import importlib
 import inspect
@@ -36,10 +36,10 @@ _VALUES = {
     "hidden": HIDDEN, "heads": HEADS, "kv_heads": HEADS // 2, "width": HIDDEN // HEADS // 2,
     "layer": LAYER, "lambda_init": lambda_init(LAYER), "rank": 3, "dropout": 0.0, "length": 16,
 }  # fmt: skip
-_ALWAYS = ("layer", "lambda_init", "dropout", "kv_heads")
-"""Given also where they have a default."""
+_ALWAYS_GIVEN = ("layer", "lambda_init", "dropout", "kv_heads")
+"""Meanings of the constructor arguments that get a value even if they have a default."""
 GIVEN_LAMBDA = 0.37
-"""λ of layers whose forward takes it as an argument."""
+"""The value of λ that is passed to a layer whose forward takes λ as an argument."""
 _LAMBDA_ARGUMENTS = ("λ", "lam", "lambda_", "lambda_val", "lambd")
 _INPUTS = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "context")
 _MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in names}
@@ -47,22 +47,22 @@ _MEANING = {name: meaning for meaning, names in _ARGUMENTS.items() for name in n
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserLayer:
-    """A layer as its author starts it, and how it was made."""
+    """A layer with its initial weights, float32 and in evaluation mode."""
 
     layer: nn.Module
     made: str
-    """The call that made it, or ``"as it is"``."""
+    """The call that built the layer, or ``"NAME as it is"`` if ``NAME`` was a layer."""
     given: tuple[str, ...]
-    """What was given to the constructor: ``layer``, ``lambda_init`` and so on."""
+    """Meanings of the arguments of that call: ``layer`` (the depth), ``lambda_init``, ``heads``."""
 
 
 def load_layer(path: str) -> UserLayer:
-    """Make the layer that ``module:name`` names: a class, a function that returns one, or a layer.
+    """Build the layer that ``module:name`` names: a class, a function that returns one, or a layer.
 
-    Arguments without a default are given by their names, and so are those of depth and λ_init.
+    Arguments without a default, and all for depth, λ_init, dropout and key/value heads, get values.
 
     Raises:
-        ConfigError: The name leads to nothing, or an argument's meaning is unknown.
+        ConfigError: The name does not exist, an argument is unknown, or the call fails.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
@@ -103,7 +103,7 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
                 f"--layer: {name} needs {parameter.name!r}, which no rule fills: name a function "
                 "without arguments that returns the layer."
             )
-        if meaning is not None and (required or meaning in _ALWAYS):
+        if meaning is not None and (required or meaning in _ALWAYS_GIVEN):
             arguments[parameter.name] = _VALUES[meaning]
             given.append(meaning)
     shown = ", ".join(f"{key}={value:.4g}" for key, value in arguments.items())
@@ -125,14 +125,14 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
     """Output ``[B, T, hidden]`` of the layer for ``x``.
 
     Args:
-        layer: Called as ``layer(x)``; arguments for queries, keys and values all get ``x``, those
-            for rotary positions cos and sin, one for λ :data:`GIVEN_LAMBDA`.
+        layer: Its first argument and those for queries, keys and values get ``x``. Arguments for
+            rotary positions get cos and sin, and one for λ gets :data:`GIVEN_LAMBDA`.
         x: ``[B, T, hidden]``.
-        width: D, of rotary positions.
-        mask: One of :func:`masks_to_try`, for an argument with "mask" in its name.
+        width: D, the number of channels that rotary positions turn.
+        mask: A value of :func:`masks_to_try`, for each argument with "mask" in its name.
 
     Raises:
-        ConfigError: The forward needs something else, fails, or returns another shape.
+        ConfigError: The forward needs another argument, fails, or returns another shape.
     """
     where = type(layer).__name__
     inputs: list[Tensor] = []
@@ -145,7 +145,7 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
             keywords[name] = GIVEN_LAMBDA
         elif name in ("rel_pos", "position_embeddings", "rotary", "cos_sin"):
             tables = rotary_embedding(torch.arange(x.shape[1])[None], head_dim=width)
-            # The original code turns pairs of channels by one column each, others by two.
+            # The original code has one column of cos and sin per pair of channels, others two.
             keywords[name] = [t[0, :, : width // 2] if name == "rel_pos" else t for t in tables]
         elif parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or not required:
             continue
@@ -168,18 +168,18 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
 
 
 def number_of_heads(layer: nn.Module) -> int | None:
-    """The layer's attribute for the number of its heads."""
+    """Number of heads, from an attribute of the layer; ``None`` without such an attribute."""
     values = (getattr(layer, name, None) for name in _ARGUMENTS["heads"])
     return next((value for value in values if isinstance(value, int)), None)
 
 
 def takes_lambda(layer: nn.Module) -> bool:
-    """Whether λ is an argument of the forward."""
+    """Whether λ is an argument of the layer's forward."""
     return any(name in _LAMBDA_ARGUMENTS for name in inspect.signature(layer.forward).parameters)
 
 
 def masks_to_try(layer: nn.Module, tokens: int) -> dict[str, Tensor | None]:
-    """No mask, unless one is required, then causal masks in the conventions that layers use."""
+    """Masks by description: ``None`` unless a mask is required, then the usual causal masks."""
     arguments = inspect.signature(layer.forward).parameters.items()
     defaults = [argument.default for name, argument in arguments if "mask" in name]
     masks: dict[str, Tensor | None] = {}

@@ -27,16 +27,16 @@ from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.ops.inputs.lambda_param import lambda_init
 
 MOST_TOGETHER = 3
-"""Mistakes that are planted at once."""
+"""Largest number of mistakes that are tried together."""
 _ULPS = 64
-"""Roundings of float32 on the longest way to one value: a product of 64 terms."""
+"""Float32 roundings that one value may pass through: a sum over the 64 channels of the layer."""
 
 
 class Start(NamedTuple):
-    """A λ_init that a layer may have, and the mistake if it has it."""
+    """A λ_init that a layer may have."""
 
     value: float
-    mistake: dict[str, str]
+    mistake: dict[str, str]  # name and text of the mistake that it means; empty if it is right
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,29 +49,29 @@ class LayerReport:
     head_dim: int
     value_dim: int
     layout: str
-    """Order of rows, positions and mask: choices that are right either way."""
+    """Order of rows, positions and mask, each of which may be chosen freely; or ``"unknown"``."""
     explained: bool
-    """The formula, with the mistakes below, gives the layer's output to rounding."""
+    """Whether the formula with ``mistakes`` gives the layer's output up to rounding."""
     difference: float
-    """Largest difference from the published formula, over the layer's largest output."""
+    """Largest difference from the published formula, divided by the layer's largest output."""
     remaining: float
-    """The same of the nearest formula."""
+    """Largest difference from the nearest formula with mistakes, divided by the same."""
     mistakes: dict[str, str]
 
     @property
     def right(self) -> bool:
-        """The layer computes the published formula and starts as published."""
+        """Whether the layer computes the published formula and has the published initial values."""
         return self.explained and not self.mistakes
 
 
 def check_layer(user: UserLayer) -> LayerReport:
     """Compare a layer with the published formula on the same weights.
 
-    The weights are drawn anew, so that every step shows in the output. Mistakes are planted in the
-    formula, alone and together, until it gives the layer's output.
+    All parameters but λ_init get random values, so that every step shows in the output. Known
+    mistakes are built into the formula, up to three at once, until it gives the layer's output.
 
     Raises:
-        ConfigError: The layer cannot be read or called.
+        ConfigError: The weights cannot be told apart, or the layer cannot be called.
     """
     heads = number_of_heads(user.layer)
     lam = GIVEN_LAMBDA if takes_lambda(user.layer) else None
@@ -87,7 +87,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
     published = list(_layouts(weights, starts[0].value))
     plain = weights
-    if not _fits(weights, published[0]):  # a norm elsewhere is left out
+    if not _fits(weights, published[0]):  # the layer's norm is not over single heads
         biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
         plain = replace(weights, norm=None, biases=biases)
     difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
@@ -105,7 +105,7 @@ def check_layer(user: UserLayer) -> LayerReport:
 
 
 def _draw_anew(layer: nn.Module) -> nn.Module:
-    """A copy in which no step hides: no zeros, no ones, and λ away from λ_init."""
+    """Copy the layer with random parameters: no zeros or ones, which would hide a step."""
     layer, generator = deepcopy(layer), torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, parameter in layer.named_parameters():
@@ -127,9 +127,9 @@ def _is_vector(name: str) -> bool:
 
 
 def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str | None]:
-    """The output with the first mask, or none, with which the layer is causal, and its name.
+    """The output with the first mask that makes the layer causal, and the name of that mask.
 
-    Without one, the output of the first call that does not fail, and ``None``.
+    If no mask does: the output of the first call that does not fail, and ``None``.
     """
     later = x.clone()
     later[:, -1] += 1.0
@@ -150,7 +150,7 @@ def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str
 
 
 def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
-    """The λ_init that the layer should have, then those that it may have."""
+    """The values of λ_init to try; the first one is used in the published formula."""
     if weights.attention_type == "diff_v2":
         return [Start(0.0, {})]
     value = getattr(user.layer, "lambda_init", None)
@@ -173,7 +173,7 @@ def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
 
 
 def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
-    """The published formula in every order of rows and positions that is right."""
+    """The published formula in every order of rows and with every rotary layout that is right."""
     v2 = weights.attention_type == "diff_v2"
     base = Formula(lambda_init=start, norm_over="nothing" if v2 else "head", factor=not v2)
     lams = ["exp"]
@@ -193,7 +193,7 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
 def _explain(
     weights: LayerWeights, actual: Tensor, x: Tensor, starts: list[Start], leaks: bool
 ) -> tuple[float, Formula, dict[str, str]]:
-    """The formula with the fewest mistakes that gives the output, or else the nearest."""
+    """Difference, formula, mistakes: the formula with the fewest that fits, or else the nearest."""
     known = [
         mistake
         for mistake in PLANTED
@@ -221,7 +221,7 @@ def _explain(
 def _planted(
     weights: LayerWeights, planted: tuple[Mistake, ...], start: float
 ) -> Iterator[Formula]:
-    """Every layout of the formula with these mistakes, each in a step of its own."""
+    """Every layout of the formula with these mistakes; none if two mistakes change one step."""
     steps = [step for mistake in planted for step in mistake.changes]
     if len(set(steps)) < len(steps):
         return
@@ -244,13 +244,13 @@ def _fits(weights: LayerWeights, formula: Formula) -> bool:
 
 
 def _difference(actual: Tensor, formula: Tensor) -> float:
-    """Largest difference over the largest output; infinite for another or no number."""
+    """Largest difference divided by the largest output; infinite if it is NaN."""
     difference = float((actual - formula).abs().max() / actual.abs().max())
     return difference if difference == difference else float("inf")
 
 
 def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
-    """How far float32 and another eps of the norm, of at most 1e-5, can move the output."""
+    """How far float32 arithmetic, and an eps of the norm from 0 to 1e-5, can move the output."""
     generator = torch.Generator().manual_seed(2)
 
     def nudge(tensor: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 
 
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
-    """Mistakes that the shapes and the first values of the parameters show."""
+    """Mistakes that show in the shapes and initial values of the parameters."""
     facts: dict[str, str] = {}
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape

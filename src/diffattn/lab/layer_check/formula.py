@@ -1,4 +1,4 @@
-"""Differential attention on a layer's weights, by the papers or with one of its steps changed."""
+"""Differential attention on a layer's weights, as published or with some of its steps changed."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,20 +14,20 @@ Positions = Literal["none", "halves", "interleaved", "joint"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerWeights:
-    """Weights of a layer by role, in float64. A matrix is ``[rows, channels]``."""
+    """Weights of a layer by role, float64. A matrix is ``[outputs, inputs]``."""
 
     attention_type: str
     num_heads: int
     num_kv_heads: int
     head_dim: int
     matrices: Mapping[str, Tensor]
-    """``q``, ``k``, ``v``, ``o``, of V2 ``lambda_proj``."""
+    """Keys ``q``, ``k``, ``v``, ``o``, and ``lambda_proj`` for V2."""
     biases: Mapping[str, Tensor]
-    """By the same roles, and ``norm``; may lack any."""
+    """The same keys and ``norm``; a key is missing if the layer has no such bias."""
     lambdas: tuple[Tensor, ...] = ()
-    """q1, k1, q2 and k2 of λ, ``[D]`` or ``[H, D]``; or the one number that is λ."""
+    """λ's vectors q1, k1, q2 and k2, ``[D]`` or ``[H, D]``; or one number ``[1]``; V2: empty."""
     norm: Tensor | None = None
-    """Scale of the norm."""
+    """Scale of the norm; ``None`` without one."""
 
     @property
     def value_dim(self) -> int:
@@ -40,19 +40,19 @@ class Formula:
     """The steps of one layer. The defaults are V1 as published, without positions."""
 
     query_pairs: Pairs = "adjacent"
-    """Rows of the two maps of head i: 2i and 2i + 1, or i and i + H."""
+    """Query rows of head i: ``adjacent`` 2i and 2i + 1, ``split`` i and i + H."""
     key_pairs: Pairs = "adjacent"
-    """The same of keys; ``repeated``: query head j reads key head j // (heads per key)."""
+    """The same for keys; ``repeated``: query row j reads key row j // (queries per key)."""
     value_halves: Pairs = "adjacent"
-    """The two halves of a value lie side by side, or like heads i and i + Hkv."""
+    """The two halves of a value: ``adjacent`` side by side, ``split`` in rows i and i + Hkv."""
     positions: Positions = "none"
-    """Rotary channels that turn together; ``joint`` rotates both maps as one vector."""
+    """Pairs of rotary channels; ``joint`` rotates the vectors of both maps as one vector."""
     scale: Literal["head", "pair", "hidden", "none"] = "head"
     """Scores are divided by the square root of D, of 2D, of the width of the layer, or of 1."""
     mask: Literal["scores", "weights", "none"] = "scores"
     softmax: Literal["keys", "queries", "difference"] = "keys"
     lam: str = "exp"
-    """A key of :data:`LAMBDAS`."""
+    """A key of :data:`LAMBDAS`; for V2 ``logits`` leaves out the sigmoid."""
     lambda_init: float = 0.0
     combine: Literal["subtract", "add", "scale_both"] = "subtract"
     norm_over: Literal["head", "heads", "output", "tokens", "nothing"] = "head"
@@ -66,7 +66,7 @@ class Formula:
 
 
 def _product(weights: LayerWeights, number: int) -> Tensor:
-    """q1 · k1 or q2 · k2 channel by channel."""
+    """Products of the channels of q1 and k1 (``number`` 1) or of q2 and k2 (2)."""
     return weights.lambdas[2 * number - 2] * weights.lambdas[2 * number - 1]
 
 
@@ -86,7 +86,7 @@ LAMBDAS: dict[str, Callable[[LayerWeights, float], Tensor]] = {
     "exp_number": lambda w, start: w.lambdas[0].exp() + start,
     "sigmoid_number": lambda w, start: w.lambdas[0].sigmoid(),
 }
-"""λ of a layer from its parameters and λ_init, ``[]`` or ``[H]``."""
+"""Functions of the weights and λ_init that return λ, ``[]``, ``[1]`` or ``[H]``."""
 
 
 def attend(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:

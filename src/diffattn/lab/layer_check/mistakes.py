@@ -1,4 +1,4 @@
-"""Known mistakes of public copies, each as a change of the formula or as a fact of the layer."""
+"""Known mistakes of public implementations: changes of the formula, and facts of the layer."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Mistake:
-    """One mistake, and the step of the formula that it changes."""
+    """One mistake, and the steps of the formula that it changes."""
 
     name: str
     text: str
     changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of :class:`diffattn.lab.layer_check.formula.Formula`."""
+    """Fields of :class:`diffattn.lab.layer_check.formula.Formula` and their wrong values."""
     leaks: bool = False
-    """A token's output depends on later tokens."""
+    """Whether a token's output depends on later tokens."""
     attention_types: tuple[str, ...] = ("diff", "shared_diff")
 
 
@@ -138,7 +138,7 @@ PLANTED = (
         leaks=True,
     ),
 )  # fmt: skip
-"""Found because our formula with the change gives the layer's output."""
+"""Mistakes that are found by comparing the layer's output with the changed formula."""
 FACTS = {
     "zero_vectors": "All four vectors of λ start at zero, so their gradients are exactly 0 for "
     "ever: draw them from N(0, 0.1²).",
@@ -156,4 +156,4 @@ FACTS = {
     "heads_not_halved": "Queries have twice the layer's width, so the layer has twice the "
     "weights of softmax attention: take half the heads.",
 }
-"""Read off the layer itself."""
+"""Names and message templates of mistakes that show in the layer's shapes, values or gradients."""

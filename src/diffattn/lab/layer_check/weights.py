@@ -28,12 +28,12 @@ NEEDED = (
 def read_weights(
     layer: nn.Module, heads: int | None = None, lam: float | None = None
 ) -> LayerWeights:
-    """The weights of a layer by role, in float64.
+    """Read the weights of a layer by role, float64.
 
     Args:
-        layer: Any module whose names say which projection is which.
-        heads: H, for a layer of V1 whose λ has no vectors to tell the width of a query.
-        lam: λ, for a layer without parameters of λ.
+        layer: Any module whose parameter names say which projection is which.
+        heads: H. Used only if the layer is not V2 and λ has no vectors, whose width is D.
+        lam: λ. Used only if the layer has no parameters of λ.
 
     Raises:
         ConfigError: A role is missing, or the shapes fit no differential attention.
@@ -41,7 +41,7 @@ def read_weights(
     where = type(layer).__name__
     stacks: dict[tuple[str, str], Tensor] = {}
     lambdas, norms, ups = {}, {}, {}
-    for name, parameter in sorted(layer.named_parameters(), key=_map_number):
+    for name, parameter in sorted(layer.named_parameters(), key=_is_second_map):
         tensor = parameter.detach().double()
         kind, short_name = "bias" if name.endswith("bias") else "matrix", _component(name)
         if LAMBDA_NAME.search(name.lower()):
@@ -79,7 +79,7 @@ def read_weights(
 
 
 def _component(name: str) -> str:
-    """The part of a parameter's name that tells its role: of ``attn.q_proj.weight`` ``q``."""
+    """The part of a parameter's name that tells its role: ``q`` for ``attn.q_proj.weight``."""
     parts = [part for part in name.lower().split(".") if not part.isdecimal()]
     if len(parts) > 1 and parts[-1] in ("weight", "bias"):
         parts.pop()
@@ -87,8 +87,8 @@ def _component(name: str) -> str:
     return "_".join(word for word in words if word not in _FILLERS)
 
 
-def _map_number(item: tuple[str, Any]) -> bool:
-    """Whether a projection is the second of two: its rows lie behind those of the first."""
+def _is_second_map(item: tuple[str, Any]) -> bool:
+    """Whether a parameter belongs to the second map; as a sort key it puts these rows last."""
     parts = [part for part in item[0].split(".") if not part.isdecimal()]
     return any("2" in part for part in parts[-2:])
 
@@ -96,7 +96,7 @@ def _map_number(item: tuple[str, Any]) -> bool:
 def _vectors(
     lambdas: dict[str, Tensor], matrices: dict[str, Tensor], biases: dict[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """λ's four vectors or its one number; V2's projection goes to the matrices."""
+    """λ's four vectors, its one number, or nothing; V2's λ projection is added to ``matrices``."""
     vectors: dict[str, list[Tensor]] = {}
     for name, tensor in lambdas.items():
         place = re.search("([qk])_?([12])", name)
@@ -122,7 +122,7 @@ def _sizes(
     lambdas: tuple[Tensor, ...],
     heads: int | None,
 ) -> dict[str, int]:
-    """H, Hkv and D, if the shapes are those of differential attention."""
+    """H, Hkv and D; raises ``ConfigError`` if no differential attention has these shapes."""
     rows = {role: tensor.shape[0] for role, tensor in matrices.items()}
     shapes = ", ".join(f"{role} {list(tensor.shape)}" for role, tensor in matrices.items())
     v2 = attention_type == "diff_v2"

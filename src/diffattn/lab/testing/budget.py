@@ -1,4 +1,4 @@
-"""The rule by which every result is judged: an error of at most twice what rounding can do."""
+"""The rule that judges every result: the error is at most twice what rounding can cause."""
 
 import math
 from collections.abc import Callable
@@ -12,22 +12,22 @@ class Comparison(NamedTuple):
     """How one tensor compares with its exact value."""
 
     error: float
-    """Size of the difference; ``nan`` for another shape."""
+    """Absolute error, of the value nearest to its budget if each has one; NaN: wrong shape."""
     budget: float
-    """The part that rounding explains."""
+    """Largest error that is accepted."""
     problem: str | None
-    """The fault, or ``None``."""
+    """The fault in words: a wrong shape or too large an error; ``None`` if there is none."""
 
     @property
     def share(self) -> float:
-        """Part of the budget that the error uses: above 1, or infinite, if there is a problem."""
+        """The error over the budget; above 1 or infinite exactly if there is a problem."""
         if self.problem is None:
             return self.error / self.budget if self.error else 0.0
         return self.error / self.budget if self.error > self.budget > 0 else math.inf
 
 
 def largest(x: Tensor) -> float:
-    """The largest absolute value, 0 of none."""
+    """Largest absolute value; 0 for an empty tensor."""
     return float(x.detach().abs().max()) if x.numel() else 0.0
 
 
@@ -38,25 +38,24 @@ def compare(
     *,
     size: Callable[[Tensor], float] = largest,
 ) -> Comparison:
-    r"""Judge one tensor: every value by its own E, or its size by one E.
+    r"""Judge one tensor: each value by an E of its own, or the whole tensor by one E.
 
     .. math:: |x - x_{64}| \le 2 E
 
-    E says how far rounding in the dtype of ``actual`` moves x: derived value by value for attention
-    (:func:`diffattn.lab.testing.rounding.rounding_errors`), measured for whole models
-    (:func:`diffattn.lab.testing.nudging.measured_errors`). By value because the first rows of a
-    causal
-    call, averages of few keys, are the largest: by their budget a later row may miss half its keys.
-    For a float64 result the exact value is rounded as much as the result, which doubles the budget.
+    E says how far rounding in the dtype of ``actual`` moves x. For attention it is derived for each
+    value (:func:`diffattn.lab.testing.rounding.rounding_errors`). For whole models it is measured
+    (:func:`diffattn.lab.testing.nudging.measured_errors`). The first rows of a causal call average
+    few keys and are the largest: under their budget, a later row could miss half its keys.
+    A float64 result doubles the budget, because the exact value is rounded as much as the result.
 
     Args:
         actual: The result in its dtype.
-        exact: Float64, the same formula on the same numbers.
-        off: E of every value, in the shape of ``exact``, or of the whole.
-        size: Of the whole's error. Default: its largest absolute value.
+        exact: The same formula on the same numbers, float64.
+        off: E, a tensor in the shape of ``exact``, or a number for the whole tensor.
+        size: Size of the error if ``off`` is a number. Default: the largest absolute value.
 
     Returns:
-        Error, budget and what is wrong; of the value that uses the largest part of its budget.
+        Error, budget and problem; with a tensor ``off``, of the value with the largest share.
     """
     sides = 2 if actual.dtype == torch.float64 else 1
     if actual.shape != exact.shape:
@@ -68,7 +67,7 @@ def compare(
         error, budget = _worst_value(difference, 2 * sides * off.double(), exact, actual.dtype)
     else:
         error, budget = size(difference), 2 * sides * off
-    # Written so that NaN fails, whether it is in the result or in the budget.
+    # NaN in the result or in the budget makes this false.
     right = math.isfinite(budget) and error <= budget
     return Comparison(error, budget, None if right else f"error {error:.3e}, budget {budget:.3e}")
 
@@ -76,11 +75,11 @@ def compare(
 def _worst_value(
     difference: Tensor, budgets: Tensor, exact: Tensor, dtype: torch.dtype
 ) -> tuple[float, float]:
-    """Error and budget of the value nearest to its budget or furthest beyond it."""
+    """Error and budget of the value whose error is the largest share of its budget."""
     if not difference.numel():
         return 0.0, 0.0
     errors = difference.detach().abs().flatten()
-    # What underflows loses all its digits: a weight of e⁻¹⁰⁰ is 0 where sums are in float32.
+    # A value that underflows loses all its digits: a weight of e⁻¹⁰⁰ is 0 in float32 sums.
     sums = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
     least = (
         sums.eps**2 * largest(exact) + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OpCase:
-    """Shapes and options of one call. Counts of tokens, heads and channels, except where said."""
+    """Shapes and options of one call of :func:`diffattn.diff_attention`."""
 
     name: str
     num_queries: int
@@ -23,15 +23,15 @@ class OpCase:
     value_dim: int = 16
     shared_keys: bool = False
     lam_axes: str = ""
-    """Axes of λ that have their full size, out of ``"bth"``: ``""`` scalar, ``"t"`` [T, 1]."""
+    """Axes of λ that have their full size, of b, t and h: ``""`` is a scalar, ``"t"`` [T, 1]."""
     scale: float | None = None
     causal: bool = True
     window: int | None = None
     padding: tuple[tuple[int, int], ...] | None = None
-    """Per batch row, the padded keys on the left and on the right."""
+    """For each batch row, the number of padded keys on the left and on the right."""
     kv_lengths: tuple[int, ...] | None = None
     documents: tuple[int, ...] | None = None
-    """Lengths of the packed documents."""
+    """Lengths of the packed documents in tokens; they sum to the number of queries and of keys."""
 
     def __str__(self) -> str:
         return self.name
@@ -52,7 +52,7 @@ class DiffAttentionInputs:
         return {"q": self.q, "k": self.k, "v": self.v, "lam": self.lam}
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> "DiffAttentionInputs":
-        """New leaves, each ``change`` of the old one; the options stay."""
+        """Apply ``change`` to the value of each tensor; the results are new leaves."""
         leaves: dict[str, Any] = {
             name: change(x.detach()).requires_grad_(x.requires_grad)
             for name, x in self.tensors().items()
@@ -68,15 +68,15 @@ def make_diff_attention_inputs(
     seed: int = 0,
     drawn_on: torch.device | str = "cpu",
 ) -> DiffAttentionInputs:
-    """Normal deviates in the shapes of ``case``; λ around 0.4, also below 0 and above 1.
+    """Draw normal random tensors in the shapes of ``case``. λ has mean 0.4 and deviation 0.6.
 
     Args:
         case: A case of :data:`OP_CASES`, or any other.
-        dtype: Of q, k and v. λ is float32, float64 for float64.
-        device: Where the tensors lie; the values do not depend on it.
-        seed: Another seed gives other values in the same shapes.
-        drawn_on: Where they are drawn, on which the values do depend: long ones take one core of a
-            CPU seconds.
+        dtype: Dtype of q, k and v. λ is float64 if this is float64, else float32.
+        device: Device of the tensors. The values do not depend on it.
+        seed: Seed of the values.
+        drawn_on: Device of the random generator. The values depend on it. A CPU takes seconds for
+            long sequences.
 
     Returns:
         Arguments of :func:`diffattn.diff_attention`.
@@ -107,7 +107,7 @@ def make_diff_attention_inputs(
 
 
 def _options(case: OpCase, num_keys: int, device: torch.device) -> dict[str, Any]:
-    """The options that differ from their defaults, so that a new option needs no new test."""
+    """Keyword arguments of the call whose values differ from their defaults."""
     options: dict[str, Any] = {}
     if case.scale is not None:
         options["scale"] = case.scale
@@ -196,4 +196,4 @@ OP_CASES: tuple[OpCase, ...] = (
         **_MQA,
     ),
 )
-"""T = 1, 63, 100, 128; MHA, GQA, MQA; keys of each map (V1) and shared keys (V2); every option."""
+"""T from 1 to 128; MHA, GQA, MQA; keys of each map (V1) and shared keys (V2); every option."""

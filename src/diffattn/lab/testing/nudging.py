@@ -1,4 +1,4 @@
-"""Measure the rounding of a whole model by runs whose weights are moved by one rounding."""
+"""Measure the rounding error of a whole model: run it with weights moved by one rounding."""
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from diffattn.lab.testing.budget import largest
 
-NUM_RUNS = 6
+NUM_RUNS = 6  # with different random changes of the weights
 
 
 def measured_errors(
@@ -20,18 +20,18 @@ def measured_errors(
     num_runs: int = NUM_RUNS,
     size: Callable[[Tensor], float] = largest,
 ) -> dict[str, float]:
-    """How far rounding moves the results of a model, where nothing short derives it.
+    """Measure how far rounding moves the results of a model whose bound is too long to derive.
 
-    The worst error of several runs of the reference whose weights are first moved by up to one
-    unit in the last place, and that unit of the result. One run may be accurate by luck or by its
-    machine's kernels; weights known to one rounding move the result on every machine.
+    The estimate is the largest error of several runs of the reference, plus one rounding of the
+    result. Each run first moves every weight by up to ``ulps`` units in the last place. A single
+    run with the exact weights may be accurate by luck, or because of one machine's kernels.
 
     Args:
-        run: Results of a model by name, in its dtype.
+        run: Runs a model and returns its results by name, in its dtype.
         model: The reference in the dtype to judge. It is not changed.
-        exact: Results of the same weights in float64.
-        ulps: Units by which the weights are moved.
-        size: Of a tensor. Default: its largest absolute value.
+        exact: Results of the same weights in float64, by name.
+        ulps: Largest change of a weight, in units in the last place.
+        size: Reduces a tensor to its size. Default: its largest absolute value.
 
     Returns:
         E for :func:`diffattn.lab.testing.budget.compare`, by name.
@@ -48,7 +48,7 @@ def measured_errors(
 
 @torch.no_grad()
 def nudged(model: nn.Module, *, seed: int, ulps: float = 1.0) -> nn.Module:
-    """A copy whose every weight is off by a random part of ``ulps`` units in the last place."""
+    """Copy a model and multiply each weight by 1 + u · ulps · eps, with u uniform in [-1, 1)."""
     model = deepcopy(model)
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)

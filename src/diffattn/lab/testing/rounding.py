@@ -1,4 +1,4 @@
-"""Bound how far rounding moves a result: all tolerances follow, see docs/reference/numerics.md."""
+"""Bounds of rounding errors, from which all tolerances follow; see docs/reference/numerics.md."""
 
 from typing import Any, NamedTuple
 
@@ -12,15 +12,15 @@ from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 
 def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
-    r"""How far float arithmetic may move the output of ``diff_attention``: steps and magnitude.
+    r"""Bound the error of float arithmetic in ``diff_attention``: number of steps, magnitude.
 
     .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
 
-    Two evaluations in one dtype, in any order of summation, differ by at most n eps M (eps is
-    twice the unit roundoff) if no intermediate result is kept in less precision. A logit of D
-    products, at most L in absolute value, is off by (D + 1) L roundings; a weight compares it
-    with the row's largest (twice that, and 2 L for the difference) and is normalised (that again,
-    and S + 3 for the sum); the product with V and the subtraction add S + 5.
+    Two evaluations in one dtype, in any order of summation, differ by at most n eps M if no
+    intermediate result is kept in less precision. Here eps is twice the unit roundoff and L >= 1
+    bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
+    largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
+    again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
 
     Returns:
         n and M.
@@ -37,20 +37,20 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
 def rounding_errors(
     inputs: DiffAttentionInputs, weights: Tensor, *, scores: int = BLOCK_SCORES
 ) -> dict[str, Tensor]:
-    r"""How far rounding in the dtype of ``inputs`` moves the output and the gradients.
+    r"""Bound how far rounding in the dtype of ``inputs`` moves the output and the gradients.
 
-    Derived from the exact values alone, in float64: the same on every machine. The signs of
-    roundings are taken as independent, so that they add as squares. A sum of n products moves by
-    the roundings of its terms, of itself and of its partial sums, which are float32 or finer (r is
-    their eps over that of the dtype); e_x is the error of x itself:
+    E depends on the exact float64 values alone, so it is the same on every machine. The signs of
+    roundings are taken as independent, so errors add as squares. A sum of n products is moved by
+    the roundings of its terms, of its partial sums and of the result. Partial sums are kept in
+    float32 or finer; r is their eps over the eps of the dtype. e_x is the error of x itself:
 
     .. math::
         E^2(x \cdot y) = \epsilon^2 (1 + n r^2) (\textstyle\sum (x_j y_j)^2 + (x \cdot y)^2)
         + \sum (e_{x,j} y_j)^2
 
-    This goes from the logits through the softmax and the output to the closed form of the
-    gradients; docs/reference/numerics.md lists the steps. A softmax moves to its extremes, not by a
-    first order: in bfloat16 a logit of 1e4 is known to 40 only.
+    This rule is applied to the logits, the softmax, the output and the closed form of the
+    gradients; docs/reference/numerics.md lists the steps. Errors of logits can be large: in
+    bfloat16 a logit of 1e4 is off by up to 40. So the softmax is evaluated at both extremes.
 
     Args:
         weights: Gradient of the output, ``[B, T, H, Dv]``.
@@ -70,7 +70,7 @@ def rounding_errors(
         per_logit, per_logit_off, mean, mean_off = _logit_gradients(call, block)
         grad_q = call.summed(per_logit, keys) + per_logit_off @ keys.square()
         grad_q = grad_q + mean_off * (block.maps @ keys).square()  # D moves the whole row
-        # dS may be kept with λ and s in it, which then make it small but not what underflows of it.
+        # A kernel may store dS times λ and s. They shrink dS, but not the part that underflows.
         least = call.tiny * max(1.0, abs(call.scale)) * factor.abs().clamp(min=1)
         below = least.square() * (block.maps > 0)
         grad_q = (call.scale * factor).square() * grad_q + below @ keys.square()
@@ -124,9 +124,9 @@ class _Block(NamedTuple):
     maps: Tensor  # [B, H, 2, R, S]
     factor: Tensor  # 1 and −λ: [B, H, 2, R, 1]
     given: Tensor  # gradient of the output, [B, H, 1, R, Dv]
-    moved: Tensor  # E of each weight from its logits
-    row_moves: Tensor  # of a row from its log-sum, [B, H, 2, R, 1]
-    rounded: Tensor  # E of each weight from its own rounding
+    moved: Tensor  # E of each weight because of its logits, [B, H, 2, R, S]
+    row_moves: Tensor  # relative E of a row because of its log-sum, [B, H, 2, R, 1]
+    rounded: Tensor  # E of each weight because of its own rounding, [B, H, 2, R, S]
 
 
 def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
@@ -138,8 +138,8 @@ def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
     factor = -call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
     factor = torch.cat([torch.ones_like(factor), factor], dim=2)
     given = weights[:, rows].double().transpose(1, 2)[:, :, None]
-    # A weight that is 0 in float64 belongs to a logit 700 below its row's largest: further than
-    # any moves here.
+    # A weight that is 0 in float64 has a logit 700 or more below the largest of its row. Rounding
+    # errors of logits are smaller.
     logits = (q @ call.keys.mT).masked_fill(maps == 0, -torch.inf)
     log_sum = logits.logsumexp(-1, keepdim=True)
     log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
@@ -150,7 +150,7 @@ def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
 
 
 def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dS without −λ ``[B, H, 2, R, S]`` and its E²; D ``[B, H, 2, R, 1]`` and its E²."""
+    """dS without the factor −λ ``[B, H, 2, R, S]``, its E²; D ``[B, H, 2, R, 1]``, its E²."""
     maps, moved, given, values = block.maps, block.moved, block.given, call.values
     per_key, per_key_off = given @ values.mT, call.summed(given, values.mT)  # dP: [B, H, 1, R, S]
     mean = (maps * per_key).sum(-1, keepdim=True)  # D = rowsum(A dP) = rowsum(dO O)
@@ -167,7 +167,7 @@ def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor
 
 
 def _lambda_square(mean: Tensor, mean_off: Tensor, call: _Call) -> Tensor:
-    """E² of dλ from D2 and its E², ``[B, T, H]`` each."""
+    """E² of dλ in the shape of λ, from D of the second map and its E², ``[B, T, H]`` each."""
     lam = call.lam
     total = mean.sum_to_size(lam.shape)
     num_rows = mean.numel() / max(1, lam.numel())
@@ -186,14 +186,14 @@ class _SumOverRows:
         self.num_rows = 0
 
     def add(self, x: Tensor, x_off: Tensor, y: Tensor) -> None:
-        """Rows ``[..., R, S]`` of x, their E², and rows ``[..., R, C]`` of y."""
+        """Add rows ``[..., R, S]`` of x, their E², and rows ``[..., R, C]`` of y."""
         self.squares = self.squares + x.mT.square() @ y.square()
         self.product = self.product + x.mT @ y
         self.off = self.off + x_off.mT @ y.square()
         self.num_rows += x.shape[-2]
 
     def square(self, fine: float, groups: tuple[int, int], axes: tuple[int, ...]) -> Tensor:
-        """Added over the query heads of a key/value head and over ``axes``: ``[B, Hkv, ...]``."""
+        """E² ``[B, Hkv, ...]``: summed over the query heads of a key/value head and ``axes``."""
         partial = (1 + fine**2 * self.num_rows) * (self.squares + self.product.square())
         value = self.product.unflatten(1, groups).sum(axes)
         square: Tensor = (partial + self.off).unflatten(1, groups).sum(axes) + value.square()
@@ -201,11 +201,11 @@ class _SumOverRows:
 
 
 def _softmax_moves(logits: Tensor, off: Tensor) -> Tensor:
-    """How far each weight can go if every logit may be off by up to ``off``: its extremes."""
+    """Largest change of each softmax weight if every logit is off by up to ``off``."""
     high, low = logits + off, logits - off
 
     def others(x: Tensor) -> Tensor:
-        """Logarithm of the sum over all keys but this one."""
+        """Logarithm of the sum of exp(x) over all keys but this one."""
         whole = x.logsumexp(-1, keepdim=True)
         return whole + torch.log1p(-(x - whole).exp().clamp(max=1))
 

@@ -1,4 +1,4 @@
-"""The float64 reference by blocks of query rows: no more of the maps at once than memory holds."""
+"""The float64 reference by blocks of query rows, so that the attention maps fit in memory."""
 
 from collections.abc import Iterator
 
@@ -10,14 +10,14 @@ from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 BLOCK_SCORES = 2**24
-"""Scores of both maps and all heads: 128 MiB in float64. A comparison holds some twenty copies."""
+"""Most scores of one block. They take 128 MiB in float64; a comparison holds about 20 copies."""
 
 
 def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:
-    """The query rows in blocks, int64 ``[R]``, on the device of the inputs.
+    """Yield the indices of the query rows in blocks, int64 ``[R]``, on the device of the inputs.
 
-    ``scores`` is the number of entries of both maps, all heads and batch rows, in one block at
-    most; a block has one row at least.
+    ``scores`` is the largest number of entries of one block, over both maps, all heads and all
+    batch rows. A block has at least one row, even if that row exceeds the limit.
     """
     batch, num_queries, num_heads = inputs.q.shape[:3]
     per_row = 2 * batch * num_heads * inputs.k.shape[1]
@@ -28,7 +28,7 @@ def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Itera
 def reference_by_rows(
     inputs: DiffAttentionInputs, weights: Tensor | None, *, scores: int = BLOCK_SCORES
 ) -> dict[str, Tensor]:
-    """Output of the reference in float64, and its gradients if weights are given.
+    """Compute the output of the reference in float64, and its gradients if weights are given.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -38,7 +38,7 @@ def reference_by_rows(
         scores: As in :func:`row_blocks`.
 
     Returns:
-        ``output``, and ``gradient of`` every tensor that requires one, float64.
+        ``output``; with weights also ``gradient of NAME`` for each leaf of the inputs. float64.
     """
     exact = inputs.map_tensors(Tensor.double)
     options = dict(exact.options)

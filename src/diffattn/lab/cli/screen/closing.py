@@ -1,4 +1,4 @@
-"""The end of a study in the terminal: its sentences, its page, and commands to go on with."""
+"""The last lines of a study in the terminal: results, page, and commands to go on with."""
 
 import textwrap
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ _WIDTH = 100
 def closing(
     sentences: Sequence[str], page: Path, *, retrieval: Path | None = None, text: Path | None = None
 ) -> str:
-    """The last lines of a study: at most 20, of at most 100 columns.
+    """The last lines of a study. Sentences are wrapped at 100 columns.
 
     Args:
-        sentences: They stand first on the page.
-        retrieval: Study of recall, whose models a command looks into. Default: no command.
-        text: Study on text, whose models write and are evaluated. Default: no commands.
+        sentences: The results, which are also the first sentences of the page.
+        retrieval: Folder of a recall study, for a command that inspects a model. Default: none.
+        text: Folder of a text study, for commands that generate and evaluate. Default: none.
     """
     lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
     lines += ["", f"Page: {page}"]

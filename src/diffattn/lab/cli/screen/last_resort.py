@@ -10,24 +10,24 @@ from diffattn import __version__
 from diffattn.errors import ConfigError
 
 DEBUG = "DIFFATTN_DEBUG"
-"""Environment variable: set, unexpected errors are raised as they are. The tests set it."""
+"""Environment variable. If it is set, unexpected errors are raised unchanged, as in the tests."""
 _LONGEST = 2_000
-"""Characters of a line; the reason stands at the end of a longer one."""
+"""Most characters of a line. Longer lines keep their beginning and end, which has the reason."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc")
 
 
 def one_line(text: object) -> str:
-    """Text on one readable line, with other bytes spelled out."""
+    """Text on one line, with backslash escapes for what UTF-8 cannot hold."""
     line = " ".join(str(text).split()).encode("utf-8", "backslashreplace").decode()
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 500]} ... {line[-500:]}"
 
 
 def require_text(arguments: list[str]) -> None:
-    """Refuse arguments that are no valid text.
+    """Raise if a command-line argument is not valid text.
 
     Raises:
-        ConfigError: One is not UTF-8, or holds a zero byte.
+        ConfigError: An argument is not UTF-8, or holds a zero byte.
     """
     for argument in arguments:
         if "\0" in argument or argument.encode("utf-8", "replace").decode() != argument:
@@ -36,7 +36,7 @@ def require_text(arguments: list[str]) -> None:
 
 
 def describe(error: BaseException) -> str:
-    """An unexpected error in one or two sentences, which name the file of its traceback."""
+    """Describe an unexpected error in a few sentences, with the file of its traceback."""
     return _without_secrets(_described(error))
 
 
@@ -54,21 +54,21 @@ def _described(error: BaseException) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of which PyTorch has several errors; it is not loaded for this."""
+    """Whether memory ran out. PyTorch has several errors for this; they are told by their names."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
 
 
 def _log(error: BaseException) -> str:
-    """Write the traceback to a temporary file; a sentence that names it."""
+    """Write the traceback to a temporary file, and return a sentence that names the file."""
     try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="diffattn-", suffix=".log", delete=False, encoding="utf-8",
             errors="backslashreplace",
         ) as file:  # fmt: skip
             file.write(_without_secrets(_report(error)))
-    except OSError as failure:  # a full disk must not hide the error itself
+    except OSError as failure:  # even if the disk is full, the error itself must be shown
         return f"The traceback could not be written ({one_line(failure)}); {DEBUG}=1 shows it."
     return f"The traceback is in {one_line(file.name)}; please report it with that file."
 
@@ -80,7 +80,7 @@ def _report(error: BaseException) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """The text without the values of environment variables whose names sound secret."""
+    """The text without the values of environment variables with names such as ``API_KEY``."""
     for name, value in os.environ.items():
         if len(value) >= 4 and any(word in name.upper() for word in _SECRET_WORDS):
             text = text.replace(value, f"[{name}]")

@@ -1,4 +1,4 @@
-"""Progress with time left: bars on a terminal, sparse lines elsewhere. Always on stderr."""
+"""Progress with the time left, on stderr: bars on a terminal, a line now and then elsewhere."""
 
 import math
 import sys
@@ -22,7 +22,7 @@ _SECONDS_BETWEEN_LINES = 20.0
 
 
 class StderrBars:
-    """Bars on a terminal, sparse lines elsewhere. Always on stderr."""
+    """Progress on stderr: bars on a terminal, elsewhere a line every 20 seconds at most."""
 
     def __init__(self) -> None:
         self.console = Console(stderr=True)
@@ -41,14 +41,14 @@ class StderrBars:
             self.bars.start()
 
     def _is_due(self, now: float, *, always: bool = False) -> bool:
-        """Whether a further line may be shown at ``now``, in seconds."""
+        """Whether enough time has passed for another line at time ``now``, in seconds."""
         if not always and now - self.last_line < _SECONDS_BETWEEN_LINES:
             return False
         self.last_line = now
         return True
 
     def on_message(self, line: str) -> None:
-        """Show one line."""
+        """Print one line."""
         if self.bars is not None:
             self.bars.console.print(line, highlight=False, markup=False)
         else:
@@ -59,10 +59,10 @@ class RunsProgress(StderrBars):
     """Steps of one or several runs, and the time until all are done.
 
     Args:
-        total_steps: Steps of all runs together.
-        done_steps: Steps that earlier calls have finished.
-        steps_of: Name of a run to its steps.
-        quiet: Draw no bars: another process of the same run does.
+        total_steps: Number of steps of all runs together.
+        done_steps: Number of steps that earlier calls have finished.
+        steps_of: Returns the number of steps of a run by its name.
+        quiet: Whether to draw no bars, as another process of the same run draws them.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class RunsProgress(StderrBars):
         return self
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Let a run that was stopped say at which step."""
+        """Turn an interruption into ``Terminated`` with the step at which the run stopped."""
         from diffattn.lab.training.monitoring.termination import INTERRUPTED, Terminated
 
         super().__exit__(kind, error, trace)
@@ -106,9 +106,9 @@ class RunsProgress(StderrBars):
         raise Terminated(state, status) from None
 
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
-        """Show one event of a run: ``step`` and ``loss``, ``message``, ``done`` or ``error``.
+        """Show one event of a run, by its keys: ``step`` and ``loss``, ``message``, or ``done``.
 
-        Or ``total``: the steps of all runs, after the first runs have decided their number.
+        ``total`` sets the number of steps of all runs anew. Other keys are not shown.
         """
         if "message" in event:
             self.on_message(f"{name}: {event['message']}")
@@ -117,7 +117,7 @@ class RunsProgress(StderrBars):
             if self.bars is not None:
                 self.bars.update(self.tasks["all"], total=self.total)
         if "step" in event:
-            # The first steps of a run are not timed: they come with its start-up.
+            # Time counts from the first event, so that the start-up of a run does not count.
             self.began = time.monotonic() if self.began is None else self.began
         step = event.get("step", self.steps_of(name) if event.get("done") else None)
         if step is not None:
@@ -131,7 +131,7 @@ class RunsProgress(StderrBars):
 
     def _draw(self, name: str, loss: float | None) -> None:
         done = self._done()
-        self.total = max(self.total, done)  # a sweep of learning rates may grow
+        self.total = max(self.total, done)  # a learning-rate sweep may add runs
         note = "" if loss is None else f"loss {loss:.3f}"
         if self.bars is not None:
             total = self.steps_of(name)
@@ -160,16 +160,16 @@ class RunsProgress(StderrBars):
 
 class _Items(TextColumn):
     def render(self, task: Task) -> Text:
-        """``12/60 items``; nothing while their number is unknown."""
+        """For example ``12/60 items``; empty while the number of items is unknown."""
         is_known = task.total is not None
         return Text(f"{task.completed:,.0f}/{task.total:,.0f} items" if is_known else "")
 
 
 class ItemProgress(StderrBars):
-    """Items done, items in all and the time left, for each of several evaluations in turn.
+    """Items done, items in all and the time left, for several evaluations one after the other.
 
-    On a terminal a bar, and a line when one ends. Elsewhere a line when one begins and when it
-    ends, and sparse lines in between.
+    A terminal shows a bar, and a line when an evaluation ends. Elsewhere there is a line at its
+    begin and end, and at most one every 20 seconds in between.
 
     Args:
         parts: Number of evaluations.
@@ -190,7 +190,7 @@ class ItemProgress(StderrBars):
         """Show that the items of evaluation ``name`` are being prepared."""
         title = self._title(name)
         if self.bars is not None:
-            for before in self.tasks.values():  # those that could not run
+            for before in self.tasks.values():  # bars of evaluations that could not run
                 self.bars.remove_task(before)
             self.tasks = {name: self.bars.add_task(f"{title}, preparing", total=None)}
         else:
@@ -201,12 +201,12 @@ class ItemProgress(StderrBars):
         """Show that ``done`` of ``total`` items of evaluation ``name`` are done."""
         now, title = time.monotonic(), self._title(name)
         is_new = name not in self.began
-        began, before = self.began.setdefault(name, (now, done))  # earlier items took no time
+        began, before = self.began.setdefault(name, (now, done))  # items of earlier calls
         if self.bars is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bars.add_task(title, total=total)
             self.bars.update(self.tasks[name], description=title, completed=done, total=total)
-            if done >= total:  # a line: bars of many evaluations would not fit the screen
+            if done >= total:  # a line instead of a bar: many bars would not fit the screen
                 self.bars.remove_task(self.tasks.pop(name))
                 self.on_message(f"{title}: {total:,} items, {duration(now - began)}")
         elif self._is_due(now, always=done >= total or is_new):
@@ -216,13 +216,13 @@ class ItemProgress(StderrBars):
             self.on_message(f"{title}: {done:,}/{total:,} items{left}")
 
     def _title(self, name: str) -> str:
-        """``"2 of 4: base/needle"``, numbered in the order of their first call."""
+        """For example ``"2 of 4: base/needle"``, numbered in the order in which they begin."""
         number = self.order.setdefault(name, len(self.order) + 1)
         return f"{number} of {self.parts}: {name}"
 
 
 class ByteProgress(StderrBars):
-    """Bytes done, and the time left where the number of all bytes is known.
+    """Bytes done, and the time left if the total number of bytes is known.
 
     Args:
         title: The activity, for example ``"writing"``.
@@ -240,7 +240,7 @@ class ByteProgress(StderrBars):
         return self
 
     def on_progress(self, done: int, total: int | None, num_tokens: int | None = None) -> None:
-        """Show ``done`` of ``total`` bytes, written or, with ``num_tokens``, read and packed."""
+        """Show ``done`` of ``total`` bytes that were written, or with ``num_tokens`` packed."""
         now, is_read = time.monotonic(), num_tokens is not None
         note = f"{num_tokens:,} tokens" if is_read else f"{done:,}/{total:,} bytes"
         if self.bars is not None:
@@ -248,7 +248,7 @@ class ByteProgress(StderrBars):
                 self.task = self.bars.add_task(self.title, total=total, note=note)
             self.bars.update(self.task, completed=done, note=note)
             return
-        # The bytes of an interrupted call come before the first batch, and are not timed.
+        # Bytes of an interrupted earlier call come first and are not timed.
         began, before = self.began = self.began or (now, done)
         if self._is_due(now):
             if total and before < done <= total:
@@ -259,7 +259,7 @@ class ByteProgress(StderrBars):
 
 
 def duration(seconds: float) -> str:
-    """``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
+    """A duration in words: ``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -10,17 +10,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-# Away from a terminal, a long row is better than a broken one.
+# In a file or a pipe, long rows are better than wrapped ones.
 _WIDTH_ELSEWHERE = 160
 _WIDEST_TEXT = 100
 _GAP = 3
-"""Between two columns."""
+"""Columns of space between two columns of a table."""
 
 
 def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print rows under the keys of the first row; narrow screens wrap, and nothing is left out.
+    """Print rows under the keys of the first row. On a narrow screen cells wrap.
 
-    No rows print nothing.
+    Without rows nothing is printed.
     """
     if not rows:
         return
@@ -35,11 +35,11 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
         max(len(word) for text in (head, *column) for word in text.split() or [""])
         for head, column in zip(others, columns, strict=True)
     ]
-    # Names stay whole as long as every column has room for its longest word.
+    # Words are kept whole if every column has room for its longest word.
     room = console.width - max(len(line[0]) for line in lines) - _GAP * len(rows[0])
     fits = sum(longest) <= room
-    # Names that users type stay in one piece if there is room. Texts are no markup: a name may
-    # hold brackets.
+    # Names, which users type, do not wrap if there is room. Text() reads no markup: a name may hold
+    # brackets.
     table.add_column(Text(name), overflow="fold", no_wrap=room >= len(others))
     for head, column in zip(others, columns, strict=True):
         one_word = not any(" " in text or "\n" in text for text in (head, *column))
@@ -50,7 +50,7 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_groups(groups: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
-    """Print titles and the rows below them; the last cell of a row wraps under itself."""
+    """Print titles with rows below; the last cell of a row wraps within its column."""
     console = Console()
     width = min(console.width, _WIDEST_TEXT)
     for number, (title, rows) in enumerate(groups.items()):
@@ -67,7 +67,7 @@ def print_groups(groups: Mapping[str, Sequence[tuple[str, ...]]]) -> None:
 
 
 def print_text(sentences: Iterable[str]) -> None:
-    """Print sentences, each on lines of its own."""
+    """Print sentences, each beginning on a new line."""
     console = Console()
     width = min(console.width, _WIDEST_TEXT)
     lines = [textwrap.fill(text, width, break_on_hyphens=False) for text in sentences]

@@ -1,1 +1,1 @@
-"""Whether the text that a model reads supports the text that it writes."""
+"""Contextual hallucination: does the text that a model reads support the text that it writes?"""

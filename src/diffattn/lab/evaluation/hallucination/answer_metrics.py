@@ -1,4 +1,4 @@
-"""Scores of an output against references, and its support in the source."""
+"""Scores of an output against references, and against the source that it should follow."""
 
 import re
 import string
@@ -20,48 +20,48 @@ _SENTENCE_BREAK = re.compile(r"[.!?:;\n\"“‘(]")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Support:
-    """The distinct pieces of a text of one sort, split by whether its source holds them."""
+    """The distinct pieces of one kind in a text, split by whether the source holds them."""
 
     supported: tuple[str, ...]
     missing: tuple[str, ...]
 
     @property
     def share(self) -> float | None:
-        """Share found; ``None`` where there is no such piece."""
+        """Share of pieces that the source holds; ``None`` if there are no pieces."""
         total = len(self.supported) + len(self.missing)
         return len(self.supported) / total if total else None
 
 
 def entity_support(text: str, source: str) -> Support:
-    """Entities of the text that stand in the source, case ignored.
+    """Entities of the text that the source holds, regardless of case.
 
-    An entity is a run of capitalised words with nothing but a space between them. The first word
-    of a sentence is capitalised by grammar and never counts, nor does the word I; a possessive
-    's is dropped. It is found if the source holds the same words in a row.
+    An entity is a run of capitalised words with single spaces between them. The first word of a
+    sentence and the word "I" do not count; a possessive 's is dropped. An entity is found if the
+    source holds the same words in a row.
     """
     words = f" {' '.join(_plain(word) for word in _WORD.findall(source))} ".lower()
     return _split(entities(text), lambda entity: f" {entity.lower()} " in words)
 
 
 def number_support(text: str, source: str) -> Support:
-    """Numbers in digits that stand in the source; commas between thousands do not matter."""
+    """Numbers in digits that the source holds; commas between thousands do not matter."""
     known = set(_numbers(source))
     return _split(_numbers(text), lambda number: number in known)
 
 
 def bigram_support(text: str, source: str) -> Support:
-    """Pairs of neighbouring words, in lower case, that are neighbours in the source.
+    """Bigrams of words, in lower case, that the source holds.
 
-    1 − share is the proportion of novel bigrams, arXiv:1808.08745, section 2.
+    1 − ``share`` is the proportion of novel bigrams of arXiv:1808.08745, section 2.
     """
     known = set(_bigrams(source))
     return _split(_bigrams(text), lambda pair: pair in known)
 
 
 def first_sentences(text: str, count: int) -> str:
-    """The beginning of a text up to the end of so many sentences, or all of it.
+    """The first ``count`` sentences of a text, or all of it if it has fewer.
 
-    A sentence ends with a full stop, an exclamation or a question mark before white space.
+    A sentence ends with a full stop, exclamation mark or question mark before white space.
     """
     ends = [match.end() for match in islice(_SENTENCE_END.finditer(text), count)]
     return text[: ends[-1]] if len(ends) == count else text
@@ -123,9 +123,9 @@ def normalise(text: str) -> str:
 
 
 def span_match(output: str, references: Sequence[str]) -> float:
-    """1 if a reference stands in the output, both normalised, else 0.
+    """1 if the output holds a reference, both normalised, else 0.
 
-    A reference that normalises to nothing matches only an output that does.
+    A reference that is empty after normalising matches only an empty output.
 
     Source: arXiv:2407.07071, ``eval_exact_match.py``.
     """
@@ -137,7 +137,7 @@ def span_match(output: str, references: Sequence[str]) -> float:
 
 
 def word_f1(output: str, references: Sequence[str]) -> float:
-    """Best F1 of the normalised words over the references.
+    """F1 of the normalised words, the best over the references.
 
     Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
     """
@@ -157,7 +157,7 @@ def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
 
 @cache
 def rouge_scorer() -> Any:
-    """The scorer of ``rouge_score``; a ConfigError if that is not installed."""
+    """The scorer of the package ``rouge_score``; ``ConfigError`` if it is not installed."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Documents with questions and references, from files, the hub, or made up."""
+"""Documents with questions and references: from files, from the hub, or made up."""
 
 import hashlib
 import itertools
@@ -20,10 +20,10 @@ _LONG_BENCH = "zai-org/LongBench"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Example:
-    """One document to be summarised or asked about."""
+    """One document to summarise or to ask about."""
 
     id: str
-    """Row number and a hash of document and question: equal for equal texts only."""
+    """Row number and a hash of document and question, so that equal ids mean equal texts."""
     document: str
     question: str
     references: tuple[str, ...]
@@ -32,19 +32,19 @@ class Example:
 def load_examples(
     task: Task, data: str, samples: int, seed: int, columns: Mapping[str, str] = {}
 ) -> list[Example]:
-    """The first rows of a data set, in file order.
+    """The first ``samples`` rows of a dataset, in file order.
 
     Args:
-        data: A ``.jsonl`` file in the data set's own or LongBench's columns, a folder that holds
-            ``<task>.jsonl``, ``"hub"`` for the published data set, ``"hub:NAME[:CONFIG[:SPLIT]]"``
+        data: A ``.jsonl`` file in a layout of the task (``task.columns``), a folder that holds
+            ``<task>.jsonl``, ``"hub"`` for the published dataset, ``"hub:NAME[:CONFIG[:SPLIT]]"``
             for another copy, or ``"generated"`` for made-up articles.
         seed: Seed of the made-up articles.
-        columns: ``document``, ``question`` and ``references`` to other names in the rows.
+        columns: ``document``, ``question`` and ``references`` to their names in the rows.
     """
     name, rows = _rows(task, data, samples, seed)
     examples: list[Example] = []
     for number, row in enumerate(itertools.islice(rows, samples), start=1):
-        row = files.normalise_line_ends(row)  # of the hub; those of files are
+        row = files.normalise_line_ends(row)  # for the hub; file readers do this themselves
         examples.append(_example(task, row, number, f"{name}:{number}", columns))
     if not examples:
         raise ConfigError(f"{name}: must hold one row or more, got none.")
@@ -54,7 +54,7 @@ def load_examples(
 def _rows(
     task: Task, data: str, samples: int, seed: int
 ) -> tuple[str, Iterator[Mapping[str, Any]]]:
-    """A name for messages, and the rows."""
+    """A name of the source for messages, and its rows."""
     if data == "generated":
         return data, iter(generated_rows(task, samples, seed))
     if data == "hub":
@@ -80,7 +80,7 @@ def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str
 
 
 def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
-    """LongBench lies on the hub as one archive of JSON lines."""
+    """Rows of a task of LongBench, which is one archive of JSON lines on the hub."""
     from huggingface_hub import hf_hub_download
 
     try:
@@ -95,7 +95,7 @@ def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
 def _example(
     task: Task, row: Mapping[str, Any], number: int, where: str, named: Mapping[str, str]
 ) -> Example:
-    if named:  # the layout's own names for what was not renamed
+    if named:  # copy the named columns to the names of the first layout
         layout = task.columns[0]
         known = {getattr(layout, field): column for field, column in named.items()}
         known.pop(None, None)  # summaries have no question
@@ -161,7 +161,7 @@ _ASIDES = (
 
 
 def generated_rows(task: Task, count: int, seed: int) -> list[dict[str, Any]]:
-    """Made-up rows in the first layout of a task."""
+    """``count`` made-up rows in the first layout of a task."""
     columns = task.columns[0]
     rows: list[dict[str, Any]] = []
     for i in range(count):

@@ -1,4 +1,4 @@
-"""Contextual hallucination: summaries and answers, and their support in the document."""
+"""Contextual hallucination: generate summaries or answers and score them against the document."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +26,13 @@ from diffattn.models.config.known_names import check_known
 def cut(
     model: LanguageModel, document: str, render: Callable[[str], str], *, limit: int, where: str
 ) -> tuple[int, int]:
-    """Numbers of characters of a document to keep at its beginning and at its end.
+    """How many characters of a document to keep at its beginning and at its end.
 
-    ``where="end"`` drops words from the end until the prompt that ``render`` makes has at most
-    ``limit`` tokens with BOS, which is found by bisection. ``"middle"`` keeps half of the token
-    budget at either end.
+    The prompt ``render(document)`` may have ``limit`` tokens, BOS included. ``where="end"`` drops
+    words (pieces between single spaces) from the end. ``"middle"`` drops words from the middle and
+    keeps half of the free tokens at either end.
 
-    Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens (words are what single spaces
-    separate); ``pred.py`` of THUDM/LongBench.
+    Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens; ``pred.py`` of THUDM/LongBench.
 
     Raises:
         ItemError: The prompt does not fit even without a document.
@@ -51,13 +50,13 @@ def cut(
         )
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
-        return _last(borders, lambda end: size(document[:end]) <= limit), 0
+        return _last_that_fits(borders, lambda end: size(document[:end]) <= limit), 0
     backwards = [len(document), *reversed(borders)]
 
     def longest(candidates: list[int], part: Callable[[int], str], room: int) -> int:
-        return _last(candidates, lambda at: len(model.encode(part(at))) <= room)
+        return _last_that_fits(candidates, lambda at: len(model.encode(part(at))) <= room)
 
-    # Half of the room at either end, less if tokens merge differently in the whole prompt.
+    # Half of the room at either end, or less if tokens merge differently in the whole prompt.
     while True:
         head = longest(borders, lambda end: document[:end], room // 2)
         left = room - len(model.encode(document[:head]))
@@ -68,8 +67,8 @@ def cut(
         room = max(0, room - excess)
 
 
-def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
-    """The last candidate that fits; the first one always does."""
+def _last_that_fits(candidates: list[int], fits: Callable[[int], bool]) -> int:
+    """The last candidate that fits, by bisection; the first one always fits."""
     low, high = 0, len(candidates)
     while high - low > 1:
         middle = (low + high) // 2
@@ -80,17 +79,17 @@ def _last(candidates: list[int], fits: Callable[[int], bool]) -> int:
 _BATCH = 8
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 LEAD = 3
-"""Sentences of the document that are scored as if a model had copied them."""
-_NEITHER = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
-"""Not better when higher: faithful texts may be copied or reworded."""
+"""Number of the document's first sentences that are scored, as a control that copies them."""
+_NO_DIRECTION = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
+"""Scores of which neither high nor low is better: a faithful text may be copied or reworded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hallucination(Protocol):
-    """Summaries or answers by one data set's prompt, scored without a judge.
+    """Summaries or answers to the prompt of one dataset, scored without a judge.
 
-    The paper's number, the share that a judge model finds free of hallucination, needs that
-    judge: ``diffattn judge`` adds it to the evaluation folder, from the outputs recorded here.
+    The paper's score is the share of outputs that a judge model finds free of hallucination.
+    ``diffattn judge`` adds it to the evaluation folder, from the outputs recorded here.
 
     Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
     """
@@ -126,23 +125,23 @@ class Hallucination(Protocol):
     """A name from ``TASKS``."""
     data: str | None = None
     """File, folder with ``<dataset>.jsonl``, ``"hub"``, ``"hub:NAME[:CONFIG[:SPLIT]]"``, or
-    ``"generated"``. Must be given: no data set is bundled and nothing is fetched unasked."""
+    ``"generated"``. Required, as nothing is bundled and nothing is downloaded unasked."""
     columns: dict[str, str] = field(default_factory=dict)
     """``document``, ``question`` and ``references`` to their names in the rows. Default: the
-    columns of the data set, or of LongBench."""
+    columns of the dataset, or of LongBench."""
     samples: int = 100
     prompt_tokens: int | None = None
-    """Limit of the prompt. Default: the data set's, 2,033 or 4,096 less the answer's."""
+    """Most tokens of the prompt. Default: 2,033 for XSum and CNN/DM, else 4,096 - new tokens."""
     max_new_tokens: int | None = None
-    """Default: the data set's."""
+    """Most tokens of the output. Default: the dataset's limit."""
     stop: tuple[str, ...] | None = None
-    """Strings that end an output. Default: the data set's."""
+    """Strings that end an output. Default: the dataset's stop strings."""
     rouge: bool = True
-    """Needs the package ``rouge_score``; summaries only."""
+    """Whether to compute ROUGE of summaries. Needs the package ``rouge_score``."""
     lookback: bool = True
-    """Reads every output a second time, with attention weights."""
+    """Whether to compute lookback ratios. Reads every output a second time, for its maps."""
     seed: int = 1234
-    """Of the made-up articles; everything else is deterministic."""
+    """Seed of the made-up articles; everything else is deterministic."""
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, TASKS)
@@ -151,11 +150,11 @@ class Hallucination(Protocol):
 
     @property
     def task(self) -> Task:
-        """Prompt, limits and columns of the data set."""
+        """Prompt, limits and columns of the dataset."""
         return TASKS[self.dataset]
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Items in file order, eight at a time."""
+        """Batches of eight items in file order."""
         if self.data is None:
             raise ConfigError(
                 f"hallucination: data must name a file or a folder with {self.dataset}.jsonl, "
@@ -180,7 +179,7 @@ class Hallucination(Protocol):
         return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Generate together, then score one by one."""
+        """Generate the outputs of a batch together, then score them one by one."""
         stop = self.task.stop if self.stop is None else self.stop
         asked = [self._prompt(model, item.payload) for item in items]
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
@@ -191,14 +190,14 @@ class Hallucination(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Mean of every score over the rows that have it; lookback ratios by layer and head."""
+        """Mean of each score over the rows that have it; lookback ratios by layer and head."""
         metrics = []
         for key, prefix in (("scores", ""), ("lead", "lead_")):
             for name in dict.fromkeys(name for row in rows for name in row.get(key, {})):
                 values = [row[key][name] for row in rows if name in row.get(key, {})]
-                signed = name.startswith("lookback_")  # parts of a signed map are no shares
+                signed = name.startswith("lookback_")  # may be negative, so it is no share
                 interval = (cluster_mean if signed else share_interval)(values)
-                better = None if name in _NEITHER or prefix else name != "empty"
+                better = None if name in _NO_DIRECTION or prefix else name != "empty"
                 shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}
                 metrics.append(metric(f"{prefix}{name}", interval, **shown))
         counts = {
@@ -210,12 +209,12 @@ class Hallucination(Protocol):
         return Summary(metrics=metrics, tables=tables)
 
     def _limits(self) -> tuple[int, int]:
-        """Tokens of the prompt and of the output."""
+        """Most tokens of the prompt, and of the output."""
         new = self.max_new_tokens or self.task.max_new_tokens
         return self.prompt_tokens or self.task.prompt_tokens, new
 
     def _prompt(self, model: LanguageModel, example: Example) -> tuple[str, tuple[int, int]]:
-        """The prompt, and the characters of the document that stand in it, begin and end."""
+        """The prompt, and how many characters it has of the document's beginning and end."""
         if not example.document.strip():
             raise ItemError(f"{self.dataset}: the document must hold text, got none.")
 
@@ -279,7 +278,7 @@ class Hallucination(Protocol):
         return row | {"scores": scores}
 
     def _lead(self, source: str, references: Sequence[str]) -> dict[str, float]:
-        """Scores of copying the first sentences of the document."""
+        """Scores of the document's first sentences, as if a model had copied them."""
         copied = answer_metrics.first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
         share = answer_metrics.entity_support(copied, source).share
@@ -287,7 +286,7 @@ class Hallucination(Protocol):
 
 
 def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Mean over the rows, ``[layers][heads]`` by map; ``None`` where no row has a value."""
+    """Map to means over rows, ``[layers][heads]``; ``None`` if no row has a value."""
     ratios: dict[str, Any] = {}
     for name in MAPS:
         values = [row["lookback"][name] for row in rows if "lookback" in row]

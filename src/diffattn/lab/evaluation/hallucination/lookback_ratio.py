@@ -1,4 +1,4 @@
-"""The lookback ratio: the share of a generated token's attention that lies on the context."""
+"""The lookback ratio: how much of a generated token's attention is on the context."""
 
 from collections.abc import Sequence
 
@@ -10,29 +10,29 @@ from diffattn.probes.attention_rows import attention_rows
 
 MAPS = ("a1", "difference", "absolute")
 _ROWS = 16
-"""Tokens whose rows are held together."""
+"""Number of tokens whose rows of the maps are in memory together."""
 
 Ratios = dict[str, list[list[float | None]]]
-"""Per map, layer and output head."""
+"""Name in ``MAPS`` to ratios ``[layers][heads]``."""
 
 
 def lookback_ratios(
     model: LanguageModel, prompt: Sequence[int], written: Sequence[int], num_context: int
 ) -> Ratios:
-    r"""Lookback ratio of every layer and head, mean over the steps that wrote a token.
+    r"""Lookback ratio of every layer and head, averaged over the steps that wrote a token.
 
-    .. math:: r = \frac{\bar a_\mathrm{context}}{\bar a_\mathrm{context} + \bar a_\mathrm{new}}
+    .. math:: r = \frac{\bar a_\mathrm{context}}{|\bar a_\mathrm{context}| + |\bar a_\mathrm{new}|}
 
-    The means run over the keys of either part, so a uniform map has r = 1/2. ``"a1"`` takes A1,
-    ``"absolute"`` |A1 − λA2|, and ``"difference"`` A1 − λA2 with its sign. Where a mean is
-    negative, r has a pole; so the denominator holds the sizes of both means, which keeps r within
-    [−1, 1]. For softmax attention all three are equal. The first ``num_context`` tokens of the
-    prompt are context; the rest of it (the answer's cue) counts as new.
+    The mean weights are over the keys of context and of new tokens, so a uniform map has r = 1/2.
+    Map ``"a1"`` is A1, ``"absolute"`` is |A1 − λA2|, and ``"difference"`` is A1 − λA2 with its
+    sign. The source has no absolute values; with signed weights its r has a pole, ours is in
+    [−1, 1]. For softmax attention all three maps are equal. The first ``num_context`` tokens of the
+    prompt are context; the rest of the prompt (the answer's cue) counts as new.
 
     Source: arXiv:2407.07071, section 2.
 
     Returns:
-        Ratios by map, ``[layers][heads]``; ``None`` where all weights of a step are 0.
+        Ratios; ``None`` for a head with a step whose mean weights are both 0.
     """
     before = model.read(prompt[:-1])
     cache, seen = before.rows(1), before.length
@@ -55,6 +55,6 @@ def lookback_ratios(
 
 
 def _means(rows: Tensor, num_context: int, num_new: Tensor) -> Tensor:
-    """Means over context and over new keys: ``[H, T, S]`` to ``[2, H, T]``."""
+    """Mean weights ``[2, H, T]`` over context keys and over new keys, from rows ``[H, T, S]``."""
     context = rows[..., :num_context].mean(-1)
     return torch.stack([context, rows[..., num_context:].sum(-1) / num_new])

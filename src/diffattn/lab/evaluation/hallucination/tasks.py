@@ -1,4 +1,4 @@
-"""The six data sets of contextual hallucination: prompts, limits and columns."""
+"""The six datasets of contextual hallucination: prompts, limits and columns."""
 
 from dataclasses import dataclass
 
@@ -14,45 +14,45 @@ _ARTICLE = (
     "explanation."
 )
 CONTEXT_TOKENS = 4_096
-"""Length of the paper's models: prompt and answer of the LongBench tasks share it."""
+"""Context length of the paper's models, for prompt and answer of the LongBench tasks together."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Columns:
-    """Names of the columns of one layout."""
+    """Names of a file's columns, in one layout."""
 
     document: str
     references: str
-    """A text, or a list of accepted answers."""
+    """Column with a text, or with a list of accepted answers."""
     question: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """Prompt, limits and columns of one data set."""
+    """Prompt, limits and columns of one dataset."""
 
     name: str
     kind: str
     """``"summary"`` or ``"answer"``."""
     before: str
-    """Prompt up to the document."""
+    """Prompt before the document."""
     after: str
-    """Prompt after the document; ``{question}`` stands for the question."""
+    """Prompt after the document, with ``{question}`` in place of the question."""
     cue: str
-    """The end of the prompt, where the answer begins; it counts as new, like the answer."""
+    """The end of the prompt, before the answer. Lookback ratios count it as new."""
     max_new_tokens: int
     prompt_tokens: int
-    """Limit of the prompt, BOS included."""
+    """Most tokens of the prompt, BOS included."""
     cut: str
-    """The part that a long document loses: its ``"end"``, or its ``"middle"``."""
+    """The part that is cut from a long document: its ``"end"``, or its ``"middle"``."""
     columns: tuple[Columns, ...]
-    """Layouts that are understood, the data set's own first."""
+    """Layouts that are accepted, the original one first."""
     stop: tuple[str, ...] = ()
     hub: tuple[str, str | None, str] | None = None
-    """Name, configuration and split on the hub; ``None``: in the archive of LongBench."""
+    """Name, configuration and split on the hub; ``None`` if it is in LongBench's archive."""
 
     def prompt(self, document: str, question: str) -> str:
-        """The prompt. Braces in a document are text."""
+        """The prompt for a document and a question. Braces in a document stay as they are."""
         return self.before + document + self.after.replace("{question}", question)
 
 

@@ -1,1 +1,1 @@
-"""In-context learning: many shots, their order, other labels."""
+"""In-context learning: many demonstrations, their order, and labels without meaning."""

@@ -1,4 +1,4 @@
-"""Classification data sets for in-context learning: original files, the hub, or made up."""
+"""Classification datasets for in-context learning: from files, from the hub, or made up."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ _FRAMES = (
 
 
 def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
-    """Texts and labels; every class has words of its own, and one label begins as another."""
+    """Made-up texts with labels. Classes share no words; one label is a prefix of another."""
     generator = random.Random(f"questions-{seed}")
     questions = []
     for _ in range(per_class):
@@ -41,12 +41,12 @@ def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
 
 
 _JSON_LINES = ("train.jsonl", "test.jsonl")
-"""In place of a data set's own files."""
+"""Files that may stand in place of a dataset's original files."""
 _COARSE = {
     "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
     "LOC": "location", "NUM": "numeric",
 }  # fmt: skip
-# What the reference writes for codes that are no words; the others stand for themselves.
+# Words that the reference writes for codes; the other codes are words.
 _FINE = {
     "abb": "abbreviation", "exp": "expansion", "def": "definition", "desc": "description",
     "cremat": "creation", "dismed": "disease", "instru": "instrument", "lang": "language",
@@ -60,7 +60,7 @@ OVERLAP_CHOICE = {
     "overlap": "training texts that stand in the test part too, compared by letters and digits, "
     "are no demonstrations"
 }
-"""Of every protocol that reads these data sets."""
+"""A decision of every protocol that reads these datasets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,44 +73,44 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IclData:
-    """One data set."""
+    """The examples of one dataset."""
 
     train: tuple[Example, ...]
     test: tuple[Example, ...]
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes, sorted."""
+        """The labels of the training examples, sorted."""
         return tuple(sorted({example.label for example in self.train}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IclDataset:
-    """Files, prompts and sizes of one data set."""
+    """Files, prompts and sizes of one dataset."""
 
     folder: str
     files: tuple[str, ...]
     read: Callable[..., IclData]
-    hub: str
-    x_prefix: str
-    y_prefix: str
+    hub: str  # NAME[:CONFIG]
+    x_prefix: str  # before a text in a prompt
+    y_prefix: str  # before a label
     num_classes: int
     shots: tuple[int, ...]
-    """The numbers of demonstrations of Fig. 6."""
+    """Numbers of demonstrations in Fig. 6."""
     stable_from: int
-    """Where the dashed lines of Fig. 6 begin."""
+    """Number of demonstrations at which the dashed line of Fig. 6 begins."""
 
 
 def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
-    """Train and test examples in the order of the files; see :func:`without_test_texts`.
+    """Training and test examples in file order, without training texts that are test texts.
 
     Args:
         dataset: A name from :data:`ICL_DATASETS`.
-        source: The folder with the original files, or with ``train.jsonl`` and ``test.jsonl``, or
-            one above it with the usual name of the data set (``trec``, ``banking77``,
-            ``clinc150``); or ``"hub"``; or ``"generated"``: made-up questions, to see it work.
-        columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: those
-            names, and ``category`` for the label of a CSV file.
+        source: A folder with the original files, or with ``train.jsonl`` and ``test.jsonl``; the
+            folder above it, if it is named ``trec``, ``banking77`` or ``clinc150``; ``"hub"``; or
+            ``"generated"`` for made-up questions.
+        columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: the
+            same names, and ``category`` for the label in a CSV file.
     """
     known = ICL_DATASETS[dataset]
     if source == "generated":
@@ -136,9 +136,9 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
 
 
 def without_test_texts(data: IclData) -> IclData:
-    """The same data without training texts that stand in the test part too.
+    """The data without training texts that are in the test part, too.
 
-    As demonstrations they would hold the answer. Letters and digits alone are compared.
+    As demonstrations they would give the answer. Only letters and digits are compared.
     """
     asked = {_letters(example.text) for example in data.test}
     train = tuple(example for example in data.train if _letters(example.text) not in asked)
@@ -146,18 +146,18 @@ def without_test_texts(data: IclData) -> IclData:
 
 
 def _letters(text: str) -> str:
-    """Letters and digits of a text in lower case; the whole text if it has none."""
+    """Letters and digits of a text in lower case; the text itself if it has none."""
     return "".join(filter(str.isalnum, text.lower())) or text
 
 
 def _data(parts: Iterable[Iterable[Example]]) -> IclData:
-    """Training examples, then test examples."""
+    """A dataset from two parts: training examples, then test examples."""
     train, test = map(tuple, parts)
     return IclData(train=train, test=test)
 
 
 def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
-    """A data set from files in the folder itself or below it."""
+    """Read a dataset from files in the folder or in its subfolder ``known.folder``."""
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
         paths = [folder / name for name in known.files]
@@ -174,7 +174,7 @@ def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclDat
 
 
 def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Example]:
-    """One object per line with ``text`` and ``label``, or the names in ``columns``."""
+    """Read one object per line, with ``text`` and ``label`` or the names in ``columns``."""
     named = {"text": "text", "label": "label", **columns}
     lines = files.require_text(path).split("\n")
     for number, record in files.json_objects(lines, str(path)):
@@ -184,7 +184,7 @@ def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Example]:
 
 
 def _example(text: Any, label: Any, where: str) -> Example:
-    """One example, its text on one line."""
+    """An example with its text on one line; an underscore in a label becomes a space."""
     one_line = " ".join(text.split()) if isinstance(text, str) else ""
     name = " ".join(label.replace("_", " ").split()) if isinstance(label, str) else ""
     if not one_line or not name:
@@ -200,7 +200,7 @@ def _trec_label(code: str, fine: bool, where: str) -> str:
 
 
 def _trec(paths: list[Path], _: Mapping[str, str], *, fine: bool) -> IclData:
-    """``NUM:date When did ...`` in Latin-1, one question per line."""
+    """Read Latin-1 files with one question per line, such as ``NUM:date When did ...``."""
 
     def read(path: Path) -> Iterator[Example]:
         for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
@@ -213,7 +213,7 @@ def _trec(paths: list[Path], _: Mapping[str, str], *, fine: bool) -> IclData:
 
 
 def _banking(paths: list[Path], columns: Mapping[str, str]) -> IclData:
-    """CSV with the columns ``text`` and ``category``, or those that ``columns`` names."""
+    """Read CSV files with the columns ``text`` and ``category``, or the names in ``columns``."""
     text, label = columns.get("text", "text"), columns.get("label", "category")
 
     def read(path: Path) -> Iterator[Example]:
@@ -228,7 +228,7 @@ def _banking(paths: list[Path], columns: Mapping[str, str]) -> IclData:
 
 
 def _clinic(paths: list[Path], _: Mapping[str, str], *, out_of_scope: bool) -> IclData:
-    """JSON with ``train`` and ``test``, lists of pairs; with ``oos_*`` it has 151 classes."""
+    """Read JSON with lists of pairs ``train`` and ``test``, and ``oos_*`` if ``out_of_scope``."""
     (path,) = paths
     try:
         value = files.parse_json(files.require_text(path))
@@ -307,4 +307,4 @@ ICL_DATASETS: dict[str, IclDataset] = {
         shots=tuple(range(151, 151 * 21 + 1, 151)), stable_from=1_963,
     ),
 }  # fmt: skip
-"""By name. ``clinic151`` adds the class ``oos``, which the paper leaves out."""
+"""Name to dataset. ``clinic151`` has one more class, ``oos``, which the paper leaves out."""

@@ -1,4 +1,4 @@
-"""Demonstrations for in-context learning: chosen, ordered, and read once."""
+"""Choose, order and read demonstrations for in-context learning."""
 
 import random
 from bisect import bisect_right
@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class IclProtocol(Protocol):
-    """A protocol that asks questions of a classification data set after demonstrations."""
+    """A protocol that asks for the class of a text after demonstrations."""
 
     dataset: str = "trec"
     """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
     data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` to see it work."""
+    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` for made-up ones."""
     columns: dict[str, str] = field(default_factory=dict)
     """``text`` and ``label`` to their names in local CSV files and JSON lines."""
 
@@ -41,10 +41,10 @@ class IclProtocol(Protocol):
     def numbers_that_fit(
         self, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
     ) -> list[int]:
-        """The wanted numbers of demonstrations, ascending, that are at most ``fit``.
+        """The wanted numbers of demonstrations that are at most ``fit``, in their order.
 
         Raises:
-            ConfigError: There is none; ``hint`` says what to do. Default: choose other ``shots``.
+            ConfigError: There is none. ``hint`` ends the message; by default, to choose ``shots``.
         """
         numbers = [n for n in wanted if n <= fit]
         if not numbers:
@@ -57,12 +57,12 @@ class IclProtocol(Protocol):
 
 
 class IclTask:
-    r"""A data set as one model reads it: prompts, labels and test items.
+    r"""A dataset as the tokens of one model: prompts, labels and test items.
 
-    A prompt is ``{x_prefix}{text}\n{y_prefix}{label}`` per demonstration, joined by ``\n==\n``,
-    and the same of the question up to ``y_prefix`` without its last space. Every demonstration is
-    encoded as it follows a separator, so that one token list serves every prompt it occurs in.
-    Test items are drawn by ``seed``: fewer of them are a part of more.
+    A prompt has ``{x_prefix}{text}\n{y_prefix}{label}`` for each demonstration and ends with the
+    question up to ``y_prefix`` without its last space, all joined by ``\n==\n``. A demonstration is
+    encoded as it follows a separator, so its tokens are the same in every prompt. ``seed`` draws
+    the test items; a smaller number of them is a part of a larger one.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class IclTask:
         self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
 
     def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
-        """Tokens of every demonstration and the separator after it, the first behind BOS."""
+        """Tokens of each demonstration with the separator after it; the first begins with BOS."""
         texts = [
             f"{self._question(example.text)} {example.label}{SEPARATOR}" for example in examples
         ]
@@ -97,12 +97,12 @@ class IclTask:
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
 
     def question(self, model: LanguageModel, text: str) -> list[int]:
-        """Tokens of a question after demonstrations."""
+        """Tokens of a question that follows demonstrations."""
         return model.encode_after(SEPARATOR, self._question(text))
 
     @property
     def room(self) -> int:
-        """Tokens that the longest question and label take."""
+        """Number of tokens of the longest question and the longest label together."""
         return max(map(len, self.questions.values())) + self.trie.longest
 
     def _question(self, text: str) -> str:
@@ -110,9 +110,9 @@ class IclTask:
 
 
 class DemonstrationReader:
-    """Demonstrations read in steps: a larger number continues what a smaller one has read.
+    """Read demonstrations in steps: a larger number continues the cache of a smaller one.
 
-    The steps are always the same, so an interrupted evaluation reads to the same rounding.
+    The steps are fixed, so a continued evaluation has the same rounding as an uninterrupted one.
     """
 
     def __init__(self, pieces: Sequence[Sequence[int]], steps: Sequence[int]) -> None:
@@ -120,7 +120,7 @@ class DemonstrationReader:
         self._read: tuple[int, Prefix] | None = None
 
     def prefix(self, model: LanguageModel, count: int) -> Prefix:
-        """The first ``count`` demonstrations, one of the steps."""
+        """The cache of the first ``count`` demonstrations; ``count`` must be one of the steps."""
         done, prefix = self._read if self._read and self._read[0] <= count else (0, None)
         for step in self.steps:
             if done < step <= count:
@@ -131,22 +131,22 @@ class DemonstrationReader:
         return prefix
 
     def text(self, model: LanguageModel, count: int) -> str:
-        """The first ``count`` demonstrations as they are read."""
+        """The text of the first ``count`` demonstrations."""
         return model.decode([token for piece in self.pieces[:count] for token in piece])
 
 
 def most_within(sizes: Iterable[int], room: int) -> int:
-    """How many of the sizes, from the first on, ``room`` holds."""
+    """Largest number of leading sizes whose sum is at most ``room``."""
     return bisect_right(list(accumulate(sizes)), room)
 
 
 def balanced_rounds(
     examples: Iterable[Example], seed: int, limit: int | None = None
 ) -> list[Example]:
-    """Rounds that hold every class once, without replacement; an exhausted class is left out.
+    """Examples in rounds with one of each class, without replacement; used-up classes drop out.
 
-    The first n of the list are the n demonstrations of a prompt, so a longer prompt begins as a
-    shorter one. Within a round the classes stand in random order. ``limit`` cuts the list.
+    The n demonstrations of a prompt are the first n of the list, so a longer prompt begins with a
+    shorter one. In each round the classes are in random order. ``limit`` cuts the list.
     """
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
@@ -162,9 +162,9 @@ def balanced_rounds(
 
 
 def skipped_classes(order: Sequence[Example], count: int) -> int:
-    """Number of classes that some complete round lacks, among the first ``count`` examples.
+    """Number of classes that are missing in a complete round of the first ``count`` examples.
 
-    ``order`` holds all examples, from :func:`balanced_rounds`.
+    ``order`` is the whole list of :func:`balanced_rounds`.
     """
     sizes = Counter(example.label for example in order).values()
     complete, left = 0, count
@@ -174,12 +174,12 @@ def skipped_classes(order: Sequence[Example], count: int) -> int:
 
 
 def random_order(examples: Sequence[Example], seed: int) -> list[Example]:
-    """The same examples in random order."""
+    """The examples in random order."""
     return random.Random(f"random-{seed}").sample(list(examples), len(examples))
 
 
 def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
-    """The same examples class by class in turn, in one random order of the classes."""
+    """The examples with classes in turn, always in the same random order of the classes."""
     generator = random.Random(f"alternating-{seed}")
     left = _by_class(examples, generator)
     order = list(left)
@@ -189,13 +189,13 @@ def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:
 
 
 def longest_kept(examples: Iterable[Example]) -> int:
-    """The 99th percentile of the texts' lengths, in characters."""
+    """The 99th percentile of the lengths of the texts, in characters."""
     lengths = sorted(len(example.text) for example in examples)
     return lengths[max(0, -(-len(lengths) * 99 // 100) - 1)]
 
 
 def kept_per_model(prepare: Callable[[P, LanguageModel], T]) -> Callable[[P, LanguageModel], T]:
-    """Keep the result for a model until it is asked with other settings, or the model goes."""
+    """Decorator: cache the result per model, until the protocol changes or the model is deleted."""
     kept: WeakKeyDictionary[LanguageModel, tuple[P, T]] = WeakKeyDictionary()
 
     @wraps(prepare)
@@ -209,7 +209,7 @@ def kept_per_model(prepare: Callable[[P, LanguageModel], T]) -> Callable[[P, Lan
 
 
 def _by_class(examples: Iterable[Example], generator: random.Random) -> dict[str, list[Example]]:
-    """Examples of every class in random order; the classes sorted."""
+    """Label to its examples in random order; labels are sorted."""
     classes: dict[str, list[Example]] = {}
     for example in examples:
         classes.setdefault(example.label, []).append(example)

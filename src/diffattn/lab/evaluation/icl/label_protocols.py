@@ -1,4 +1,4 @@
-"""Labels after demonstrations: accuracy over their number, and over orders of the same ones."""
+"""Accuracy of labels by the number of demonstrations, and over orders of the same ones."""
 
 from abc import abstractmethod
 from collections import Counter
@@ -41,23 +41,23 @@ PROMPT_CHOICES = {
 
 
 class Ready(NamedTuple):
-    """A data set as one model reads it, and demonstrations in their order."""
+    """Everything that the items of one model share."""
 
     task: IclTask
     order: list[Example]
     groups: Sequence[int]
-    """Numbers of the demonstrations that some items follow."""
-    readers: dict[int, DemonstrationReader]
+    """Groups of items with the same demonstrations: numbers of shots, or indices of orders."""
+    readers: dict[int, DemonstrationReader]  # by group
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelProtocol(IclProtocol):
-    """A protocol that asks which of the labels follows."""
+    """A protocol that asks which label follows the question."""
 
     test_items: int = 100
-    """As in the paper's random format; 250 make the intervals a third narrower."""
+    """Number of test items, 100 as in the paper's random format."""
     decoding: str = "greedy_trie"
-    """``greedy_trie`` or ``loglik``: which is the headline. Both are recorded."""
+    """Decoding of the headline metrics: ``greedy_trie`` or ``loglik``. Both are recorded."""
     seed: int = 43
 
     def __post_init__(self) -> None:
@@ -67,16 +67,16 @@ class LabelProtocol(IclProtocol):
 
     @abstractmethod
     def ready(self, model: LanguageModel) -> Ready:
-        """What all items share, kept for a model."""
+        """The data that all items of a model share, cached per model."""
 
     @abstractmethod
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
-        """Demonstrations of a group, and its fields of a row, ``shots`` among them."""
+        """Demonstrations of a group, and the fields that its rows share, with ``shots``."""
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One batch per group, whose demonstrations all its items follow."""
+        """Batches of the items of one group, which have the same demonstrations."""
         ready = self.ready(model)
         items = [
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
@@ -85,12 +85,12 @@ class LabelProtocol(IclProtocol):
         return split_batches(items, 50)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The examples."""
+        """The training examples and test items."""
         task = self.ready(model).task
         return task.train, task.test
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Both predictions of every item, all labels in one pass."""
+        """Both predictions for every item; one pass takes several items and all labels."""
         ready = self.ready(model)
         (group,) = {item.payload[0] for item in items}
         reader, facts = self.demonstrations(model, ready, group)
@@ -110,7 +110,7 @@ class LabelProtocol(IclProtocol):
     def order_that_fits(
         self, model: LanguageModel, wanted: Sequence[int], hint: str = ""
     ) -> tuple[IclTask, list[Example], list[list[int]], list[int]]:
-        """Task, all training examples in order, tokens of the wanted ones, and numbers that fit."""
+        """Task, all training examples in order, tokens of demonstrations, numbers that fit."""
         task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
         order = balanced_rounds(task.train, self.seed)
         pieces = task.encode(model, order[: wanted[-1]])
@@ -135,9 +135,9 @@ class ManyShot(LabelProtocol):
     quick = {"data": "generated", "shots": (6, 12, 30), "test_items": 12}
 
     shots: tuple[int, ...] | None = None
-    """Numbers of demonstrations. Default: those of Fig. 6."""
+    """Numbers of demonstrations. Default: the numbers of Fig. 6."""
     stable_from: int | None = None
-    """A second mean over the numbers from here on. Default: where the paper's line begins."""
+    """Smallest number of demonstrations in the second mean. Default: as in Fig. 6."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -145,25 +145,25 @@ class ManyShot(LabelProtocol):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The numbers of demonstrations that are wanted, ascending."""
+        """The wanted numbers of demonstrations, ascending."""
         wanted = ICL_DATASETS[self.dataset].shots if self.shots is None else self.shots
         return tuple(sorted(set(wanted)))
 
     @kept_per_model
     def ready(self, model: LanguageModel) -> Ready:
-        """See :meth:`LabelProtocol.ready`; all numbers have one reader."""
+        """See :meth:`LabelProtocol.ready`. All numbers of demonstrations share one reader."""
         task, order, pieces, shots = self.order_that_fits(model, self.grid)
         return Ready(task, order, shots, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
 
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
-        """The first so many."""
+        """The first ``group`` demonstrations."""
         facts = {"shots": group, "classes_skipped": skipped_classes(ready.order, group)}
         return ready.readers[group], facts
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Accuracy per number, over all numbers, and over those from ``stable_from`` on."""
+        """Accuracy per number of demonstrations, over all, and from ``stable_from`` on."""
         metrics: list[Metric] = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
         late = [row for row in rows if row["shots"] >= start]
@@ -210,7 +210,7 @@ def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, 
 
 
 def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The accuracy of always giving the same label, whichever does best."""
+    """The best label to give always, and its accuracy."""
     answers = Counter(str(row["expected"]) for row in rows).most_common(1)
     return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
 
@@ -240,11 +240,11 @@ class OrderRobustness(LabelProtocol):
     quick_short = {"per_class": 1}
 
     format: str = "random"
-    """``random`` or ``alternating``."""
+    """Kind of order: ``random`` or ``alternating``."""
     per_class: int | None = None
-    """Demonstrations per class. Default: as many as fit; see ``choices``."""
+    """Number of demonstrations per class. Default: as many as fit; see ``choices``."""
     orders: int = 10
-    """Permutations. The paper has 10, in format ``alternating`` 30 and 30 test items."""
+    """Number of permutations. The paper has 10; in ``alternating`` 30, with 30 test items."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,7 +254,7 @@ class OrderRobustness(LabelProtocol):
 
     @kept_per_model
     def ready(self, model: LanguageModel) -> Ready:
-        """See :meth:`LabelProtocol.ready`; readers are made as they are needed."""
+        """See :meth:`LabelProtocol.ready`. :meth:`demonstrations` makes the readers."""
         known = ICL_DATASETS[self.dataset]
         wanted = known.shots if self.per_class is None else (self.per_class * known.num_classes,)
         hint = "Choose a smaller per_class."
@@ -264,15 +264,15 @@ class OrderRobustness(LabelProtocol):
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
-        """All of them in one order."""
-        if group not in ready.readers:  # one order's keys and values at a time
+        """All demonstrations in the order with index ``group``."""
+        if group not in ready.readers:  # memory holds the cache of one order at a time
             pieces = ready.task.encode(model, ORDERS[self.format](ready.order, self.seed + group))
             ready.readers.clear()
             ready.readers[group] = DemonstrationReader(pieces, [len(pieces)])
         return ready.readers[group], {"order": group, "shots": len(ready.order)}
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Mean, spread and range over the orders, and the range that chance brings."""
+        """Mean, spread and range of accuracy over the orders, and the range expected by chance."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {
             "shots": rows[0]["shots"],
@@ -304,7 +304,7 @@ def _grid(rows: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
 def _ranges(
     scores: np.ndarray, decoding: str, *, headline: bool
 ) -> tuple[list[Metric], dict[str, float]]:
-    """The margin over the orders with its interval, and that of chance."""
+    """The range over the orders with its interval, and the ranges expected by chance."""
     num_orders, n = scores.shape
     if n == 0:
         return [], {}
@@ -323,7 +323,7 @@ def _ranges(
         "worst": float(means.min()),
         "margin_expected_binomial": expected_range(float(means.mean()), n, num_orders),
         "margin_expected_dealt": float(shuffled.mean()),
-        # Counted with the measured one, so that p is never 0; sums in another order may differ.
+        # The measured margin counts, so p is never 0. 1e-12 is for other orders of summation.
         "margin_p_value": (1 + int((shuffled >= margin - 1e-12).sum())) / (1 + _REPEATS),
     }
     interval: dict[str, Any] = {"method": "none: no answer changed with the order"}

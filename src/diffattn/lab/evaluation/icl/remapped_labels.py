@@ -1,4 +1,4 @@
-"""In-context learning of labels that carry no meaning: classes renamed to random numbers."""
+"""In-context learning of labels without meaning: classes are renamed to random numbers."""
 
 import hashlib
 import random
@@ -46,7 +46,7 @@ class _Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class RemappedLabels(IclProtocol):
-    """Classification by demonstrations whose labels are random numbers, new for every question.
+    """Classification from demonstrations with random numbers as labels, new for every question.
 
     Source: H. Yen et al., arXiv:2410.02694 (HELMET), section on many-shot ICL.
     """
@@ -69,7 +69,7 @@ class RemappedLabels(IclProtocol):
     quick_short = {"shots": (5,)}
 
     shots: tuple[int, ...] | None = None
-    """Numbers of demonstrations. Default: the reference's for 8K to 128K tokens."""
+    """Numbers of demonstrations. Default: the reference's numbers for 8K to 128K tokens."""
     test_items: int = 500
     seed: int = 42
 
@@ -79,11 +79,11 @@ class RemappedLabels(IclProtocol):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The numbers of demonstrations that are wanted, ascending."""
+        """The wanted numbers of demonstrations, ascending."""
         return tuple(sorted(set(self.shots or _SHOTS[self.dataset])))
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Every item alone: no two share demonstrations."""
+        """One item per batch, as no two items share demonstrations."""
         ready = self._ready(model)
         return [
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))]
@@ -92,11 +92,11 @@ class RemappedLabels(IclProtocol):
         ]
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The examples."""
+        """The training and test examples."""
         return self._ready(model).data
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """The prompt is read once, for free decoding and for the numbers."""
+        """Read the prompt once, decode freely, and choose among the numbers."""
         ready = self._ready(model)
         (item,) = items
         count, i = item.payload
@@ -139,7 +139,7 @@ class RemappedLabels(IclProtocol):
         return Summary(metrics=metrics, tables={"shots_not_asked": cut})
 
     def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
-        """The prompt with ``count`` demonstrations, and the number that is right."""
+        """The prompt with ``count`` demonstrations, and the right number."""
         generator = random.Random(f"numbers-{self._seed_of(example)}")
         numbers = generator.sample(range(len(data.labels)), len(data.labels))
         renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
@@ -150,7 +150,7 @@ class RemappedLabels(IclProtocol):
         return f"{_INSTRUCTION}\n\n{context}\n\n{example.text}\nlabel:", renamed[example.label]
 
     def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
-        """The first ``count`` of the question's rounds; an exhausted set starts again."""
+        """The first ``count`` demonstrations of a question; new rounds begin if all are used."""
         seed, chosen = self._seed_of(example), list[Example]()
         while len(chosen) < count:
             again = _hashed(f"{seed}-{len(chosen)}")
@@ -171,13 +171,13 @@ class RemappedLabels(IclProtocol):
         chosen = balanced_rounds(data.test, self.seed, self.test_items)
         test = dict(sorted((place[id(example)], example) for example in chosen))
         trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
-        shots = self._that_fit(model, data, trie, list(test.values()))
+        shots = self._shots_that_fit(model, data, trie, list(test.values()))
         return _Ready(data=data, trie=trie, test=test, shots=shots)
 
-    def _that_fit(
+    def _shots_that_fit(
         self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
     ) -> list[int]:
-        """The numbers of demonstrations with which every question fits the model."""
+        """The wanted numbers of demonstrations with which every question fits the model."""
         number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
         size = {
             example: len(model.encode_after("\n\n", f"{example.text}\nlabel: {number}\n\n"))
@@ -192,12 +192,12 @@ class RemappedLabels(IclProtocol):
 
 
 def most_shown(prompt: str) -> str:
-    """The number that most demonstrations of a prompt have; of several the one shown last."""
+    """The most frequent number of a prompt's demonstrations; of several the one shown last."""
     shown = re.findall(r"^label: (\d+)$", prompt, re.MULTILINE)
-    counts = Counter(reversed(shown))  # of equal counts the first that was met comes first
+    counts = Counter(reversed(shown))  # ties keep this order
     return counts.most_common(1)[0][0]
 
 
 def _hashed(text: str) -> int:
-    """A number below 2^63 that depends on every letter, on every system the same."""
+    """A hash of the text below 2**63, the same on every system."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

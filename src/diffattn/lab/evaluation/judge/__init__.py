@@ -1,1 +1,1 @@
-"""Verdicts on recorded outputs by another model."""
+"""A judge model decides whether recorded outputs are supported by their documents."""

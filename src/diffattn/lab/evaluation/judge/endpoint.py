@@ -22,22 +22,22 @@ from diffattn.lab.evaluation.judge.interface import (
 )
 from diffattn.lab.evaluation.judge.prompt import storable
 
-# Below this level it logs URLs, whose query may hold a key.
+# At lower levels httpx2 logs URLs, whose query may hold a key.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 _REFUSALS = {401, 403, 404}
-"""Wrong key, model or address: every other request would fail too."""
+"""Statuses of a wrong key, model or address: every other request would fail, too."""
 _TEMPORARY = {408, 409, 425, 429}
 _MOST_BYTES = 8 * 1024 * 1024
-"""Largest answer."""
+"""Size of the largest answer that is accepted."""
 _SHOWN = 300
-"""Characters of an answer in a message."""
+"""Most characters of an answer that a message shows."""
 _PLACEHOLDER = 8
-"""A shorter key (``EMPTY``, as local servers want it) may be a word of a reply."""
+"""Shorter keys are not hidden in replies: a placeholder such as ``EMPTY`` may be a usual word."""
 
 
 class _TemporaryFailure(Exception):
-    """One attempt failed; the next may succeed."""
+    """One attempt failed, but the next one may succeed."""
 
     def __init__(self, reason: str, wait_seconds: float | None = None) -> None:
         super().__init__(reason)
@@ -45,10 +45,10 @@ class _TemporaryFailure(Exception):
 
 
 class EndpointJudge(Judge):
-    """``POST {endpoint}/chat/completions``, through the proxy that the environment names, if any.
+    """A client of ``POST {endpoint}/chat/completions``. It uses the environment's proxy, if any.
 
-    A subclass may ask for something else than a chat: it overrides ``path``, ``kind``,
-    :meth:`body` and :meth:`text_of`.
+    A subclass for another kind of request overrides ``path``, ``kind``, :meth:`body` and
+    :meth:`text_of`.
     """
 
     path, kind = "/chat/completions", "chat completion"
@@ -61,7 +61,7 @@ class EndpointJudge(Judge):
         path = url.path.rstrip("/").removesuffix(self.path) + self.path
         self._url, self._tls = url._replace(path=path).geturl(), ssl.create_default_context()
         self._key = os.environ.get(settings.key_variable or "", "").strip()
-        # A key may have been typed in place of the variable's name, so it is not shown.
+        # The user may have typed the key instead of the variable's name, so it is not shown.
         if settings.key_variable is not None and not (self._key.isascii() and self._key):
             raise ConfigError(
                 f"{settings.who}: key_variable must name an environment variable that holds a key, "
@@ -69,16 +69,16 @@ class EndpointJudge(Judge):
             )
 
     def body(self, messages: Any) -> dict[str, Any]:
-        """The request, without model and settings."""
+        """The body of the request, without model and settings."""
         return {"messages": messages}
 
     @staticmethod
     def text_of(choice: dict[str, Any]) -> Any:
-        """The text of the first choice of an answer; KeyError or TypeError if there is none."""
+        """The text of one choice of an answer; ``KeyError`` or ``TypeError`` if there is none."""
         return choice["message"]["content"]
 
     def reply(self, name: str, messages: Any, stop: Event) -> Reply:
-        """Ask until there is a reply, with exponential waits, at most ``max_attempts`` times."""
+        """Ask until there is a reply, at most ``max_attempts`` times, with growing waits."""
         settings = self.settings
         for attempt in range(1, settings.max_attempts + 1):
             try:
@@ -96,9 +96,9 @@ class EndpointJudge(Judge):
         )
 
     def _post(self, messages: Any) -> str:
-        """The content of an answer with status 2xx.
+        """The content of an answer with status 2xx; an exception for other statuses.
 
-        Redirects are not followed: they would carry the key to another host.
+        Redirects are not followed, as they would send the key to another host.
         """
         settings = self.settings
         body: dict[str, Any] = {"model": settings.model, **self.body(messages)}
@@ -133,7 +133,7 @@ class EndpointJudge(Judge):
                 content += piece
                 if len(content) > _MOST_BYTES:
                     raise OSError(f"the reply is longer than {_MOST_BYTES} bytes")
-                if time.monotonic() > ends:  # the client's own limit restarts with every byte
+                if time.monotonic() > ends:  # the client's timeout restarts with every byte
                     raise TimeoutError("no whole answer within timeout_seconds")
         return answer.status_code, answer.headers, content.decode("utf-8", "replace")
 
@@ -156,13 +156,13 @@ class EndpointJudge(Judge):
         return storable(text), known | {"finish_reason": finish}
 
     def _shown(self, text: str) -> str:
-        """The beginning of an answer on one line, without the key."""
+        """The beginning of a text on one line, without the key."""
         text = text.replace(self._key, "[key]") if self._key else text
         return " ".join(text.split())[:_SHOWN]
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Seconds that a server asks to wait, given as a number or as a date."""
+    """Seconds in a Retry-After header, a number or a date; ``None`` if it is missing or unknown."""
     if value is None:
         return None
     try:

@@ -20,24 +20,24 @@ _LIMITS = {
     "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
     "give_up_after": (1, 10**9),
 }  # fmt: skip
-"""Whole numbers where the limits are."""
+"""Setting to its smallest and largest value. The value must be an integer if the limits are."""
 
 
 class JudgeFailure(DiffAttnError):
-    """No reply to one request. It is recorded, and the next call asks again."""
+    """There is no reply to one request. This is recorded, and the next call asks again."""
 
 
 class JudgeUnreachable(JudgeFailure):
-    """No reply after all attempts: the next request may fail too."""
+    """There is no reply after all attempts, so the next request may fail, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The text of a judge."""
+    """The reply of a judge."""
 
     text: str
     details: dict[str, Any] = field(default_factory=dict)
-    """For the log: model named by the endpoint, attempts, usage."""
+    """Details for the log, such as the endpoint's model name, attempts and usage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,36 +45,36 @@ class JudgeSettings:
     """Settings of a judge."""
 
     who: ClassVar[str] = "judge"
-    """Name at the beginning of error messages."""
+    """The name that begins error messages."""
     model: str
-    """Name of the model at the endpoint; without one, a local model folder or hub name."""
+    """Name of the model at the endpoint; without an endpoint a local folder or a hub name."""
     endpoint: str | None = field(default=None, repr=False)
     """Base URL of an OpenAI-compatible server, for example ``https://api.openai.com/v1``."""
     key_variable: str | None = None
     """Name of the environment variable that holds the key. The key itself is never recorded.
     Default: no key is sent."""
     name: str | None = None
-    """Names the result folders. Default: the model's name, of a local folder its last part."""
+    """Name in the result folders. Default: the model's name, or the last part of its folder."""
     document: str = "whole"
-    """Check against the ``"whole"`` document, as the reference does, or the part ``"read"``."""
+    """Text to check against: the ``"whole"`` document, as in the reference, or the part ``"read"``
+    by the model."""
     temperature: float | None = None
-    """Default: not sent, so the server's own, as in the reference. Local models are greedy."""
+    """Default: not sent, as in the reference; the server decides. Local models are greedy."""
     max_tokens: int | None = None
-    """Of a reply. Default: not sent; 512 for a local model."""
+    """Most tokens of a reply. Default: not sent; 512 for a local model."""
     workers: int = 4
-    """Requests in parallel."""
+    """Number of parallel requests."""
     timeout_seconds: float = 120.0
-    """For one whole attempt."""
+    """Largest duration of one attempt."""
     max_attempts: int = 6
-    """Per request, for failures that may pass: no connection, time-outs, 408, 409, 429, 5xx,
-    replies that are no chat completion."""
+    """Attempts per request. Temporary failures are tried again: no connection, timeouts, statuses
+    408, 409, 425, 429 and 5xx, replies that are not a completion."""
     first_wait_seconds: float = 1.0
-    """Before the second attempt; doubles each time. A server's Retry-After is kept to."""
+    """Wait before the second attempt; it doubles each time. A server's Retry-After overrides it."""
     longest_wait_seconds: float = 120.0
-    """No wait is longer, whatever a server asks for."""
+    """Longest wait, even if the server asks for more."""
     give_up_after: int = 8
-    """Requests in a row whose attempts all failed, after which the rest is left for the next
-    call."""
+    """After so many failed requests in a row, the other requests are left for the next call."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _LIMITS.items():
@@ -100,7 +100,7 @@ class JudgeSettings:
             )
 
     def url(self) -> SplitResult | None:
-        """The endpoint's parts."""
+        """The parts of the endpoint's URL; ``None`` without an endpoint; raises if it is wrong."""
         if self.endpoint is None:
             return None
         try:
@@ -108,7 +108,7 @@ class JudgeSettings:
             sound = url.scheme in ("http", "https") and url.hostname and url.port != 0
         except ValueError:
             sound = False
-        # What was typed may hold a key, so no message shows it.
+        # The value may hold a key, so no message shows it.
         if not sound or "@" in url.netloc or url.fragment:
             raise ConfigError(
                 f"{self.who}: endpoint must be a URL such as https://host/v1, without user, "
@@ -118,7 +118,7 @@ class JudgeSettings:
 
     @property
     def folder_name(self) -> str:
-        """Names the result folders: as set, else the model, of a local folder its last part."""
+        """The name in the result folders; see ``name``. Unsafe characters become hyphens."""
         name = self.name
         if name is None:
             is_folder = self.endpoint is None and os.path.isdir(self.model)
@@ -126,7 +126,7 @@ class JudgeSettings:
         return re.sub(r"[^\w.-]+", "-", name).strip("-.") or "judge"
 
     def facts(self) -> dict[str, Any]:
-        """The settings that decide a verdict, without the endpoint's query: it may hold a key."""
+        """The settings that decide a verdict, without the query of the URL: it may hold a key."""
         kept = ("model", "document", "temperature", "max_tokens")
         url = self.url()
         place = url and f"{url.scheme}://{url.netloc}{url.path.rstrip('/')}"
@@ -135,10 +135,10 @@ class JudgeSettings:
 
 
 class Judge(ABC):
-    """Messages to text."""
+    """A model that answers messages with text."""
 
     workers = 1
-    """Requests that may run in parallel."""
+    """Number of requests that may run in parallel."""
 
     def __init__(self, settings: JudgeSettings) -> None:
         self.settings = settings
@@ -149,19 +149,19 @@ class Judge(ABC):
 
     @abstractmethod
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Answer one request, whose name is unique within an evaluation folder.
+        """Answer one request. ``name`` is unique within an evaluation folder.
 
-        ``stop`` is set when the caller gives up; long waits end early.
+        The caller sets ``stop`` when it gives up; then waits must end early.
 
         Raises:
             JudgeFailure: There is no reply to this request.
-            DiffAttnError: There will be no reply to any request.
+            DiffAttnError: No request would get a reply, for example because the key is wrong.
         """
 
 
 def judge_settings(model: str, endpoint: str | None, changes: Sequence[str]) -> JudgeSettings:
-    """Settings of a judge at a server, or of a local model, with changes ``KEY=VALUE``."""
+    """Settings of a judge at an endpoint, or of a local model, with changes ``KEY=VALUE``."""
     known = [f.name for f in fields(JudgeSettings) if f.name not in ("model", "endpoint")]
-    # Their types are checked below, by messages that show no value: it may be a key.
+    # JudgeSettings checks the types: its messages show no value, which may be a key.
     values = read_settings(changes, dict.fromkeys(known, Any))
     return JudgeSettings(model=model, endpoint=endpoint, **values)

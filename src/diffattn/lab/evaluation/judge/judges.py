@@ -23,11 +23,11 @@ def chosen_judge(
     device: str | None = None,
     dtype: str = "auto",
 ) -> Judge:
-    """The judge that the settings name: recorded replies, an endpoint, or a local model.
+    """The judge: recorded ``replies`` if given, else the endpoint if set, else a local model.
 
     Raises:
         ConfigError: The endpoint, its key, the replies or an option is wrong.
-        CheckpointError: There is no such model or file.
+        CheckpointError: The model or the file is missing or damaged.
     """
     if replies is not None:
         return RecordedReplies(replies, settings)
@@ -39,18 +39,18 @@ def chosen_judge(
 
 
 class LocalJudge(Judge):
-    """A causal language model on this machine, greedy, by its chat template if it has one."""
+    """A language model on this machine. It decodes greedily, with its chat template if any."""
 
     def __init__(self, model: "LanguageModel", settings: JudgeSettings) -> None:
         super().__init__(settings)
         self.model = model
 
     def facts(self) -> dict[str, Any]:
-        """The settings, and the hash of the weights."""
+        """The settings, and a hash of the weights."""
         return super().facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Greedy reply to one request."""
+        """The greedy reply to one request."""
         from diffattn.lab.inference.network_reader import ItemError
         from diffattn.lab.inference.prompting import require_no_special
 
@@ -59,12 +59,12 @@ class LocalJudge(Judge):
             try:
                 for message in messages:
                     require_no_special(self.model, message["content"])
-            except ItemError as error:  # what is judged could otherwise write its own verdict
+            except ItemError as error:  # otherwise a judged output could write its own verdict
                 raise JudgeFailure(f"{self.settings.model}: {error}") from error
             text = tokenizer.apply_chat_template(
                 messages, tokenize=False, add_generation_prompt=True
             )
-            ids = self.model.encode(text, special=True)  # the template writes BOS itself
+            ids = self.model.encode(text, special=True)  # the template has BOS already
         else:
             ids = self.model.encode_prompt("\n\n".join(m["content"] for m in messages) + "\n\n")
         limit = self.settings.max_tokens or _LOCAL_TOKENS
@@ -76,7 +76,7 @@ class LocalJudge(Judge):
 
 
 class RecordedReplies(Judge):
-    """Replies that were obtained elsewhere: JSON lines with ``id`` and ``reply``."""
+    """Replies from a file: JSON lines with ``id``, the name of the request, and ``reply``."""
 
     def __init__(self, path: Path, settings: JudgeSettings) -> None:
         super().__init__(settings)
@@ -90,7 +90,7 @@ class RecordedReplies(Judge):
             self.replies[row["id"]] = storable(row["reply"])
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """The reply of this name."""
+        """The recorded reply to the request ``name``."""
         if name not in self.replies:
             raise JudgeFailure(f"{self.path}: must hold a reply to {name!r}, got none.")
         return Reply(self.replies[name])

@@ -1,4 +1,4 @@
-"""The question about one output to a judge model, and the verdict in its reply."""
+"""The prompt that asks a judge about one output, and how its verdict is read."""
 
 import json
 import re
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 PROMPT_VERSION = 2
-"""Raised with any change of the prompt. The protocol's version covers the reading of replies."""
+"""Raised with each change of the prompt. ``session.VERSION`` is for how replies are read."""
 
-# A title in any case with a colon (or the line's end, as below a heading), set in bold or not.
+# A title in any case, in bold or not, with a colon, or as a heading with the end of its line.
 _CONCLUSION = re.compile(r"(?<![a-z])conclusion[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
 _CONCLUSION_LINE = re.compile(r"^[#> \t]*[*_]*(?=conclusion)", re.IGNORECASE | re.MULTILINE)
 _SPANS = re.compile(r"(?<![a-z])problematic spans[*_ \t]*(?:[:\uff1a]|\n)[*_\s]*", re.IGNORECASE)
@@ -36,22 +36,22 @@ _ENDING = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
-    """The verdict of a reply."""
+    """The verdict in a reply."""
 
     correct: bool | None
-    """``None``: the reply has no conclusion that can be read."""
+    """Whether the judge supports the output; ``None`` if the reply has no readable conclusion."""
     problematic_spans: tuple[str, ...]
 
 
 def storable(text: str) -> str:
-    """The text without lone surrogates, which JSON can spell and no file can hold."""
+    """The text with ``?`` for lone surrogates, which JSON can spell but UTF-8 cannot hold."""
     return text.encode("utf-8", "replace").decode()
 
 
 def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
-    """The chat that asks for a verdict on one recorded output, checked against a document.
+    """The messages that ask a judge to check one recorded output against a document.
 
-    Source: arXiv:2407.07071, ``step02_eval_gpt4o.py``: its parts in its order, in other words.
+    Source: arXiv:2407.07071, ``step02_eval_gpt4o.py``: the same parts in the same order, reworded.
     """
     is_answer = row["kind"] == "answer"
     thing, title = ("answer", "Answer") if is_answer else ("summary", "Summary")
@@ -73,15 +73,15 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
 
 
 def read_verdict(reply: str) -> Verdict:
-    """Read the last conclusion of a reply, however it is set: ``**Conclusion: True**``,
-    ``**Conclusion:** True``, ``Conclusion: **TRUE**``, ``## Conclusion`` and the word below. A
-    conclusion within the problematic spans is one that they quote.
+    """Read the last conclusion of a reply: ``**Conclusion: True**``, ``**Conclusion:** True``,
+    ``Conclusion: **TRUE**``, or ``## Conclusion`` with the word on the next line. A conclusion
+    that the problematic spans quote does not count.
 
-    True or False in any case must stand first, or one of them alone, spelled so, in what follows up
-    to ``**`` or the end of the line; a denied one ("not True") and anything else is no verdict.
-    Nothing in a reply is ever run.
+    The conclusion ends at ``**`` or the end of the line. It must begin with true or false in any
+    case, or hold only one of True and False (or in capitals). A denied one ("not True"), both
+    words, and anything else give no verdict. Nothing in a reply is executed.
     """
-    spans = _after(reply, _SPANS)
+    spans = _text_after(reply, _SPANS)
     return Verdict(
         correct=_correct(_conclusion(reply).partition("\n")[0]),
         problematic_spans=_strings(spans) if spans else (),
@@ -89,22 +89,22 @@ def read_verdict(reply: str) -> Verdict:
 
 
 def _conclusion(reply: str) -> str:
-    """The text after the last title of a conclusion that the problematic spans do not quote.
+    """The text after the last "Conclusion" that the problematic spans do not quote.
 
-    The list of spans is left out. Where it is no JSON it ends before the first line that begins
-    with a conclusion, outside of brackets and quotes; without one a conclusion before it counts.
-    """
+    The list of spans is skipped. If it is not JSON, it ends before the first line that begins with
+    a conclusion outside of brackets and quotes. If none follows, a conclusion before the list
+    counts."""
     titles = list(_SPANS.finditer(reply))
     texts = [reply]
     if titles:
         spans = reply[titles[-1].end() :]
         texts = [_beyond_json(spans) or _beyond_lines(spans), reply[: titles[-1].start()], spans]
-    conclusions = (_after(text, _CONCLUSION) for text in texts)
+    conclusions = (_text_after(text, _CONCLUSION) for text in texts)
     return next((text for text in conclusions if text is not None), "")
 
 
 def _beyond_json(text: str) -> str:
-    """The text after the JSON value that it begins with; empty if it begins with none."""
+    """The text after the JSON value with which it begins; empty if it does not begin with one."""
     try:
         return text[json.JSONDecoder().raw_decode(text)[1] :]
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _beyond_json(text: str) -> str:
 
 
 def _beyond_lines(text: str) -> str:
-    """The text from the first line on that begins with a conclusion and lies in no list or quote;
+    """The text from the first line that begins with a conclusion, outside of lists and quotes, on;
     empty if there is none."""
     for match in _CONCLUSION_LINE.finditer(text):
         before = text[: match.start()]
@@ -130,18 +130,18 @@ def _correct(line: str) -> bool | None:
     return words == {"true"} if len(words) == 1 and not _DENIED.search(line) else None
 
 
-def _after(reply: str, title: re.Pattern[str]) -> str | None:
+def _text_after(reply: str, title: re.Pattern[str]) -> str | None:
     """The text after the last ``title``, up to ``**`` or the end."""
     ends = [match.end() for match in title.finditer(reply)]
     return reply[ends[-1] :].partition("**")[0].strip() if ends else None
 
 
 def _strings(text: str) -> tuple[str, ...]:
-    """The strings of a JSON list; else the quoted strings; else the text itself."""
+    """The strings of a JSON list; if it is not JSON, the quoted strings, else the text itself."""
     try:
         value: Any = json.loads(text)
         spans = [str(span) for span in (value if isinstance(value, list) else [value])]
-    except (ValueError, RecursionError):  # no JSON, endless numbers, depth without end
+    except (ValueError, RecursionError):  # not JSON, too long a number, or nested too deeply
         quoted: Sequence[tuple[str, str]] = re.findall(r"\"([^\"]+)\"|'([^']+)'", text)
         spans = [a or b for a, b in quoted] or [text]
     return tuple(storable(span) for span in spans)

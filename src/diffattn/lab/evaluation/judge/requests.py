@@ -1,4 +1,4 @@
-"""The recorded outputs of an evaluation folder, and the requests that ask a judge about them."""
+"""The recorded outputs of an evaluation folder, and the requests to a judge about them."""
 
 import hashlib
 import json
@@ -12,28 +12,28 @@ from diffattn.lab.records.evaluations import EvalResult, evaluation_marker
 from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
 
 BEGINNING = '{"request": "'
-"""First characters of every file of requests."""
+"""The characters with which every file of requests begins."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """One output to be judged."""
+    """The request to judge one output."""
 
     name: str
     """``<label>/<variant>/<item>``."""
     item: str
     messages: Messages
     digest: str
-    """Hash of the messages: a reply counts for these words only."""
+    """Hash of the messages. A reply counts only for a request with the same hash."""
 
     def plain(self) -> dict[str, Any]:
-        """The request as a line of JSON, which starts like :data:`BEGINNING`."""
+        """The request as a JSON object, whose text begins with :data:`BEGINNING`."""
         return {"request": self.digest, "id": self.name, "messages": self.messages}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outputs:
-    """The recorded outputs of one model on one data set."""
+    """The recorded outputs of one model on one dataset."""
 
     label: str
     variant: str
@@ -41,7 +41,7 @@ class Outputs:
     result: EvalResult
 
     def requests(self, document: str) -> list[Request]:
-        """One request per output that is not empty; see :class:`JudgeSettings` for ``document``."""
+        """One request per non-empty output. For ``document`` see :class:`JudgeSettings`."""
         requests = []
         for row in self.rows():
             if not row["output"]:
@@ -60,7 +60,7 @@ class Outputs:
 
 
 def recorded_outputs(folder: Path) -> list[Outputs]:
-    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder."""
+    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder; raises without any."""
     marker, recorded = evaluation_marker(folder), []
     for label in marker["models"]:
         for variant in marker["variants"]:

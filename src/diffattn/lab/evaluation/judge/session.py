@@ -1,4 +1,4 @@
-"""Ask a judge about the recorded outputs of an evaluation folder; resumable, without the models."""
+"""Ask a judge about the recorded outputs of an evaluation folder. It can be continued."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -29,7 +29,7 @@ from diffattn.lab.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"
 VERSION = 3
-"""Raised with any change of how replies are read."""
+"""Raised with each change of how replies are read."""
 SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
 CHOICES = {
     "document": "the whole document, as the reference; or the part the model has read",
@@ -48,15 +48,15 @@ class Judged:
 
     results: list[EvalResult]
     missing: list[str]
-    """One sentence for every part that has no verdict at all."""
+    """One sentence for each part without any verdict."""
 
 
 class _NoVerdict(DiffAttnError):
-    """A part has nothing to report."""
+    """A part has no verdict to report."""
 
 
 class _Asker:
-    """Asks a judge, until too many requests in a row go unanswered."""
+    """Asks a judge until ``give_up_after`` requests in a row get no reply."""
 
     def __init__(self, judge: Judge, give_up_after: int) -> None:
         self.judge, self.give_up_after, self.unanswered = judge, give_up_after, 0
@@ -66,7 +66,7 @@ class _Asker:
         return self.unanswered >= self.give_up_after
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
-        """Replies and failures as they come."""
+        """Yield each request with its reply or failure, in the order in which they arrive."""
         if self.has_given_up:
             return
         stop, left = Event(), iter(requests)
@@ -95,7 +95,7 @@ class _Asker:
                         if not stop.is_set():
                             start(1)
             finally:
-                stop.set()  # after an interruption, too, so that nobody waits for a server
+                stop.set()  # also after an interruption, so that no thread waits for a server
 
 
 def judge_folder(
@@ -107,14 +107,14 @@ def judge_folder(
 ) -> Judged:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
-    For every model and data set, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
-    ``requests.jsonl``, ``replies.jsonl`` (one line per request, written as it comes), and,
-    rewritten by every call, ``items.jsonl`` and ``result.json``. ``on_progress`` is called with
-    the name of each part, its requests answered and in all.
+    For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
+    ``requests.jsonl``, ``replies.jsonl`` (one line per reply or failure, written at once), and
+    ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
+    the name of a part, its requests asked, and its requests in all.
 
     Raises:
-        CheckpointError: A folder holds other records, or those of another judge.
-        ConfigError: Nothing can be judged.
+        CheckpointError: A folder holds other records, or records of another judge.
+        ConfigError: There is no output to judge.
         DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
     results, missing = [], []

@@ -1,1 +1,1 @@
-"""Language-model tasks by lm-evaluation-harness's prompts and scores."""
+"""Multiple-choice tasks with lm-evaluation-harness's prompts and scores."""

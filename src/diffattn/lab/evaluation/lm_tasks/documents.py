@@ -1,7 +1,7 @@
-"""Local files of the seven tasks of Tables 1 and 8, in the fields of the harness's prompts.
+"""Read local files of the seven tasks of Tables 1 and 8 into the fields of the harness's prompts.
 
-A document may have the fields of the dataset on the hub, or those of the original distribution.
-Made-up documents show the protocol at work without any data.
+A file may have the fields of the dataset on the hub, or of the original distribution. Generated
+documents let the protocol run without any data.
 """
 
 import random
@@ -23,7 +23,7 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "piqa": ("goal", "sol1", "sol2", "label"),
     "winogrande": ("sentence", "option1", "option2", "answer"),
 }
-"""Fields of a document of each task."""
+"""Task to the fields of its documents."""
 TASKS = tuple(FIELDS)
 
 Document = dict[str, Any]
@@ -39,19 +39,19 @@ class LocalDocuments:
 
 
 def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:
-    """Documents of a task: ``TASK.jsonl`` (also ``TASK_test``, ``TASK_val``, ...), and its
-    ``TASK_train.jsonl`` if there is one; a number after the split is allowed.
+    """Read ``TASK.jsonl`` (or ``TASK_test.jsonl``, ``TASK_val.jsonl``, ...) of a folder, and
+    ``TASK_train.jsonl`` if there is one. ``_N`` may follow the split.
 
-    ``columns`` maps fields (``goal``, or ``piqa.goal`` for one task alone) to other names.
+    ``columns`` maps fields (``goal``, or ``piqa.goal`` for one task) to their names in the files.
     """
     files.require_path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: must be a folder with {task}.jsonl, got a file.")
-    evaluated = _only(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
+    evaluated = _find(folder, task, rf"{task}(_(test|val|valid|validation|dev)(_\d+)?)?\.jsonl")
     if evaluated is None:
         wanted = folder / f"{task}.jsonl"
         raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
-    training = _only(folder, task, rf"{task}_train(_\d+)?\.jsonl")
+    training = _find(folder, task, rf"{task}_train(_\d+)?\.jsonl")
     paths = tuple(path for path in (evaluated, training) if path is not None)
     of_task = {
         name.rpartition(".")[2]: column
@@ -62,7 +62,7 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
     return LocalDocuments(read[0], read[1] if training is not None else None)
 
 
-def _only(folder: Path, task: str, pattern: str) -> Path | None:
+def _find(folder: Path, task: str, pattern: str) -> Path | None:
     paths = sorted(path for path in folder.iterdir() if re.fullmatch(pattern, path.name))
     if len(paths) > 1:
         raise ConfigError(
@@ -108,7 +108,7 @@ def _document(task: str, record: Mapping[str, Any]) -> Document:
     if task == "hellaswag":
         document["endings"] = _texts(record, "endings")
         choices = len(document["endings"])
-    # A number, as text or, with two choices, as a truth.
+    # The label is a number, a text with a number, or a boolean for two choices.
     label = record["answer" if task == "boolq" and "answer" in record else "label"]
     sound = isinstance(label, int | str) and str(int(label)).isdigit() and int(label) < choices
     if not sound:
@@ -118,7 +118,7 @@ def _document(task: str, record: Mapping[str, Any]) -> Document:
 
 def _science(stem: str, record: Mapping[str, Any]) -> Document:
     """ARC and OpenBookQA, which differ in the name of the question's field."""
-    if isinstance(record.get("question"), Mapping):  # as first distributed
+    if isinstance(record.get("question"), Mapping):  # the original distribution
         question, listed = _text(record["question"], "stem"), record["question"]["choices"]
         texts, labels = ([_text(choice, key) for choice in listed] for key in ("text", "label"))
     else:
@@ -152,14 +152,14 @@ _NUM_TRAINING = 16
 
 
 def generated_documents(task: str, count: int, seed: int = 0) -> LocalDocuments:
-    """``count`` documents of a task, and 16 to draw examples from; equal seeds make equal ones."""
+    """Make up ``count`` documents of a task, and 16 for examples. They depend on the seed."""
     generator = random.Random(f"{task}-{seed}")
     made = [_document(task, _record(task, generator)) for _ in range(count + _NUM_TRAINING)]
     return LocalDocuments(made[:count], made[count:])
 
 
 def _record(task: str, generator: random.Random) -> dict[str, Any]:
-    """One document in the fields of the hub."""
+    """One made-up document in the fields of the hub."""
     things = generator.sample(sorted(_THINGS), 4)
     right = generator.randrange(4)
     use, place = _THINGS[things[right]], generator.randrange(2)

@@ -1,4 +1,4 @@
-"""Questions of lm-evaluation-harness, over the hub or local documents."""
+"""Questions of lm-evaluation-harness, from datasets of the hub or local documents."""
 
 import logging
 from collections.abc import Iterator
@@ -15,21 +15,21 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
 
 _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")
-"""Of the harness's tasks: its whole index takes seconds to read."""
+"""Folders of the harness's tasks that we load, since reading its whole index takes seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One document as the harness asks it: the likeliest of several continuations is the answer."""
+    """One document as the harness asks it: the most likely continuation is the answer."""
 
     pairs: tuple[tuple[str, str], ...]
     """Context and continuation of each choice."""
     choices: tuple[str, ...]
-    """Scored texts without the space before them; normalised scores divide by their length."""
-    gold: int
+    """Continuations without the space before them; normalised scores divide by their length."""
+    gold: int  # index of the right choice
 
     def text(self) -> str:
-        """All that the model reads: every context once, then the choices."""
+        """All text that the model reads: each different context, then the choices."""
         contexts = dict.fromkeys(context for context, _ in self.pairs)
         return "\n".join([*contexts, *(f"[{i}] {text}" for i, text in enumerate(self.choices))])
 
@@ -42,13 +42,13 @@ def harness_questions(
     limit: int | None = None,
     seed: int = 1234,
 ) -> tuple[list[Question], str]:
-    """Questions of a multiple-choice task, by the harness's own prompts.
+    """Questions of a multiple-choice task, with the harness's prompts.
 
-    Documents are by default the task's dataset on the hub; ``limit`` takes the first of them.
+    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones.
 
     Returns:
-        The questions in order of the documents, and the source of the solved examples before each:
-        ``"training"``, or ``"evaluated"``, without the question itself.
+        The questions in the order of the documents, and the split of the few-shot examples:
+        ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
     """
     _require_harness()
     with _quiet():
@@ -69,7 +69,7 @@ def harness_questions(
 def harness_task(
     task: str, documents: LocalDocuments | None = None, *, num_fewshot: int = 0, seed: int = 1234
 ) -> Any:
-    """The harness's task, over local documents if given; see :func:`harness_questions`."""
+    """The harness's task object, with local documents if given; see :func:`harness_questions`."""
     _require_harness()
     import lm_eval.tasks
     from lm_eval.tasks import TaskManager
@@ -77,11 +77,11 @@ def harness_task(
     root = Path(lm_eval.tasks.__file__).parent
     manager = TaskManager(include_defaults=False, include_path=[root / name for name in _FOLDERS])
     changes: dict[str, Any] = {"task": task}
-    if num_fewshot:  # a 0 would forbid the harness's own loop any other number
+    if num_fewshot:  # with a 0 here, the harness's own loop would accept no other number
         changes["num_fewshot"] = num_fewshot
     if documents is not None:
         changes |= _local_changes(documents, has_test=task.startswith(("arc", "openbook")))
-    # A group is the harness's way to load a task with changes.
+    # The harness loads a task with changes as a member of a group.
     group = {"group": "diffattn", "task": [changes]}
     try:
         (built,) = manager.load(group)["tasks"].values()
@@ -97,17 +97,17 @@ def harness_task(
 
 
 def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
-    """Tokens of ``text`` after ``context``, and the number of tokens that were cut.
+    """Tokens of ``text`` after ``context``, and the number of tokens cut off the context.
 
-    A context that is too long loses its beginning. Where a token would reach across the border,
-    the context keeps the tokens it has alone, as in the harness;
-    :meth:`LanguageModel.encode_pair` takes those of the whole. The ``max_length`` tokens of the
-    model are the input; the last token is only predicted.
+    A context that is too long loses its beginning. If a token spans both texts, the context has
+    the tokens that it has alone, as in the harness, and not those that
+    :meth:`LanguageModel.encode_pair` gives it. The input has at most the model's ``max_length``
+    tokens; the last token of ``text`` is only predicted.
     """
     given, target = model.encode_pair(context, text, special=True)
     alone = model.encode_prompt(context.rstrip(), special=True)
-    given = alone or given  # an empty context has something to stand for it
-    if not context and given == target[:1]:  # which the text may spell out itself
+    given = alone or given  # an empty context is BOS or EOS
+    if not context and given == target[:1]:  # the text itself may spell out this token
         target = target[1:]
     if not target:
         raise ItemError(f"harness: a continuation must have a token or more, got none of {text!r}.")
@@ -124,7 +124,7 @@ def _question(task: Any, document: Any, num_fewshot: int) -> Question:
     context = task.fewshot_context(document, num_fewshot=num_fewshot)
     requests = task.construct_requests(doc=document, ctx=context, metadata=(task.task_name, 0, 1))
     pairs = tuple(
-        (normalise_line_ends(str(given)), normalise_line_ends(str(text)))  # of the hub
+        (normalise_line_ends(str(given)), normalise_line_ends(str(text)))  # hub text is raw
         for given, text in (request.args for request in requests)
     )
     gold = (task.doc_to_text if task.multiple_input else task.doc_to_target)(document)
@@ -133,7 +133,7 @@ def _question(task: Any, document: Any, num_fewshot: int) -> Question:
 
 
 def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
-    """Changes to a task's configuration that put local documents in place of its dataset."""
+    """Changes of a task's configuration that replace its dataset by local documents."""
     import datasets
 
     evaluated = "test" if has_test else "validation"
@@ -151,7 +151,7 @@ def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
         "validation_split": None if has_test else evaluated,
     }
     if has_test and documents.training is None:
-        changes["fewshot_split"] = evaluated  # else a question could be its own example
+        changes["fewshot_split"] = evaluated  # otherwise a question could be its own example
     return changes
 
 
@@ -167,7 +167,7 @@ def _require_harness() -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the harness's remarks on its own defaults, and without bars of other packages."""
+    """Silence the harness's warnings about its defaults, and progress bars of ``datasets``."""
     import datasets
 
     logger = logging.getLogger("lm_eval")

@@ -24,21 +24,21 @@ from diffattn.lab.stats.proportions import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
 _GENERATED = 100
-"""Made-up documents of a task, if no limit is set."""
+"""Number of made-up documents of a task, if no limit is set."""
 _ASKED_TOGETHER = 16
-"""Documents per batch: an interruption loses no more."""
+"""Documents per batch. An interruption loses the work on one batch at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Payload of an item; the texts are shared between items."""
+    """Payload of an item."""
 
     task: str
     document: int
     weight: float
-    """With it the mean over all items is the unweighted mean of the tasks."""
+    """Weight of the item. The weighted mean over items is the unweighted mean over tasks."""
     question: Question
-    examples_from: str | None
+    examples_from: str | None  # split of the few-shot examples; None: 0-shot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,16 +67,16 @@ class LmTasks(Protocol):
 
     tasks: tuple[str, ...] = TASKS
     num_fewshot: int = 0
-    """Solved examples before each question."""
+    """Number of solved examples before each question."""
     data: str = "hub"
-    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"``: made
-    up, to see it work."""
+    """A folder with ``TASK.jsonl`` (and ``TASK_train.jsonl``), ``"hub"``, or ``"generated"`` for
+    made-up documents."""
     columns: dict[str, str] = field(default_factory=dict)
-    """Fields, or ``TASK.FIELD``, to other names in the local files."""
+    """``FIELD`` or ``TASK.FIELD`` to its name in the local files."""
     limit: int | None = None
-    """Only the first so many documents of each task. Default: all."""
+    """Number of documents of each task, from the first on. Default: all."""
     seed: int = 1234
-    """Of the examples."""
+    """Seed of the few-shot examples and of made-up documents."""
 
     def __post_init__(self) -> None:
         self.require_names("tasks", TASKS)
@@ -86,7 +86,7 @@ class LmTasks(Protocol):
         self.require_at_least(1, "limit")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Documents of a task in order; every file is read before the first is asked."""
+        """Batches of documents, task by task. All files are read before the first is asked."""
         local = {task: self._documents(task) for task in self.tasks}
         read = {
             task: harness_questions(
@@ -107,7 +107,7 @@ class LmTasks(Protocol):
         return batches
 
     def _documents(self, task: str) -> LocalDocuments | None:
-        """Documents of a task; ``None``: those of the hub."""
+        """Documents of a task; ``None`` stands for its dataset on the hub."""
         if self.data == "hub":
             return None
         if self.data == "generated":
@@ -115,7 +115,7 @@ class LmTasks(Protocol):
         return read_task(Path(self.data).expanduser(), task, self.columns)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Score every choice of every document; contexts are read once."""
+        """Score every choice of every document; shared prefixes are read once."""
         asked: list[_Asked] = [item.payload for item in items]
         for entry in asked:
             if not all(entry.question.choices):
@@ -166,7 +166,7 @@ class LmTasks(Protocol):
         }
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Every metric of every task, and the mean of the paper's columns."""
+        """All metrics of each task, and the mean over tasks of the metrics in the paper's table."""
         metrics, columns = [], []
         counts = {}
         for task in self.tasks:

@@ -1,1 +1,1 @@
-"""Searches in long contexts: needles, pairs, and where attention goes."""
+"""Protocols that search long contexts: needles, key-value pairs, and attention to them."""

@@ -25,19 +25,19 @@ from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 
 SEGMENTS = ("bos", "before", "answer", "after", "query")
-"""They cover the prompt once, in this order."""
+"""Segments of the prompt. They cover each token once, in this order."""
 _COMPARED = ("signed", "clipped", "absolute")
-"""Weights whose answer and noise become metrics and are compared between models."""
+"""Kinds of attention weights of which answer and noise are metrics, compared between models."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSegments(MagicProtocol):
-    """Where the token that predicts the answer's first digit looks.
+    """The attention of the token that predicts the answer's first digit.
 
-    Per layer and head its attention over all keys is summed over five segments: BOS, the context
-    before the answer needle, that needle, the context after it, and the query. Differential maps
-    have signed weights A1 − λ A2, so that noise may cancel to nearly 0 by sign: the same shares of
-    their absolute values, and of A1 and A2, stand beside them.
+    For each layer and head, attention is summed over five segments: BOS, the context before the
+    answer needle, the needle, the context after it, and the query. Weights of differential maps
+    are signed, A1 − λ A2, so the sum over noise may be near 0 only because signs cancel. So the
+    shares of absolute weights, of A1 and of A2 are recorded too.
 
     Source: arXiv:2410.05258v2, Table 3 and Figure 1.
     """
@@ -63,10 +63,10 @@ class AttentionSegments(MagicProtocol):
     quick_context = "length"
 
     length: int = 4_096
-    """Tokens of the prompt, exact."""
+    """Exact number of tokens of the prompt."""
     num_needles: int = 8
     per_head: bool = False
-    """Record the sums of every layer and head as well: about 10 kB per 100 heads and item."""
+    """Whether to record the sums of every layer and head, 10 kB per 100 heads and item."""
 
     def __post_init__(self) -> None:
         self.require_depths(self.depths)
@@ -74,7 +74,7 @@ class AttentionSegments(MagicProtocol):
         self.require_at_least(1, "length", "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One haystack per batch: its depths share their beginning."""
+        """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
         self.require_prompt(model, self.task(0))
         return [
@@ -86,7 +86,7 @@ class AttentionSegments(MagicProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Read each prompt up to its last token, then look at that token's attention."""
+        """Read each prompt up to its last token, then record the attention of the last token."""
         task = self.task(items[0].payload[0])
 
         def row(prompt: MagicPrompt, prefix: Prefix) -> dict[str, Any]:
@@ -98,7 +98,7 @@ class AttentionSegments(MagicProtocol):
         return self.read_rows(model, prompts, row)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Answer and noise per depth; every part, weight and normalisation as a table."""
+        """Metrics of answer and noise per depth; a table of all parts, weights, normalisations."""
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:
@@ -136,14 +136,14 @@ class AttentionSegments(MagicProtocol):
         return Summary(metrics=metrics, tables=tables)
 
     def task(self, sample: int) -> MagicTask:
-        """The needles of one haystack, and their places."""
+        """The settings from which the prompts of haystack ``sample`` are built."""
         facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
         return self.magic_task(**facts, needs_start=True, ending=f" {answer('{city}')}")
 
     def _row(
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]
     ) -> dict[str, Any]:
-        """Shares of one prompt, and the sums they come from if asked for."""
+        """The row of one prompt: shares of attention, and with ``per_head`` the sums per head."""
         spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
         spans["number"] = _number(model, prompt)
         sums = segment_sums(layers, list(spans.values()))
@@ -160,7 +160,7 @@ class AttentionSegments(MagicProtocol):
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
             "shares": shares,
-            # Rows of the signed map sum to 1 − λ, whatever the kind of λ; 1 for softmax.
+            # Rows of the signed map sum to 1 − λ for every kind of λ; to 1 for softmax.
             "one_minus_lambda": sums["signed"][..., : len(SEGMENTS)].sum(-1).mean(-1).tolist(),
             "scores": {
                 f"{part}_{weights}": shares["global"][weights][part]
@@ -177,20 +177,20 @@ class AttentionSegments(MagicProtocol):
 
 
 def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
-    """First token of each segment and the one after its last."""
+    """``(start, end)`` of each segment of ``SEGMENTS`` in tokens, end excluded."""
     (start, end), (first, last) = prompt.context, prompt.spans[0]
     return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]
 
 
 def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
-    """Tokens of the answer's digits, whatever else they hold."""
+    """``(start, end)`` of the tokens with the answer's digits; they may hold other characters."""
     sentence = needle(prompt.cities[0], prompt.numbers[0])
     first, last = span_within(model, sentence, prompt.numbers[0])
     return prompt.spans[0][0] + first, prompt.spans[0][0] + last
 
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums per weight, ``[layers, H, spans]``, averaged over prompts."""
+    """Sums ``[layers, H, spans]`` of each kind of weights, averaged over prompts."""
     means: dict[str, Any] = {"spans": rows[0]["spans"]}
     for weights in rows[0]:
         if weights != "spans":
@@ -200,7 +200,7 @@ def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _rounded(values: Any) -> Any:
-    """Nested lists with six digits per number."""
+    """Nested lists with numbers rounded to six significant digits."""
     if isinstance(values, list):
         return [_rounded(value) for value in values]
     return float(f"{values:.6g}")

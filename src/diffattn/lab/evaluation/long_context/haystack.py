@@ -1,8 +1,8 @@
-"""Long texts that something is hidden in, opened at sentence ends only: as tokens or as words.
+"""Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences.
 
 A sentence ends at ``.``, ``!`` or ``?`` (also ``。！？``) with closing quotes and brackets, before
-white space or at the end of the text. Tokens keep line ends, which end a sentence too. Words have
-lost them, and a sentence of words ends after 60 at the latest.
+white space or at the end of the text. In haystacks of tokens, a line end ends a sentence too.
+Haystacks of words have no line ends; there a sentence ends after 60 words at the latest.
 """
 
 import hashlib
@@ -26,33 +26,33 @@ from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 
 _MAX_CHARACTERS = 20_000_000
-"""Of a corpus, about 5 million tokens; the rest is not read."""
+"""A corpus is read up to the document that passes this size, about 5 million tokens."""
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
-"""Before white space."""
+"""The end of a text that may end a sentence, if white space follows."""
 _NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
 _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
 _LONGEST_END = 16
-"""Characters before a border that decide whether a sentence ends there."""
+"""Number of characters before a token border that decide whether a sentence ends there."""
 _CHARACTERS_PER_TOKEN = 16
-"""More than any tokenizer packs into one token on average."""
+"""More characters than a token of any tokenizer has on average."""
 _LEAST_CHARACTERS = 2_000_000
-"""Read of large corpora for short contexts, too, so that the passages differ."""
+"""So many characters are read for short contexts, too, so that the passages differ."""
 _LONGEST_SENTENCE = 60
-"""Words; code and tables may go on without a full stop."""
+"""Most words of a sentence, as code and tables may have no full stop."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HaystackProtocol(LengthProtocol):
-    """A protocol that hides something in a long text."""
+    """A protocol that hides sentences in a long text."""
 
     haystack: str = "stdlib"
-    """Text to hide in: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
+    """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     text_field: str = "text"
-    """Key of the text where the haystack is JSON lines or from the hub."""
+    """Key or column of the text if the haystack is JSON lines or a hub dataset."""
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack."""
+        """The text of the haystack."""
         return corpus_text(self.haystack, self.text_field)
 
     def words(self, tokens: int) -> "HaystackWords":
@@ -60,7 +60,7 @@ class HaystackProtocol(LengthProtocol):
         return read_haystack_words(self.haystack, tokens, self.text_field)
 
     def require_words(self, model: LanguageModel, tokens: int) -> None:
-        """Refuse a haystack that repeats itself within so many tokens."""
+        """Raise if the haystack has fewer than ``tokens`` tokens, so that it would repeat."""
         text = self.words(tokens).text
         held = tokens
         if len(text) < _CHARACTERS_PER_TOKEN * tokens:
@@ -75,9 +75,9 @@ class HaystackProtocol(LengthProtocol):
     def read_rows(
         model: LanguageModel, prompts: Sequence[Any], row: Callable[[Any, Prefix], dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The rows of prompts: their facts, and what ``row`` gives for all tokens but the last.
+        """The rows of prompts: their facts, and the result of ``row(prompt, prefix)``.
 
-        What several prompts begin with is read once.
+        ``prefix`` holds all tokens but the last. A prefix that prompts share is read once.
         """
         rows: dict[int, dict[str, Any]] = {}
         for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
@@ -88,7 +88,7 @@ class HaystackProtocol(LengthProtocol):
                 "prompt_tokens": len(prompt.ids),
                 "prompt": prompt_facts(model.decode(prompt.ids)),
             } | row(prompt, prefix)
-            del prefix  # the next prompt is read only now: one less in memory
+            del prefix  # frees its memory before the next prompt is read
         return [rows[i] for i in range(len(prompts))]
 
 
@@ -97,46 +97,45 @@ class ChatProtocol(HaystackProtocol):
     """A protocol whose prompts may go through the tokenizer's chat template."""
 
     chat: bool = False
-    """Ask through the tokenizer's chat template."""
+    """Whether to ask through the tokenizer's chat template."""
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, as far as the longest length reads it, which ends each payload."""
+        """Hash of the haystack's part that the longest length needs; payloads end with it."""
         longest = items[0].payload[-1]
-        return self.words(longest).sha256 if longest else None  # else facts alone
+        return self.words(longest).sha256 if longest else None  # 0: no text around the facts
 
     def prompt(self, model: LanguageModel, question: str, answer: str = "\nAnswer:") -> str:
-        """The prompt; ``answer`` begins the answer."""
+        """The prompt; ``answer`` is the beginning of the answer."""
         return prompt_text(model, question, answer, chat=self.chat)
 
     def count(self, model: LanguageModel, prompt: str) -> int:
-        """Tokens of a prompt."""
+        """Number of tokens of a prompt, BOS included."""
         return len(model.encode_prompt(prompt, special=self.chat))
 
 
 @dataclass(frozen=True, slots=True)
 class HaystackTokens:
-    """Consecutive tokens of a text, and the places where something may be put between them."""
+    """Consecutive tokens of a text. A slot is the number of tokens before a needle in it."""
 
     ids: tuple[int, ...]
     text: str
-    """Of these tokens; a character cut by the end stands in it whole."""
+    """Text of the tokens. If the last token is a part of a character, it has all of it."""
     sentence_ends: tuple[int, ...]
-    """Numbers of leading tokens that make whole sentences; ascending, below ``len(ids)``."""
-    start: int
-    """First character, counted in the corpus."""
+    """Numbers of leading tokens after which a sentence ends; ascending, below ``len(ids)``."""
+    start: int  # position of the first character in the corpus
 
     def slot(self, depth: float) -> int:
-        """Tokens before something hidden at ``depth`` percent: back to the last sentence end."""
+        """The last slot at or before ``depth`` percent of the tokens; ``len(ids)`` for 100."""
         if depth >= 100:
             return len(self.ids)
         index = bisect_right(self.sentence_ends, int(len(self.ids) * depth / 100))
         return self.sentence_ends[index - 1] if index else 0
 
     def random_slots(self, generator: Random, count: int, taken: Collection[int]) -> list[int]:
-        """Distinct slots at uniformly random depths, none of them in ``taken``.
+        """``count`` different slots at uniformly random depths, none of them in ``taken``.
 
-        A uniform depth goes back to a sentence's start, so a slot is as likely as the sentence
-        after it is long; depths whose slot is taken are drawn again.
+        A uniform depth falls into a sentence, whose start is the slot. So the probability of a
+        slot is proportional to the length of the sentence after it.
         """
         slots = [0, *self.sentence_ends]
         ends = [*self.sentence_ends, len(self.ids)]
@@ -154,7 +153,7 @@ class HaystackTokens:
         return chosen
 
     def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the text: equal for equal haystacks."""
+        """First 16 hex digits of the SHA-256 of the text."""
         return _digest(self.text)
 
 
@@ -163,7 +162,7 @@ def _digest(text: str) -> str:
 
 
 def _documents(source: str, num_characters: int, text_field: str) -> Iterator[str]:
-    """Documents without Project Gutenberg's frames, until there are so many characters."""
+    """Documents without Project Gutenberg's licence, up to the one that passes the size."""
     size = 0
     for document in load_corpus(source, text_field=text_field):
         text = strip_gutenberg(document.text).strip()
@@ -175,15 +174,15 @@ def _documents(source: str, num_characters: int, text_field: str) -> Iterator[st
 
 @lru_cache(maxsize=2)
 def corpus_text(source: str, text_field: str = "text") -> str:
-    """Documents of a corpus in order as one text, up to 20 million characters.
+    """Documents of a corpus in order as one text, up to the one that passes 20 million characters.
 
-    Blank lines stand between them, and Project Gutenberg's frames are left out.
+    A blank line separates documents. Project Gutenberg's header and trailer are left out.
     """
     return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS, text_field))
 
 
 def random_start(text: str, generator: Random) -> int:
-    """The first sentence or line that begins after a random character; 0 if none does."""
+    """Start of the first sentence or line after a random character; 0 if there is none."""
     match = _NEXT_SENTENCE.search(text, generator.randrange(max(1, len(text))))
     return match.end() % len(text) if match else 0
 
@@ -193,7 +192,7 @@ def read_haystack_tokens(
 ) -> HaystackTokens:
     """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
 
-    After its last document a corpus goes on with its first; no text is used twice.
+    At its end the corpus continues at its beginning. A corpus too short for this raises.
     """
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
@@ -203,7 +202,7 @@ def read_haystack_tokens(
         if len(piece) < size:  # the corpus ends here
             piece = (piece + _BETWEEN_DOCUMENTS + text[:start])[:size]
         ids, spans = _encode(model, piece)
-        # The last token of a cut text may differ from the one in the whole text.
+        # The last token of a cut text may differ from the token in the whole text.
         if len(ids) > num_tokens or (size >= longest and len(ids) == num_tokens):
             break
         if size >= longest:
@@ -218,20 +217,20 @@ def read_haystack_tokens(
 
 
 def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
-    """Numbers of leading tokens that make whole sentences; ``spans`` are their characters.
+    """Numbers of leading tokens after which a sentence ends.
 
-    Marks count before white space only (not within ``3.14`` or ``os.path``). A token may hold
-    the mark and the white space after it. Between two places lies more than white space.
+    ``spans`` are the ``(start, end)`` characters of tokens. A mark counts only before white space,
+    not within ``3.14`` or ``os.path``. One token may hold the mark and the white space.
     """
     last = 0
     for i in range(len(spans) - 1):
         end, following = spans[i][1], spans[i + 1][0]
         if following < end:
-            continue  # both are bytes of one character
+            continue  # the tokens are parts of one character
         if text[end - 1] not in _LAST_CHARACTERS and following == end:
             continue
         before = text[max(0, end - _LONGEST_END) : end]
-        # Some tokenizers count white space to no token: then it lies between the two.
+        # In some tokenizers white space belongs to no token and lies between the spans.
         inner = before.rstrip(" \t")
         is_line_end = inner.endswith("\n") or "\n" in text[end:following]
         is_followed = inner != before or text[end : end + 1].isspace()
@@ -244,10 +243,10 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
 def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Put pieces into a sequence, at distinct places counted in the sequence without them.
+    """Insert pieces ``(slot, ids)`` into a sequence; slots are counted before any insertion.
 
     Returns:
-        The new sequence, and the first and last place of each piece in it, in the order given.
+        The new sequence, and ``(start, end)`` of each piece in it, end excluded, in their order.
     """
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
@@ -261,16 +260,16 @@ def insert_tokens(
 
 
 def encode_within(model: LanguageModel, text: str) -> list[int]:
-    """Tokens of ``text`` as it stands inside a longer one.
+    """Tokens of ``text`` inside a longer text.
 
-    Tokenizers of the SentencePiece kind put a space before the first word of what they encode;
-    so a letter goes first, and its tokens are left out again.
+    SentencePiece tokenizers put a space before the first word of a text. So a letter is put before
+    ``text``, and its tokens are dropped.
     """
     return model.encode_after("a", text)
 
 
 def span_within(model: LanguageModel, text: str, part: str) -> tuple[int, int]:
-    """First token of :func:`encode_within` that holds something of ``part``; one after the last."""
+    """``(start, end)`` of the tokens of :func:`encode_within` that overlap ``part``."""
     ids = encode_within(model, text)
     carrier = "a" if _encode(model, f"a{text}")[0][-len(ids) :] == ids else ""
     start = len(carrier) + text.index(part)
@@ -281,13 +280,13 @@ def span_within(model: LanguageModel, text: str, part: str) -> tuple[int, int]:
 
 
 def forced_answer(model: LanguageModel, given: str, answer: str) -> Continuation:
-    """The beginning of an answer, which is given, and the tokens after it, which are scored."""
+    """A continuation: the words ``given`` are its context, the ``answer`` is its target."""
     target = model.encode_after(f"a{given}", f" {answer}")
     return Continuation(tuple(encode_within(model, given)), tuple(target))
 
 
 def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """Tokens and their characters; as :meth:`LanguageModel.encode`, special ones stay text."""
+    """Token ids as by :meth:`LanguageModel.encode`, and the ``(start, end)`` characters of each."""
     tokenizer: Any = model.tokenizer
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError(
@@ -301,22 +300,22 @@ def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int,
 
 @dataclass(frozen=True)
 class HaystackWords:
-    """Text as words, white space collapsed, with the places where sentences begin."""
+    """A text as words, without its white space, and the words with which sentences begin."""
 
     source: str
     words: tuple[str, ...]
     starts: tuple[int, ...]
-    """Index of the first word of each sentence, rising from 0."""
+    """Index of the first word of each sentence, ascending from 0."""
 
     @cached_property
     def text(self) -> str:
-        """The words on one line."""
+        """The words joined by single spaces."""
         return " ".join(self.words)
 
     def passage(self, first: int, num_words: int) -> list[str]:
-        """Sentences from number ``first`` on, the last one cut to exactly ``num_words`` words.
+        """Sentences from index ``first`` on, with ``num_words`` words: the last one may be cut.
 
-        At its end the text goes on at its beginning.
+        At its end the text continues at its beginning.
         """
         assert num_words <= len(self.words), "require_words() has measured the haystack"
         borders = (*self.starts, len(self.words))
@@ -331,7 +330,7 @@ class HaystackWords:
 
     @cached_property
     def sha256(self) -> str:
-        """First 16 hex digits of the hash of the text."""
+        """First 16 hex digits of the SHA-256 of the text."""
         return _digest(self.text)
 
     @cached_property
@@ -362,7 +361,7 @@ def _sentences(words: list[str]) -> Iterator[list[str]]:
 
 
 def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
-    """Sentences with others before given places, which rise; several at one place keep order."""
+    """Insert ``(index, sentence)`` before the sentence at ``index``; indices must not fall."""
     places = [0, *(place for place, _ in additions), len(sentences)]
     assert all(a <= b for a, b in pairwise(places)), "places must rise"
     merged: list[str] = []

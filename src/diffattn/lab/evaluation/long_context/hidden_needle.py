@@ -1,4 +1,4 @@
-"""Needles that share their meaning with the question, but not its words."""
+"""Needles that answer a question without sharing a word with it."""
 
 import itertools
 import re
@@ -25,24 +25,24 @@ NAMES = (
     "Agnes", "Bruno", "Celia", "Edgar", "Greta", "Hugo", "Irma", "Julius", "Leonie", "Magnus",
     "Nadia", "Otto",
 )  # fmt: skip
-"""One of them stands in the needle and is the answer; none that the haystack names is used."""
+"""Names for the needle and so for the answer; a name that the text around it holds is not used."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenNeedle:
-    """A sentence about someone, and three ways to ask who it is."""
+    """A sentence about someone, and three questions that ask who it is."""
 
     text: str
-    """With ``{name}``."""
+    """The sentence, with ``{name}`` in place of the name."""
     literal: str
-    """Repeats words of the sentence, so it needs no fact: a control of finding the sentence."""
+    """A question in the sentence's words, as a control: it needs no knowledge of the world."""
     one_hop: str
-    """Needs one fact of the world between question and sentence."""
+    """A question that needs one fact of world knowledge."""
     two_hop: str
-    """Needs two."""
+    """A question that needs two facts of world knowledge."""
 
     def question(self, kind: str) -> str:
-        """The question of a kind."""
+        """The question of a kind in ``KINDS``."""
         return str(getattr(self, kind))
 
 
@@ -101,14 +101,14 @@ Who is afraid of heights?
 Who would hate to work as a roofer?
 """
 NEEDLES = tuple(HiddenNeedle(*lines.split("\n")) for lines in _NEEDLES.strip().split("\n\n"))
-"""Line by line the sentence, and its literal, one-hop and two-hop question. Frozen: a change of
-any of them raises the version of the protocol."""
+"""Each block has the sentence and its literal, one-hop and two-hop question. Any change here must
+raise the version of the protocol."""
 
 
 BASE_LENGTHS = (250, 500, 1_000)
-"""Their mean is the base score."""
+"""Lengths in tokens whose mean score is the base score."""
 KEPT = 0.85
-"""Share of the base score that a length must keep to be effective."""
+"""A length is effective if its score is at least this share of the base score."""
 _STANDARD = (*BASE_LENGTHS, 2_000, 4_000, 8_000, 16_000, 32_000)
 _QUESTION = (
     "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
@@ -116,14 +116,14 @@ _QUESTION = (
 )
 _SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
 _LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
-"""The literal control has its own scores."""
+"""Names of scores by kind of question: the literal control has names of its own."""
 _SPARE = 8
-"""Joined, text and prompt may have this many tokens more than apart."""
+"""Tokens kept free, since text and prompt together may have a few more tokens than separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenNeedleSearch(ChatProtocol):
-    """Who is it? One sentence tells, without sharing a word with the question.
+    """Questions "Who ...?" that one sentence of a long text answers without sharing a word.
 
     Source: A. Modarressi et al., arXiv:2502.05167 (NoLiMa): depths, score, effective length.
     """
@@ -152,9 +152,9 @@ class HiddenNeedleSearch(ChatProtocol):
     lengths: tuple[int, ...] | None = None
     """Tokens of text. Default: those of 250, 500, 1K, 2K, ... 32K that fit with the prompt."""
     depths: int = 26
-    """Places of the needle, evenly from the beginning to the end."""
+    """Number of depths of the needle, evenly spaced from 0 to 100 percent."""
     needles: int = len(NEEDLES)
-    """How many of the needles, from the first on."""
+    """Number of needles, from the first on."""
     max_new_tokens: int = 16
     seed: int = 42
 
@@ -164,7 +164,7 @@ class HiddenNeedleSearch(ChatProtocol):
         self.require_at_least(1, "needles", most=len(NEEDLES))
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One text per batch: its questions share the reading."""
+        """One text per batch, with all its questions, so that it is read once."""
         needles = NEEDLES[: self.needles]
         prompts = [self._prompt(model, "", n.question(kind)) for n in needles for kind in KINDS]
         longest = max(self.count(model, prompt) for prompt in prompts)
@@ -184,7 +184,7 @@ class HiddenNeedleSearch(ChatProtocol):
                 Item(
                     id=f"{length}-{number}-{step}-{kind}",
                     payload=(length, number, step, kind, longest),
-                    cluster=str(number),  # a fact that is known is known in every text
+                    cluster=str(number),  # a model knows the facts in all texts or in none
                 )
                 for kind in KINDS
             ]
@@ -250,11 +250,11 @@ class HiddenNeedleSearch(ChatProtocol):
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
         if base is not None:
-            # A base over other lengths is another number, and says so.
+            # A base over fewer lengths is another number, so ``where`` names the lengths.
             where = {} if len(base_lengths) == len(BASE_LENGTHS) else {"over": str(base_lengths)}
             n = len({row["cluster"] for row in hops if row["length"] in base_lengths})
             metrics.append(Metric(name="base_score", value=base, n=n, where=where, headline=True))
-            # A model that finds nothing keeps all of nothing: no length is effective.
+            # With a base score of 0 every length would keep it, so no length is effective.
             kept = scores if base > 0 else {}
             metrics.append(length_metric("effective_length", kept, KEPT * base, len(hops), where))
         tables = {
@@ -266,7 +266,7 @@ class HiddenNeedleSearch(ChatProtocol):
         return Summary(metrics=metrics, tables=tables)
 
     def _depth(self, step: int) -> float:
-        """Percent of the text before the needle."""
+        """Wanted depth of the needle in percent of the text."""
         return 100 * step / (self.depths - 1)
 
     def _prompt(self, model: LanguageModel, text: str, question: str) -> str:
@@ -275,7 +275,7 @@ class HiddenNeedleSearch(ChatProtocol):
     def _text(
         self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int
     ) -> tuple[str, str, int, float]:
-        """Text with its needle, the name in it, its tokens, and the needle's place in percent."""
+        """Text with needle, the name in it, its number of tokens, and the needle's depth."""
         draw = Random(f"{self.seed}-{length}-{number}-{step}")
         first = draw.randrange(len(background.starts))
         # A word has at least one token, so a text of ``length`` tokens has at most that many words.
@@ -302,7 +302,7 @@ class HiddenNeedleSearch(ChatProtocol):
 
 
 def names(output: str, name: str) -> float:
-    """1 if the first line of the output has the name as a word, else 0."""
+    """1 if the first line of ``output`` has the name as a whole word, else 0."""
     first = output.strip().split("\n", maxsplit=1)[0]
     return float(re.search(rf"\b{re.escape(name)}\b", first) is not None)
 

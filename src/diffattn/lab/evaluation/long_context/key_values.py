@@ -16,20 +16,20 @@ from diffattn.lab.records.evaluations import Metric
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
 _MARGIN = 4
-"""Tokens written beyond those of the value: quotes, and the line end that stops the answer."""
+"""Tokens generated in addition to the value: quotes, and the line end that stops the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Object:
     """A JSON object and the questions about it."""
 
-    pairs: int
+    pairs: int  # number of key-value pairs
     context: str
-    """Instruction, object and worked examples."""
+    """Instruction, object and worked examples as text."""
     asked: tuple[tuple[str, str, int], ...]
-    """Key, value and position of each question."""
+    """Key, value and index of the pair for each question."""
     unseen: tuple[str, ...]
-    """Values that no worked example shows."""
+    """Values of the object that no worked example shows."""
 
     def prompts(self) -> list[str]:
         return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
@@ -61,15 +61,15 @@ class KeyValues(LengthProtocol):
     quick_short = {"num_pairs": (4,)}
 
     lengths: tuple[int, ...] | None = None
-    """Tokens, generation included; one cell each. Default: those of 4K, 8K, ... 128K that fit."""
+    """Cells by tokens, generation included. Default: those of 4K, 8K, ... 128K that fit."""
     num_pairs: tuple[int, ...] | None = None
-    """Pairs in the object, one cell each, in place of lengths."""
+    """Cells by number of pairs in the object, in place of ``lengths``."""
     samples: int = 100
-    """Questions per cell."""
+    """Number of questions per cell."""
     questions: int = 5
-    """Per object; a divisor of ``samples``."""
+    """Number of questions per object; a divisor of ``samples``."""
     examples: int = 2
-    """Worked examples before the key."""
+    """Number of worked examples before the key."""
     seed: int = 1234
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class KeyValues(LengthProtocol):
         self.require_at_least(self.questions + self.examples, "num_pairs")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One object per batch: its questions share everything but the key."""
+        """One object per batch, with its questions: their prompts differ only in the key."""
         for cell in self._cells(model):
             limit = model.max_length if self.num_pairs else cell
             least = cell if self.num_pairs else self.questions + self.examples
@@ -113,7 +113,7 @@ class KeyValues(LengthProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Generate, and score the value as it would be written."""
+        """Generate answers, and score the right value after the prompt."""
         cell, number, _ = items[0].payload
         sample = self._fit(model, cell, number)
         chosen = [item.payload[2] for item in items]
@@ -141,7 +141,7 @@ class KeyValues(LengthProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Recall per cell, per cell and fifth of the object, and over all."""
+        """Recall over all items, per cell, and per cell and fifth of the object."""
         name = "pairs" if self.num_pairs else "length"
         cells = sorted({int(row[name]) for row in rows})
         groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
@@ -161,7 +161,7 @@ class KeyValues(LengthProtocol):
         return self.num_pairs or self.lengths_that_fit(model, self.lengths)
 
     def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
-        """The object with as many pairs as asked for, or as fit."""
+        """The object with the wanted number of pairs, or with as many as fit the length."""
         if self.num_pairs:
             return self._object(cell, number, cell)
         least = self.questions + self.examples
@@ -172,14 +172,14 @@ class KeyValues(LengthProtocol):
             most=cell,
         )
         fitting = self._object(cell, number, pairs or least)
-        # Keys differ by a few tokens; the longest question decides.
+        # Keys differ by a few tokens, and the longest prompt must fit.
         while pairs and pairs > least and self._tokens(model, fitting) > cell:
             pairs -= 1
             fitting = self._object(cell, number, pairs)
         return fitting
 
     def _tokens(self, model: LanguageModel, sample: _Object, *, first_only: bool = False) -> int:
-        """Tokens of the longest prompt, generation included."""
+        """Number of tokens of the longest prompt, generation included."""
         prompts = sample.prompts()[:1] if first_only else sample.prompts()
         return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
 
@@ -187,9 +187,9 @@ class KeyValues(LengthProtocol):
         return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + _MARGIN
 
     def _object(self, cell: int, number: int, pairs: int) -> _Object:
-        """An object, by its number in the cell."""
+        """Object ``number`` of a cell, with ``pairs`` pairs."""
         draw = random.Random(f"{self.seed}-{cell}-{number}")
-        # Drawn pair by pair: more pairs only add to fewer.
+        # Pairs are drawn one by one, so a larger object begins with the pairs of a smaller one.
         entries = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
         objects = self.samples // self.questions
         places = [
@@ -212,7 +212,7 @@ class KeyValues(LengthProtocol):
 
 
 def _num_named(output: str, values: Sequence[str]) -> int:
-    """How many of the values stand in an output."""
+    """How many of the values occur in an output."""
     written = output.lower()
     return sum(value in written for value in values)
 

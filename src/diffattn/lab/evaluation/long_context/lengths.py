@@ -12,18 +12,18 @@ from diffattn.lab.stats.proportions import mean_of_shares, share_interval
 
 
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
-    """The most units from ``least`` to ``most`` whose context has ``limit`` tokens at most, if any.
+    """The most units from ``least`` to ``most`` whose context has at most ``limit`` tokens.
 
-    Secant steps guess, and every second step halves the bracket, so it ends for any function;
-    tokens grow almost in proportion to units, so it takes about six counts. Where tokenizers merge
-    across units and ``count`` falls by a token here and there, the result still fits and the next
-    larger one does not.
+    ``None`` if ``least`` does not fit. ``count`` gives the tokens of a number of units. They grow
+    almost in proportion, so secant steps need about six counts; every second step halves the
+    bracket, so the search ends for any function. ``count`` may fall by a token now and then, where
+    tokens merge. The result still fits, and one unit more does not.
     """
     low, low_count = least, count(least)
     if low_count > limit:
         return None
     first, step = low_count, 8
-    while True:  # up to a number that does not fit
+    while True:  # grow to a number that does not fit
         if low >= most:
             return low
         high = min(most, low + step)
@@ -32,7 +32,7 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
             break
         low, low_count = high, high_count
         per_unit = (low_count - first) / (low - least)
-        # A little too far on purpose: the bracket is then narrow from above as well.
+        # 1 % too far on purpose, so that the upper end of the bracket is close, too.
         reach = int((limit - low_count) / per_unit * 1.01) + 1 if per_unit > 0 else 0
         step = max(reach, 1) if per_unit > 0 else 2 * step
     halve = False
@@ -52,7 +52,7 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
 
 
 LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
-"""Tokens, as in long-context tables."""
+"""Standard context lengths in tokens."""
 
 
 class LengthProtocol(Protocol):
@@ -66,9 +66,9 @@ class LengthProtocol(Protocol):
         *,
         overhead: int = 0,
     ) -> tuple[int, ...]:
-        """The lengths that are wanted, or all standard ones that fit the model, in tokens.
+        """The wanted lengths in tokens, or if ``None`` the standard ones that fit the model.
 
-        ``overhead`` tokens come on top of a length.
+        A prompt has ``overhead`` tokens more than its length. Raises ``ConfigError`` if none fits.
         """
         room = model.max_length - overhead
         lengths = tuple(wanted or (n for n in standard if n <= room))
@@ -87,7 +87,7 @@ class LengthProtocol(Protocol):
         return lengths
 
     def require_depths(self, depths: Sequence[float]) -> None:
-        """Raise unless depths are different percentages."""
+        """Raise unless depths are different numbers from 0 to 100."""
         if not depths or not all(0 <= d <= 100 for d in depths) or len(set(depths)) < len(depths):
             raise ConfigError(
                 f"{self.name}: depths must be from 0 to 100 and distinct, got {depths}."
@@ -101,7 +101,7 @@ def length_metric(
     n: int,
     where: dict[str, Any] | None = None,
 ) -> Metric:
-    """The longest length with a score of ``least`` or more, 0 if none has it, over ``n`` items."""
+    """A metric: the longest length with a score of at least ``least``, or 0; over ``n`` items."""
     value = float(max((length for length, score in scores.items() if score >= least), default=0))
     return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
 
@@ -109,11 +109,11 @@ def length_metric(
 def by_length_and_task(
     rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str
 ) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
-    """The mean of a score, a share, over tasks at every length, and every task's own mean.
+    """Means of a score, a share from 0 to 1, for each length: over tasks, and for each task.
 
     Returns:
-        Metrics; the means over all tasks of lengths at which all were run; the table
-        ``[lengths][tasks]`` of means, ``None`` where a task was not run.
+        Metrics; length to mean over tasks, if all tasks were run at this length; and a table
+        ``[lengths][tasks]`` of means, ``None`` for a task that was not run.
     """
     metrics: list[Metric] = []
     means: dict[int, float] = {}
@@ -126,7 +126,7 @@ def by_length_and_task(
         }
         run = {task: of_task for task, of_task in scores.items() if of_task}
         mean = mean_of_shares(list(run.values()))
-        # A mean over fewer tasks than elsewhere carries its own number of tasks.
+        # The name has the number of tasks, which may differ between lengths.
         where: dict[str, Any] = {"length": length}
         metrics.append(metric(f"mean_of_{len(run)}_tasks", mean, where=where, headline=True))
         metrics += [

@@ -1,4 +1,4 @@
-"""Magic numbers of cities, hidden in a long text: the prompts of multi-needle retrieval."""
+"""Prompts of multi-needle retrieval: magic numbers of cities, hidden in a long text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,9 +34,9 @@ Stockholm Stuttgart Sydney Taipei Tallinn Tashkent Tehran Tokyo Toronto Tripoli 
 Valencia Vancouver Venice Vienna Vilnius Warsaw Washington Wellington Yerevan Zagreb Zurich
 """
 CITIES: tuple[str, ...] = tuple(_NAMES.split())
-"""Distinct, of one word, and none is part of another."""
+"""Names of one word each. They are distinct, and none is a part of another."""
 STANDARD_DEPTHS: tuple[float, ...] = (0, 25, 50, 75, 100)
-"""Of Table 3, in percent. No other needle lies there, whichever of them are asked for."""
+"""Depths of Table 3 in percent. No other needle is put there, even if a run uses only some."""
 TEMPLATES: dict[str, tuple[str, str]] = {
     "completion": ("", "\nQuestion: {question}\nAnswer:"),
     "lwm": (
@@ -44,7 +44,7 @@ TEMPLATES: dict[str, tuple[str, str]] = {
         " {question} Don't give information outside the document. ASSISTANT:",
     ),
 }
-"""Texts before and after the context, by name."""
+"""Name of a prompt to the texts before and after the context."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,16 +53,16 @@ class MagicPrompt:
 
     ids: tuple[int, ...]
     cities: tuple[str, ...]
-    """All that are hidden; the first ``num_asked`` are asked for, the first lies at ``depth``."""
+    """All hidden cities. The question is for the first ``num_asked``; the first is at ``depth``."""
     numbers: tuple[str, ...]
     depth: float
-    """Asked for, in percent."""
+    """Wanted depth of the first needle, in percent."""
     realised: tuple[float, ...]
-    """Of every needle, after going back to a sentence end, in percent of the text's tokens."""
+    """Depth of each needle at the sentence end before the wanted one, in percent of the tokens."""
     spans: tuple[tuple[int, int], ...]
-    """First token of every needle in ``ids`` and the one after its last."""
+    """``(start, end)`` of each needle in ``ids``, end excluded."""
     context: tuple[int, int]
-    """First token of text and needles in ``ids`` and the one after their last."""
+    """``(start, end)`` of text and needles in ``ids``, end excluded."""
     haystack_tokens: int
     haystack: str
     """Digest of the text."""
@@ -70,26 +70,26 @@ class MagicPrompt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MagicTask:
-    """The numbers that are hidden in one haystack, and those that are asked for."""
+    """Settings of the prompts over one haystack."""
 
     source: str
     length: int
-    """Tokens of BOS, template, text, needles, question and ``room`` together: exact."""
+    """Exact number of tokens of BOS, template, text, needles, question and ``room`` together."""
     num_needles: int
     num_asked: int = 1
     sample: int
-    """Number of the haystack."""
+    """Index of the haystack."""
     seed: int
     template: str = "completion"
     room: int = 0
     """Tokens kept free for the answer."""
     depths: tuple[float, ...]
-    """Of the first city asked for, over the prompts of this haystack."""
+    """Depths of the first needle in percent, one prompt each."""
     needs_start: bool = False
-    """Begin with EOS where the tokenizer has no BOS."""
+    """Whether to begin with EOS if the tokenizer has no BOS."""
     text_field: str = "text"
     ending: str = ""
-    """Beginning of an answer after the template, up to its first digit; ``{city}`` is the first."""
+    """Beginning of the answer up to its first digit, after the template; ``{city}``: the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,13 +97,13 @@ class MagicProtocol(HaystackProtocol):
     """A protocol that hides numbers of cities in a long text."""
 
     depths: tuple[float, ...] = STANDARD_DEPTHS
-    """Of the first city asked for, in percent."""
+    """Depths of the first needle, in percent."""
     samples: int = 50
-    """Haystacks, per length."""
+    """Number of haystacks per length."""
     seed: int = 1234
 
     def magic_task(self, **facts: Any) -> MagicTask:
-        """The needles of one haystack, and their places."""
+        """Settings of the prompts over one haystack, from the protocol's fields and ``facts``."""
         return MagicTask(
             source=self.haystack,
             text_field=self.text_field,
@@ -113,7 +113,7 @@ class MagicProtocol(HaystackProtocol):
         )
 
     def require_prompt(self, model: LanguageModel, task: MagicTask) -> None:
-        """Refuse, before the first item, a text or a length that is too short."""
+        """Raise ``ConfigError``, before the first item, if a text or a length is too short."""
         try:
             build_prompts(model, task, self.depths[:1])
         except ItemError as error:
@@ -121,7 +121,7 @@ class MagicProtocol(HaystackProtocol):
 
 
 def needle(city: str, number: str) -> str:
-    """The sentence that is hidden, on a line of its own."""
+    """The sentence to hide, on a separate line."""
     return f"\n{answer(city)} {number}\n"
 
 
@@ -131,19 +131,19 @@ def answer(city: str) -> str:
 
 
 def forced_number(model: LanguageModel, city: str, number: str) -> Continuation:
-    """The answer in the needle's words: the words are given, the number's tokens are scored."""
+    """The answer in the needle's words: the words are the context, the number is the target."""
     return forced_answer(model, f" {answer(city)}", number)
 
 
 def before_digits(model: LanguageModel, city: str, number: str) -> list[int]:
-    """Tokens between the words of an answer and its first digit: a space, if it is a token."""
+    """Tokens between the words of an answer and its first digit: none, or a space."""
     target = forced_number(model, city, number).target
     digits = (any(map(str.isdigit, model.decode([token]))) for token in target)
     return list(target[: next(i for i, is_digit in enumerate(digits) if is_digit)])
 
 
 def answer_room(model: LanguageModel, generated: int) -> int:
-    """Tokens to keep free: for ``generated`` ones and for any city's forced answer."""
+    """Tokens to keep free: enough for ``generated`` tokens and for any city's forced answer."""
     answers = (forced_number(model, city, "8888888") for city in CITIES)
     # Another number may be cut into more tokens, at most one per digit and one for the space.
     return max(generated, *(len(forced.context) + 8 for forced in answers))
@@ -159,18 +159,18 @@ def question(cities: Sequence[str]) -> str:
 def build_prompts(
     model: LanguageModel, task: MagicTask, depths: Sequence[float] | None = None
 ) -> list[MagicPrompt]:
-    """The prompts of one haystack: equal but for the depth of the first needle.
+    """The prompts of one haystack. They differ only in the depth of the first needle.
 
-    Text, cities and numbers follow from ``seed``, ``length`` and ``sample`` alone. The places of
-    the other needles follow from ``num_needles`` as well, and from those of ``task.depths`` that
-    are no standard ones: they leave these free. More needles add to fewer. Each prompt has
-    ``length - room`` tokens.
+    Text, cities and numbers depend only on ``seed``, ``length`` and ``sample``. The slots of the
+    other needles also depend on ``num_needles`` and ``task.depths``, as they avoid all slots at
+    standard depths and at these. A larger ``num_needles`` keeps the cities and numbers of a smaller
+    one. Each prompt has ``length - room`` tokens.
 
     Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
     """
     corpus = corpus_text(task.source, task.text_field)
     key = f"{task.seed}-{task.length}-{task.sample}"
-    # All cities are drawn, so that fewer needles are the first of more.
+    # All cities are drawn, so that a smaller ``num_needles`` takes the first of the same cities.
     cities = Random(f"{key}-cities").sample(CITIES, len(CITIES))[: task.num_needles]
     numbers = _draw_numbers(corpus, Random(f"{key}-numbers"), task.num_needles)
     needles = [needle(*pair) for pair in zip(cities, numbers, strict=True)]
@@ -214,7 +214,7 @@ def _frame(
 
 
 def _text_size(task: MagicTask, frame: int, needles: int) -> int:
-    """Tokens that are left for the text."""
+    """Number of tokens that are left for the text."""
     size = task.length - task.room - frame - needles
     if size < task.num_needles:
         raise ItemError(
@@ -226,7 +226,7 @@ def _text_size(task: MagicTask, frame: int, needles: int) -> int:
 
 
 def _draw_numbers(corpus: str, draw: Random, count: int) -> list[str]:
-    """Distinct numbers of seven digits that occur nowhere in the corpus."""
+    """Distinct numbers of seven digits that do not occur in the corpus."""
     numbers: list[str] = []
     while len(numbers) < count:
         number = str(draw.randint(10**6, 10**7 - 1))

@@ -29,10 +29,10 @@ _SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
 
 @dataclass(frozen=True, kw_only=True)
 class Needle(MagicProtocol):
-    """Numbers of N cities are hidden in a text; those of R cities are asked for.
+    """Numbers of N cities are hidden in a text; the question asks for the numbers of R cities.
 
-    The first city asked for lies at fixed depths, the others anywhere. Every depth of one text
-    has the same other needles, so the prompts differ in the place of one sentence.
+    The first of these is hidden at fixed depths, the others anywhere. At all depths of one text the
+    other needles are the same, so the prompts differ only in the position of one sentence.
 
     Source: arXiv:2410.05258v2, section 3.4, Table 2 and Figure 5.
     """
@@ -63,11 +63,11 @@ class Needle(MagicProtocol):
     quick_context = "lengths"
 
     tasks: tuple[tuple[int, int], ...] = ((1, 1), (2, 2), (4, 2), (6, 2))
-    """(N, R): cities hidden and cities asked for."""
+    """(N, R): number of hidden cities, and of cities in the question."""
     lengths: tuple[int, ...] = (4_096,)
-    """In tokens."""
+    """Lengths in tokens, room for the answer included."""
     prompt: str = "completion"
-    """``"completion"`` or ``"lwm"``."""
+    """A name in ``TEMPLATES``: ``"completion"`` or ``"lwm"``."""
 
     def __post_init__(self) -> None:
         if not self.tasks or any(not 1 <= r <= n <= len(CITIES) for n, r in self.tasks):
@@ -80,7 +80,7 @@ class Needle(MagicProtocol):
         check_known(self.name, "prompt", self.prompt, TEMPLATES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One haystack and one (N, R) per batch: its depths share their beginning."""
+        """One haystack and one (N, R) per batch, with all depths: the prompts share a prefix."""
         self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
@@ -100,19 +100,19 @@ class Needle(MagicProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Read each prompt once; generate, and score the forced answers."""
+        """Read each prompt once, generate an answer, and score the right answers."""
         n, r, length, sample, _ = items[0].payload
         task = self._task(model, n, r, length, sample)
         prompts = build_prompts(model, task, [item.payload[-1] for item in items])
         return self.read_rows(model, prompts, lambda *read: _row(model, task, *read))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Per (N, R) and length the mean over depths, and every cell of the grid."""
+        """Means over depths for each (N, R) and length, and every cell of the grid."""
         metrics: list[Metric] = []
         grids = []
         for n, r in self.tasks:
             of_task = _chosen(rows, needles=n, asked=r)
-            # With one number asked for, both are the same.
+            # With R = 1 both scores are the same.
             printed = _GRID if r > 1 else _GRID[:1]
             grid, cells = self._grid(of_task, f"N={n}, R={r}", printed)
             grids.append({"needles": n, "asked": r} | grid)
@@ -129,7 +129,7 @@ class Needle(MagicProtocol):
     def _grid(
         self, rows: Sequence[Mapping[str, Any]], task: str, printed: Sequence[str]
     ) -> tuple[dict[str, Any], list[Metric]]:
-        """Every cell of one (N, R), ``[depths][lengths]``: as a table, and as metrics."""
+        """The cells ``[depths][lengths]`` of one (N, R), as a table and as metrics."""
         grid: dict[str, Any] = {key: [] for key in (*_GRID, "n")}
         metrics: list[Metric] = []
         for depth in self.depths:
@@ -152,19 +152,19 @@ class Needle(MagicProtocol):
 
 
 def new_tokens(num_asked: int) -> int:
-    """Longest generated answer."""
+    """Most tokens of a generated answer."""
     return 8 * num_asked + 24
 
 
 def contains_number(text: str, number: str) -> bool:
-    """Whether the number stands in a text as a number of its own: no digit touches it."""
+    """Whether the number occurs in a text without a further digit before or after it."""
     return re.search(rf"(?<!\d){number}(?!\d)", text) is not None
 
 
 def _row(
     model: LanguageModel, task: MagicTask, prompt: MagicPrompt, prefix: Prefix
 ) -> dict[str, Any]:
-    """Answers after a prompt that was read up to its last token."""
+    """The row of a prompt; ``prefix`` holds all its tokens but the last."""
     last = prompt.ids[-1:]
     (written,) = model.generate(
         [last], max_new_tokens=new_tokens(task.num_asked), stop=("\n",), before=prefix

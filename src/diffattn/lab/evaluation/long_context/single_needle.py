@@ -35,22 +35,22 @@ _STEPS = 14  # 15 depths and 15 lengths
 
 @dataclass(frozen=True, slots=True)
 class SinglePrompt:
-    """One text with the needle, or without it, and the question."""
+    """A text with or without the needle, and the question."""
 
     ids: tuple[int, ...]
     depth: float | None
-    """Asked for, in percent; ``None`` in a control, which has no needle."""
-    realised: float | None
+    """Wanted depth in percent; ``None`` in a control, which has no needle."""
+    realised: float | None  # depth of the sentence end before it, in percent
     haystack: str
     """Digest of the text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SingleNeedle(HaystackProtocol):
-    """The San Francisco sentence at 15 depths of texts of 15 lengths, without a judge.
+    """The San Francisco sentence at 15 depths of texts of 15 lengths, scored without a judge.
 
-    Every text is asked once without the needle as well: a model may always answer, always refuse,
-    or know the sentence, which the web is full of.
+    Each text is also asked without the needle, as a control: a model may always answer, always
+    refuse, or know the sentence, which is common on the web.
 
     Source: G. Kamradt, LLMTest_NeedleInAHaystack (sentence, question, grid).
     """
@@ -75,11 +75,11 @@ class SingleNeedle(HaystackProtocol):
     quick_context = "lengths"
 
     lengths: tuple[int, ...] = tuple(round(1_024 + i * 15_360 / _STEPS) for i in range(_STEPS + 1))
-    """In tokens."""
+    """Lengths in tokens, room for the answer included."""
     depths: tuple[float, ...] = tuple(round(100 * i / _STEPS) for i in range(_STEPS + 1))
-    """In percent."""
+    """Depths of the needle in percent."""
     samples: int = 1
-    """Texts per length."""
+    """Number of texts per length."""
     seed: int = 1234
 
     def __post_init__(self) -> None:
@@ -87,7 +87,7 @@ class SingleNeedle(HaystackProtocol):
         self.require_at_least(1, "lengths", "samples")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One text per batch, at all depths and without the needle."""
+        """One text per batch, with the needle at all depths and without it."""
         self.require_fit(model, "lengths", max(self.lengths))
         if PHRASE in " ".join(corpus_text(self.haystack, self.text_field).split()):
             raise ConfigError(
@@ -95,7 +95,7 @@ class SingleNeedle(HaystackProtocol):
                 f"{self.haystack!r}. Choose another text."
             )
         for length in {min(self.lengths), max(self.lengths)}:
-            self._prompts(model, length, 0, [None])  # a text that is too short is refused early
+            self._prompts(model, length, 0, [None])  # raises early if a text is too short
         return [
             [
                 Item(
@@ -110,14 +110,14 @@ class SingleNeedle(HaystackProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Read each prompt once; generate, and score the phrase."""
+        """Read each prompt once, generate an answer, and score the phrase."""
         length, sample, _ = items[0].payload
         prompts = self._prompts(model, length, sample, [item.payload[-1] for item in items])
         facts = {"length": length, "sample": sample}
         return self.read_rows(model, prompts, lambda *read: facts | _row(model, *read))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Accuracy over all, per length and per cell; both refusal rates."""
+        """Accuracy over all items, per length and per cell; refusals with and without needle."""
         needles = [row for row in rows if row["depth"] is not None]
         controls = [row for row in rows if row["depth"] is None]
         metrics = [
@@ -132,19 +132,19 @@ class SingleNeedle(HaystackProtocol):
         grid: dict[str, Any] = {"lengths": self.lengths, "depths": self.depths, "accuracy": []}
         for depth in self.depths:
             at_depth = [row for row in needles if row["depth"] == depth]
-            cells = [_of_length("accuracy", at_depth, n, depth=depth) for n in self.lengths]
+            cells = [_length_metrics("accuracy", at_depth, n, depth=depth) for n in self.lengths]
             metrics += [mean for cell in cells for mean in cell]
             grid["accuracy"].append([cell[0].value if cell else None for cell in cells])
         for length in self.lengths:
-            metrics += _of_length("accuracy", needles, length)
-            metrics += _of_length("refusal", controls, length)
-            metrics += _of_length("control_accuracy", controls, length, better=None)
+            metrics += _length_metrics("accuracy", needles, length)
+            metrics += _length_metrics("refusal", controls, length)
+            metrics += _length_metrics("control_accuracy", controls, length, better=None)
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
         self, model: LanguageModel, length: int, sample: int, depths: Sequence[float | None]
     ) -> list[SinglePrompt]:
-        """Prompts over one text, all equally long; depth ``None`` is the control."""
+        """Prompts over one text, all with equally many tokens; depth ``None`` is the control."""
         key = f"{self.seed}-{length}-{sample}"
         needle = encode_within(model, f"\n{_STEM} {PHRASE}.\n")
         head = [*model.start(), *model.encode(_INSTRUCTION)]
@@ -174,7 +174,7 @@ class SingleNeedle(HaystackProtocol):
         return prompts
 
 
-def _of_length(
+def _length_metrics(
     name: str,
     rows: Sequence[Mapping[str, Any]],
     length: int,
@@ -186,17 +186,17 @@ def _of_length(
 
 
 def _forced(model: LanguageModel) -> Continuation:
-    """The answer in the needle's words: its beginning is given, the phrase is scored."""
+    """The answer in the needle's words: its beginning is the context, the phrase the target."""
     return forced_answer(model, f" {_STEM}", PHRASE)
 
 
 def _new_tokens(model: LanguageModel) -> int:
-    """Longest generated answer."""
+    """Most tokens of a generated answer."""
     return len(encode_within(model, f" {PHRASE}")) + 16
 
 
 def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str, Any]:
-    """Answers after a prompt that was read up to its last token."""
+    """The row of a prompt; ``prefix`` holds all its tokens but the last."""
     last = prompt.ids[-1:]
     (written,) = model.generate(
         [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix

@@ -1,1 +1,1 @@
-"""Losses on running text: by position, in a sliding window, per word, where tokens repeat."""
+"""Losses on running text: by position, in sliding windows, per word, on repeated n-grams."""

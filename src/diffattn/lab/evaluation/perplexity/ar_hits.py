@@ -1,4 +1,4 @@
-"""Loss on tokens that the context alone reveals: associative recall in ordinary text."""
+"""Associative recall in ordinary text: the loss on n-grams that the context repeats."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,12 +22,12 @@ from diffattn.ops.inputs.numbers import in_float32
 
 
 def slice_sum(losses: np.ndarray, inside: np.ndarray) -> list[Any]:
-    """``[tokens, nats]`` of the tokens of a sequence where ``inside`` (bool ``[n]``) is true."""
+    """``[count, summed loss in nats]`` of the tokens where ``inside``, bool ``[n]``, is true."""
     return [int(inside.sum()), float(losses[inside].sum())]
 
 
 def bins_by_size(losses: np.ndarray, sizes: np.ndarray, inside: np.ndarray) -> dict[str, Any]:
-    """The same by the lower ends of bins of ``sizes`` (int64 ``[n]``): 0, 1, 2 to 3, 4 to 7, ..."""
+    """Lower end of each bin of ``sizes`` (0, 1, 2 to 3, 4 to 7, ...), a text, to its slice sum."""
     exponents = np.frexp(sizes[inside].astype(float))[1]  # 0 -> 0, 1 -> 1, 2 and 3 -> 2
     return {
         str(0 if e == 0 else 2 ** (e - 1)): slice_sum(losses[inside], exponents == e)
@@ -36,7 +36,7 @@ def bins_by_size(losses: np.ndarray, sizes: np.ndarray, inside: np.ndarray) -> d
 
 
 def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarray]:
-    """``[rows, 2]``, tokens and summed loss of every bin of ``name``, smallest bin first."""
+    """Lower end of each bin of slice ``name`` to ``[rows, 2]``: tokens and summed loss."""
     bins: dict[int, np.ndarray] = {}
     for i, row in enumerate(rows):
         for low, pair in row["slices"][name].items():
@@ -45,7 +45,7 @@ def bin_sums(rows: Sequence[Mapping[str, Any]], name: str) -> dict[int, np.ndarr
 
 
 def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    """Loss, tokens and share of every bin of ``name`` over all rows, smallest bin first."""
+    """Mean loss, tokens and share of each bin of slice ``name`` over all rows, smallest first."""
     tokens = sum(row["tokens"] for row in rows)
     totals = {low: sums.sum(0).tolist() for low, sums in bin_sums(rows, name).items()}
     return [
@@ -65,24 +65,24 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenSplits:
-    """Two streams of token ids, documents parted by the end token."""
+    """Training and validation tokens. Each document ends with the end token, if there is one."""
 
     train: np.ndarray
-    """Memory-mapped, or in memory for a corpus."""
+    """Token ids, memory-mapped if they were packed."""
     validation: np.ndarray
     validation_starts: np.ndarray
     """int64 ``[documents]``, the first token of each document of ``validation``, ascending."""
     origin: str
-    """Where they came from, for records."""
+    """Folder of the packed tokens, or the corpus; for messages."""
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """The training tokens by pieces."""
+        """The training tokens in pieces."""
         for start in range(0, len(self.train), _PIECE):
             yield self.train[start : start + _PIECE]
 
 
 def _packed_folder(path: Path) -> Path | None:
-    """Folder of the packed tokens of a path; ``None`` if it is a corpus."""
+    """Folder of the packed tokens that belong to a path; ``None`` if the path is a corpus."""
     is_run = (path / "run.json").exists()
     places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
     for place in places:
@@ -99,7 +99,7 @@ def _packed_folder(path: Path) -> Path | None:
 def _encoded(
     model: LanguageModel, data: str, text_field: str, validation_fraction: float
 ) -> TokenSplits:
-    """Tokens of a corpus, each document encoded as plain text and followed by the end token."""
+    """Tokens of a corpus. Documents are encoded as plain text and end with the end token."""
     encoder = plain_encoder(model.tokenizer)
     end = model.tokenizer.eos_token_id
     parts: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
@@ -114,24 +114,24 @@ def _encoded(
 
 
 _PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
-"""Zoology's threshold, and the training tokens it was chosen for."""
+"""Zoology's largest training count of a hit, and its number of training tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sequence:
-    """One sequence and the counts that slice it."""
+    """One sequence, and the training counts by which its tokens are sliced."""
 
     tokens: np.ndarray
     counts: dict[int, NgramCounts]
-    """Training counts by n, shared by all sequences."""
+    """n to training counts; all sequences share this object."""
     threshold: int
     train_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArHits(Protocol):
-    """Loss on AR hits (last tokens of an n-gram seen before in the context and rare in training)
-    and on all other tokens.
+    """Loss on AR hits, and on all other tokens. A hit is the last token of an n-gram that occurred
+    earlier in the context and is rare in training.
 
     Source: arXiv:2410.05258v2, section 3.8, Table 6; arXiv:2312.04927 (Zoology), section 3.
     """
@@ -154,19 +154,19 @@ class ArHits(Protocol):
     quick_context = "length"
 
     data: str = "stdlib"
-    """Training tokens and held-out text: a run directory, a folder of packed tokens, or a corpus
-    (split as for training)."""
+    """Source of training tokens and held-out text: a run directory, a folder of packed tokens, or
+    a corpus, which is split as for training."""
     text_field: str = "text"
     validation_fraction: float = 0.05
-    """Of a corpus; packed tokens have theirs."""
+    """Share of validation documents if ``data`` is a corpus."""
     length: int = 2_048
     """Tokens of a sequence."""
     sequences: int = 3_200
-    """At most so many."""
+    """Largest number of sequences."""
     n: tuple[int, ...] = (2, 3)
-    """Of the n-grams; the first is the headline."""
+    """Lengths of n-grams; the first one gives the headline metrics."""
     threshold: int | None = None
-    """Highest training count of a hit. Default: in proportion to the training tokens."""
+    """Largest training count of a hit. Default: see :func:`hit_threshold`."""
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "n")
@@ -180,7 +180,7 @@ class ArHits(Protocol):
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Eight sequences a batch; the n-grams of all are counted in the training tokens."""
+        """Batches of eight sequences. Counts their n-grams in the training tokens."""
         self.require_fit(model, "length", self.length)
         splits = self._splits(model)
         available = len(splits.validation) // self.length
@@ -211,12 +211,12 @@ class ArHits(Protocol):
         return split_batches([items], 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The counts in the training tokens."""
+        """Counts of the sequences' n-grams in the training tokens."""
         counts: Mapping[int, NgramCounts] = items[0].payload.counts
         return {n: (counted.keys, counted.counts) for n, counted in counts.items()}
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Losses summed over the slices of each sequence."""
+        """Sums of losses over the slices of each sequence."""
         given = model.start()
         losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
@@ -226,10 +226,10 @@ class ArHits(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Overall loss, loss and share of each slice, losses by gap and by training count.
+        """Overall loss, loss and share of hits and others, losses by gap and by training count.
 
-        Every token lies in one slice, so share-weighted losses add up to the overall loss. That
-        is checked, and the difference is recorded.
+        Each token is a hit or not, so the two losses weighted by their shares must sum to the
+        overall loss. This is checked, and the difference is recorded.
         """
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
@@ -262,8 +262,8 @@ class ArHits(Protocol):
         return Summary(metrics=metrics, tables=tables)
 
     def _splits(self, model: LanguageModel) -> TokenSplits:
-        """Training and validation tokens of the model's tokenizer; a corpus is split as ``pack``
-        splits it."""
+        """Training and validation tokens; raises if packed tokens are of another tokenizer. A
+        corpus is split as ``pack`` does."""
         folder = _packed_folder(Path(self.data))
         if folder is None:
             return _encoded(model, self.data, self.text_field, self.validation_fraction)
@@ -283,7 +283,7 @@ class ArHits(Protocol):
         )
 
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
-        """Sums of one sequence; without BOS its first token has no loss and does not count."""
+        """The row of one sequence. Without BOS its first token has no loss and does not count."""
         start = 0 if first_counts else 1
         losses = losses[start:]
         tokens, nll = len(losses), float(losses.sum())
@@ -315,5 +315,5 @@ class ArHits(Protocol):
 
 
 def hit_threshold(train_tokens: int) -> int:
-    """Zoology's 1,250 of ten billion training tokens, in proportion, rounded up, at least 1."""
+    """Zoology's threshold, 1,250 per 10e9 training tokens, scaled, rounded up, at least 1."""
     return max(1, math.ceil(_PUBLISHED_COUNT * train_tokens / _PUBLISHED_TOKENS))

@@ -1,4 +1,4 @@
-"""Texts for perplexities: documents without boilerplate."""
+"""Documents and windows of text for perplexity protocols."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 
 _CUT_TOKENS = 16
-"""Tokens left out before a cut in the text, which may have changed them."""
+"""Number of tokens dropped before a cut in the text, since the cut may have changed them."""
 
 
 def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
-    """Documents of :func:`diffattn.lab.data.corpora.load_corpus` without Gutenberg's frames."""
+    """Documents of :func:`diffattn.lab.data.corpora.load_corpus`, without Gutenberg's licence."""
     for document in load_corpus(source, text_field=text_field, split=split):
         yield Document(name=document.name, text=strip_gutenberg(document.text))
 
@@ -26,16 +26,16 @@ class TextProtocol(Protocol):
     """A protocol over the documents of a corpus."""
 
     texts: str = "stdlib"
-    """Documents: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
+    """Corpus: a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``."""
     text_field: str = "text"
 
     def long_texts(
         self, model: LanguageModel, *, least: int, most: int, documents: int | None
     ) -> dict[str, np.ndarray]:
-        """The first tokens, ``most`` of them, of every document that has ``least``, by name.
+        """Name to the first ``most`` tokens of each document with at least ``least`` tokens.
 
-        ``documents`` limits their number, in the order of the corpus.
-        """
+        ``documents`` limits the number of documents, in the order of the corpus. Raises
+        ``ConfigError`` if there is none."""
         texts: dict[str, np.ndarray] = {}
         longest: Document | None = None
         count = 0
@@ -43,7 +43,7 @@ class TextProtocol(Protocol):
             count += 1
             if longest is None or len(document.text) > len(longest.text):
                 longest = document
-            if len(document.text.encode()) < least:  # a token has a byte or more
+            if len(document.text.encode()) < least:  # a token has at least one byte
                 continue
             ids = first_tokens(model, document.text, most)
             if len(ids) >= least:
@@ -71,15 +71,15 @@ def first_windows(
     windows: int,
     per_document: int,
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The first windows of a corpus with the names of their documents, one after the other.
+    """The first ``windows`` windows of a corpus, each with the name of its document.
 
-    Each begins with ``start`` and goes on with ``size`` tokens of the text. A document's short
-    rest is left out, and so is all beyond ``per_document`` windows.
+    A window is ``start`` followed by ``size`` tokens of the text. A document gives at most
+    ``per_document`` windows; the rest of it is left out.
     """
     left = windows
     for document in open_texts(source, text_field):
         wanted = min(left, per_document)
-        # Long books are cut before they are encoded: a token has rarely 16 characters.
+        # Cut long books before encoding them; tokens rarely have 16 characters.
         ids = model.encode(document.text[: 16 * size * wanted])
         for i in range(min(wanted, len(ids) // size)):
             yield document.name, (*start, *ids[i * size : (i + 1) * size])
@@ -93,7 +93,7 @@ def first_windows(
 
 
 def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
-    """The first ``count`` tokens of a text, or all; no more of it is encoded than needed."""
+    """The first ``count`` tokens of a text, or all. Only a part of a long text is encoded."""
     size = 6 * count + 256  # characters: most tokenizers need fewer
     while size < len(text):
         ids = model.encode(text[:size])
@@ -104,6 +104,6 @@ def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
 
 
 def text_bytes(model: LanguageModel, tokens: np.ndarray) -> int:
-    """UTF-8 bytes of the text of some tokens; a character cut by a border counts as three."""
+    """UTF-8 bytes of the decoded tokens; each replacement sign of a cut character counts three."""
     text = model.tokenizer.decode(tokens.tolist(), clean_up_tokenization_spaces=False)
     return len(text.encode())

@@ -1,4 +1,4 @@
-"""Loss by position in long texts: whether a longer context keeps helping."""
+"""Loss by position in long texts, which shows whether a longer context helps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from diffattn.lab.stats.intervals import Interval
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
 
 _CURVE_START = 64
-"""First position that is drawn and fitted, as in the paper's figure."""
+"""First position of the curve and of the fit, as in the paper's figure."""
 _CURVE_POINTS = 256
 _BUCKETS = 64
 _REFITS = 400
@@ -50,20 +50,20 @@ class NllByPosition(TextProtocol):
     quick_context = "length"
 
     length: int = 65_536
-    """Tokens of a window, all of them predicted."""
+    """Number of predicted tokens of a window."""
     documents: int | None = 50
-    """How many are taken, in the order of the corpus. None: all that are long enough."""
+    """Number of documents, in the order of the corpus. ``None``: all that are long enough."""
     windows: int = 1
-    """Windows per document, one after the other; they count as one cluster."""
+    """Most consecutive windows per document; they form one cluster."""
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "length")
         self.require_at_least(1, "windows", "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One window per item; short ones share a batch."""
+        """One window per item; a batch has several short windows."""
         self.require_fit(model, "length", self.length)
-        given = 0 if model.start() else 1  # without BOS the token before a window is given
+        given = 0 if model.start() else 1  # without BOS, one more token comes before a window
         size = self.length + given
         most = self.windows * self.length + given
         texts = self.long_texts(model, least=size, most=most, documents=self.documents)
@@ -76,7 +76,7 @@ class NllByPosition(TextProtocol):
         return split_batches([items], max(1, 16_384 // self.length))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Averages of each window; losses of single tokens are not kept."""
+        """Mean losses of each window by position; losses of single tokens are not kept."""
         losses = model.prefix_losses([item.payload for item in items], model.start())
         return [
             self._row(row_losses, text_bytes(model, item.payload[-self.length :]))
@@ -85,7 +85,7 @@ class NllByPosition(TextProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Curves, their values at powers of two, buckets, bits per byte, and the power law."""
+        """The curve, its values at powers of two, buckets, bits per byte, and the power law."""
         clusters = [row["cluster"] for row in rows]
         curves = np.array([row["cumulative"] for row in rows])  # [windows, positions]
         buckets = np.array([row["buckets"] for row in rows])
@@ -140,27 +140,27 @@ class NllByPosition(TextProtocol):
         }
 
     def _marks(self) -> list[int]:
-        """128, 256, ... and the whole length."""
+        """Positions of the headline metrics: 128, 256, ... and the whole length."""
         powers = [2**k for k in range(7, 40) if 2**k < self.length]
         return [*powers, self.length]
 
     def _positions(self) -> list[int]:
-        """Positions of the curve, the marks among them."""
+        """Positions of the curve, which include the marks."""
         spaced = np.geomspace(min(_CURVE_START, self.length), self.length, _CURVE_POINTS)
         return sorted({*map(round, spaced.tolist()), *self._marks()})
 
     def _edges(self) -> list[int]:
-        """Last positions of the buckets, 0 first."""
+        """0 and the last positions of the buckets."""
         spaced = np.geomspace(1, self.length, _BUCKETS).round().astype(int).tolist()
         return [0, *sorted(set(spaced))]
 
     def _power_law(self, curves: np.ndarray, clusters: Sequence[str]) -> dict[str, Any]:
-        """The fit through the mean curve, its exponent's interval by refits of resamples."""
+        """The fit of the mean curve, with a bootstrap interval of its exponent."""
         x, y = np.array(self._positions(), float), curves.mean(0)
         law: dict[str, Any] = {"from": int(x[0]), "points": len(x)}
         try:
             fit = fit_power_law(x, y)
-        except ConfigError as error:  # a flat or straight curve has none: reported, not hidden
+        except ConfigError as error:  # a flat or straight curve has no fit: record why
             return law | {"none": str(error)}
         low, high = _refit_interval(x, curves, clusters)
         return law | {
@@ -177,7 +177,7 @@ class NllByPosition(TextProtocol):
 def _refit_interval(
     x: np.ndarray, curves: np.ndarray, clusters: Sequence[str]
 ) -> tuple[float | None, float | None]:
-    """95 % of the exponents through resampled documents; none for one document."""
+    """95 % bootstrap interval of the exponent, over documents; ``None`` for one document."""
     names = list(dict.fromkeys(clusters))
     if len(names) < 2:
         return None, None

@@ -1,4 +1,4 @@
-"""Perplexities: over blocks, by sliding windows, and per word."""
+"""Perplexity of blocks, by sliding windows, and per word."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from diffattn.models.config.known_names import check_known
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingPerplexity(TextProtocol):
-    """exp of the mean loss per token, every token seen through a window that slides by a stride.
+    """exp of the mean loss per token, each predicted from a window that slides by a stride.
 
     Source: arXiv:2108.12409, section 2 and appendix B (sliding windows); arXiv:2309.00071,
     section 4.3.1 (stride 256).
@@ -44,12 +44,12 @@ class SlidingPerplexity(TextProtocol):
     quick_context = "windows"
 
     windows: tuple[int, ...] = (2_048,)
-    """Tokens of a window; one result each, on the same tokens."""
+    """Lengths of windows in tokens, BOS included; one result for each, on the same text."""
     stride: int = 256
     tokens: int = 131_072
-    """Tokens of each document."""
+    """Tokens of each document, from its beginning."""
     documents: int | None = 10
-    """How many are taken, in the order of the corpus. None: all that are long enough."""
+    """Number of documents, in the order of the corpus. ``None``: all that are long enough."""
 
     def __post_init__(self) -> None:
         if not self.windows or not 1 <= self.stride < min(self.windows):
@@ -73,7 +73,7 @@ class SlidingPerplexity(TextProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Mean loss of the only document."""
+        """Mean loss of the item's document with the item's window."""
         (item,) = items
         tokens, window = item.payload
         given = model.start()
@@ -89,7 +89,7 @@ class SlidingPerplexity(TextProtocol):
         return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Perplexity and loss of each window."""
+        """Perplexity and loss for each length of window."""
         metrics = []
         for window in self.windows:
             of_window = [row for row in rows if row["window"] == window]
@@ -109,7 +109,7 @@ class SlidingPerplexity(TextProtocol):
 
 @dataclass(frozen=True, kw_only=True)
 class WordPerplexity(TextProtocol):
-    r"""Perplexity per word of whole documents, whatever the tokenizer.
+    r"""Perplexity per word of whole documents, which does not depend on the tokenizer's units.
 
     .. math:: \exp \Big( \sum_t -\log p(x_t) \Big/ \text{number of words} \Big)
 
@@ -133,9 +133,9 @@ class WordPerplexity(TextProtocol):
     window: int = 2_048
     """Tokens of a window, BOS included."""
     stride: int = 1_024
-    """Tokens by which it moves on: less costs more, and gives every token more context."""
+    """Tokens by which windows advance. A smaller stride costs more and gives more context."""
     documents: int | None = None
-    """How many are taken, in the order of the corpus. Default: all."""
+    """Number of documents, in the order of the corpus. Default: all."""
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "stride", "documents")
@@ -158,7 +158,7 @@ class WordPerplexity(TextProtocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Total loss, words and bytes of the only document."""
+        """Total loss, words and bytes of the item's document."""
         (item,) = items
         text = item.payload
         given = model.start(required=True)
@@ -180,7 +180,7 @@ class WordPerplexity(TextProtocol):
         return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Perplexity per word, loss per word, bits per byte; sums for other word counts."""
+        """Perplexity per word, loss per word, bits per byte; sums for other counts of words."""
         totals = [row["nll"] for row in rows]
         per_word = cluster_ratio(totals, [row["words"] for row in rows])
         bits = cluster_ratio(np.array(totals) / np.log(2), [row["bytes"] for row in rows])
@@ -201,7 +201,7 @@ _TOKENS_TOGETHER = 16_384
 
 @dataclass(frozen=True, kw_only=True)
 class BlockPerplexity(TextProtocol):
-    r"""exp of the mean loss over blocks of B tokens, of which each is read from scratch.
+    r"""exp of the mean loss over blocks of B tokens, each read without the blocks before it.
 
     .. math:: \exp \frac 1 {K (B - 1)} \sum_{k=1}^{K} \sum_{t=2}^{B} -\log p(x^k_t \mid x^k_{<t})
 
@@ -225,11 +225,11 @@ class BlockPerplexity(TextProtocol):
     quick_context = "block"
 
     block: int | None = None
-    """Tokens of a block. Default: the longest the model takes. Papers on quantisation: 2,048."""
+    """Tokens of a block. Default: the model's largest. Papers on quantisation take 2,048."""
     blocks: int | None = None
-    """Only the first so many. Default: all."""
+    """Number of blocks, from the first on. Default: all."""
     split: str = "test"
-    """Of a data set on the hub; other texts have none."""
+    """Split of a hub dataset; other texts have none."""
     layout: str = "documents"
     """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
 
@@ -244,7 +244,7 @@ class BlockPerplexity(TextProtocol):
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One block per item; short ones share a batch."""
+        """One block per item; a batch has several short blocks."""
         size = self.block or model.max_length
         self.require_fit(model, "block", size)
         start = model.as_its_tokenizer_begins().start()
@@ -260,7 +260,7 @@ class BlockPerplexity(TextProtocol):
                 f"block_perplexity: {self.texts!r} must hold a block of {size} tokens, got "
                 f"{len(tokens)}. Set block_perplexity.block lower, or name a longer text."
             )
-        # Blocks of another size hold other text: results of two sizes share no item.
+        # The id has the size: blocks of two sizes hold different text and must not be paired.
         items = [
             Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
         ]
@@ -299,7 +299,7 @@ class BlockPerplexity(TextProtocol):
         )
 
     def _text(self) -> str:
-        """All of the corpus as one text."""
+        """The whole corpus as one text."""
         if self.layout == "documents":
             return _BETWEEN.join(
                 document.text
@@ -309,7 +309,7 @@ class BlockPerplexity(TextProtocol):
         for document in load_corpus(
             self.texts, text_field=self.text_field, split=self.split, keep_empty=True
         ):
-            # A file holds many lines, a row of the data set one with its line end.
+            # A file has many lines; a row of the dataset has one, with its line end.
             lines = document.text.removesuffix("\n").split("\n")
             rows += [f"{line}\n" if line.strip() else "" for line in lines]
         return _BETWEEN.join(rows)

@@ -1,1 +1,1 @@
-"""BABILong: bAbI's stories inside long texts."""
+"""BABILong: short stories in the manner of bAbI, spread over long texts."""

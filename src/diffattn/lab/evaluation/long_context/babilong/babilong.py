@@ -51,7 +51,7 @@ _EXAMPLES = {
          "What did Charlie give to Alan?", "bottle"),
     ),
 }  # fmt: skip
-"""Names, places and objects of none of the stories."""
+"""Worked examples per task: facts, question, answer. No story has their names and places."""
 _INSTRUCTION = (
     "Some facts are hidden among sentences that have nothing to do with them. Answer the question "
     "from the facts alone, with one word. Where facts differ, the later one holds."
@@ -59,7 +59,7 @@ _INSTRUCTION = (
 
 
 def question_text(task: str, context: str, question: str) -> str:
-    """Instruction, worked examples, context and question of a task."""
+    """The prompt of a task: instruction, worked examples, context and question."""
     examples = "\n\n".join(
         f"<example>\n{facts}\nQuestion: {asked}\nAnswer: {answer}\n</example>"
         for facts, asked, answer in _EXAMPLES[task]
@@ -70,7 +70,7 @@ def question_text(task: str, context: str, question: str) -> str:
 def is_right(output: str, answer: str, question: str, labels: Sequence[str]) -> float:
     """1 if the first sentence of the output names the answer and no other label, else 0.
 
-    Labels that the question names are never answers and do not count.
+    Labels that the question names do not count, as they are never answers.
 
     Source: arXiv:2406.10149; booydar/babilong, metrics.py.
     """
@@ -88,14 +88,14 @@ def _has_word(text: str, word: str) -> bool:
 
 
 GOOD = 0.85
-"""BABILong's threshold: from here on a model handles a length."""
+"""BABILong's threshold: a model handles a length if its mean accuracy is at least this."""
 _STANDARD = (0, 1_024, 2_048, *LENGTHS)
 _BATCH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class BabiLong(ChatProtocol):
-    """Questions that one to three facts answer, between the sentences of a book.
+    """Questions that one to three facts answer, which are spread between the sentences of a text.
 
     Source: Y. Kuratov et al., arXiv:2406.10149; booydar/babilong.
     """
@@ -124,11 +124,11 @@ class BabiLong(ChatProtocol):
     quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
-    """Tokens, generation included; 0 is without background. Default: 0 and those of 1K, 2K, 4K,
-    ... 128K that hold the prompt and fit the model."""
+    """Lengths in tokens, generation included; 0 is without background. Default: 0 and those of
+    1K, 2K, 4K, ... 128K that hold the prompt and fit the model."""
     tasks: tuple[str, ...] = ("qa1", "qa2", "qa3", "qa4", "qa5")
     samples: int = 100
-    """Per task and length."""
+    """Number of stories per task and length."""
     max_new_tokens: int = 16
     seed: int = 42
 
@@ -138,7 +138,7 @@ class BabiLong(ChatProtocol):
         self.require_names("tasks", STORIES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Samples of one length and task, some at a time."""
+        """Batches of a few samples of one length and task."""
         lengths = self.lengths_that_fit(model, self.lengths, _STANDARD)
         least = max(
             self.count(model, self._text(model, task, self._story(task, index)))
@@ -161,7 +161,7 @@ class BabiLong(ChatProtocol):
                 Item(
                     id=f"{n}-{task}-{index}",
                     payload=(n, task, index, max(lengths)),
-                    cluster=f"{task}-{index}",  # one story at every length
+                    cluster=f"{task}-{index}",  # the same story at every length
                 )
                 for index in range(self.samples)
             ]
@@ -183,7 +183,7 @@ class BabiLong(ChatProtocol):
         for item, (story, _, depths, haystack), written in zip(items, asked, done, strict=True):
             length, task, index, _ = item.payload
             right = is_right(written.text, story.answer, story.question, LABELS[task])
-            # Without following the story: one of the labels at random, and the last of them.
+            # Guesses that do not follow the story: a random label, and the last label.
             labels = mentioned(task, story)
             guesses = (1 / len(set(labels)), float(labels[-1] == story.answer))
             rows.append(
@@ -233,7 +233,7 @@ class BabiLong(ChatProtocol):
         background = self.words(longest)
         draw = Random(f"{self.seed}-{length}-{task}-{index}-places")
         first = draw.randrange(len(background.starts))
-        # Uniform in [0, 1): as the text grows during the fit, no fact moves across another.
+        # Positions are shares of the text, so facts keep their order while the text grows.
         shares = sorted(draw.random() for _ in story.facts)
 
         def spread(num_words: int) -> tuple[str, list[int]]:

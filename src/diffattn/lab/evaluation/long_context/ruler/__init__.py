@@ -1,1 +1,1 @@
-"""RULER's thirteen task types."""
+"""RULER's thirteen tasks."""

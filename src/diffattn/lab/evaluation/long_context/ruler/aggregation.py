@@ -1,4 +1,4 @@
-"""RULER's lists of words: which occur most often?"""
+"""RULER's tasks of counting: which words of a list occur most often?"""
 
 import math
 import string
@@ -26,7 +26,7 @@ _FREQUENT_PREFIX = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonWordsTask(RulerTask):
-    """Ten words that occur often among words that occur seldom, after one worked example.
+    """Find the ten words of a list that occur most often, after one worked example.
 
     Source: RULER, arXiv:2404.06654, section 3.3.
     """
@@ -34,11 +34,11 @@ class CommonWordsTask(RulerTask):
     max_new_tokens: int = 120
     num_common: int = 10
     example_words: int = 40
-    """Different words of the worked example."""
+    """Number of different words in the worked example."""
     example_repeats: tuple[int, int] = (10, 3)
-    """How often its common words stand there, and the others."""
+    """How often each common word, and each other word, occurs in the worked example."""
     repeats: tuple[int, int] = (30, 3)
-    """The same of the list that is asked about."""
+    """How often each common word, and each other word, occurs in the list of the question."""
 
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
@@ -71,7 +71,7 @@ class CommonWordsTask(RulerTask):
     def _list(
         self, words: list[str], repeats: tuple[int, int], draw: Random
     ) -> tuple[str, list[str], list[str]]:
-        """The question over a shuffled list, its common words, and the list."""
+        """The question about a shuffled list, the common words, and the shuffled list."""
         common, others = words[: self.num_common], words[self.num_common :]
         listed = common * repeats[0] + others * repeats[1]
         draw.shuffle(listed)
@@ -80,11 +80,11 @@ class CommonWordsTask(RulerTask):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrequentWordsTask(RulerTask):
-    r"""The three words that occur most often in a text of coded words with zeta frequencies.
+    r"""Find the three most frequent words in a text of coded words with zeta frequencies.
 
     .. math:: n_k = \lfloor N k^{-\alpha} / \zeta(\alpha) \rfloor, \quad \alpha = 2
 
-    The most frequent "word" is ``...``; those of rank 2 to 4 are asked for.
+    Rank k occurs n_k times; N counts the units. Rank 1 is ``...``, ranks 2 to 4 are the answer.
 
     Source: RULER, arXiv:2404.06654, section 3.3.
     """
@@ -93,7 +93,7 @@ class FrequentWordsTask(RulerTask):
 
     def least(self, material: Material, index: int) -> int:
         """See :meth:`RulerTask.least`."""
-        # From here on the words of rank 4 and 5 always differ in number: N / zeta(2) >= 32.
+        # With N / zeta(2) >= 32, the words of rank 4 and 5 always differ in frequency.
         return math.ceil(32 * _ZETA_2)
 
     def build(

@@ -1,4 +1,4 @@
-"""RULER's questions over documents, from local files of SQuAD and HotpotQA."""
+"""RULER's questions about documents, from local files of SQuAD and HotpotQA."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ _QUESTION = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionTask(RulerTask):
-    """A question over documents, one of which (or several) hold the answer.
+    """A question about documents, one or several of which hold the answer.
 
     Source: RULER, arXiv:2404.06654, section 3.4.
     """
@@ -65,7 +65,7 @@ class QuestionTask(RulerTask):
 
 @lru_cache(maxsize=4)
 def read_questions(path: str, kind: str) -> QuestionFile:
-    """Questions with answers of a file in its original JSON format.
+    """Read the documents and questions of a file in its original JSON format.
 
     ``kind`` is ``"SQuAD"`` (1.1 or 2.0, answerable questions) or ``"HotpotQA"`` (distractor
     setting).

@@ -1,4 +1,4 @@
-"""RULER's needles in a haystack and its chains of variables."""
+"""RULER's tasks of retrieval (needles in a haystack) and tracing (chains of variables)."""
 
 import uuid
 from collections.abc import Callable
@@ -39,7 +39,7 @@ _TRACK_PREFIX = (
     "variables are assgined the value {query}, they are:"
 )
 _EXAMPLE_LINES = 10
-"""Noise lines in the worked example before the question."""
+"""Number of noise lines in the worked example before the question."""
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -51,26 +51,26 @@ _DRAW: dict[str, Callable[[Random], str]] = {
 
 
 def _key(kind: str, material: Material) -> Callable[[Random], str]:
-    """How keys are drawn: by kind, words from the user's list if there is one."""
+    """The function that draws a key of a kind; words come from the user's list if there is one."""
     keys = material.keys
     return _DRAW[kind] if kind != "words" or keys is None else lambda draw: draw.choice(keys)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NeedleTask(RulerTask):
-    """Values of keys, said in sentences hidden between others.
+    """Find the values of keys; each is in a sentence hidden between other sentences.
 
     Source: RULER, arXiv:2404.06654, section 3.1.
     """
 
     max_new_tokens: int = 128
     haystack: str
-    """``"noise"``, ``"essay"`` (words of the background) or ``"needle"`` (other needles)."""
+    """``"noise"`` (one line repeated), ``"essay"`` (the background) or ``"needle"`` (needles)."""
     key_kind: str = "words"
     value_kind: str = "numbers"
     num_keys: int = 1
     num_values: int = 1
-    """Per key."""
+    """Number of values per key."""
     num_queries: int = 1
 
     def least(self, material: Material, index: int) -> int:
@@ -131,7 +131,7 @@ class NeedleTask(RulerTask):
     def _in_text(
         self, needles: list[str], units: int, streams: Streams, material: Material
     ) -> tuple[str, list[int]]:
-        """Needles between the sentences of a passage, each at a depth of its own."""
+        """A passage with needles between its sentences, each at another depth; the depths."""
         assert material.background is not None
         first = streams("passage").randrange(len(material.background.starts))
         if material.from_beginning:
@@ -146,15 +146,15 @@ class NeedleTask(RulerTask):
     def _lines(
         self, units: int, streams: Streams, keys: set[str], values: set[str], material: Material
     ) -> tuple[list[str], list[str]]:
-        """Lines of noise, or other needles none of which has a key or value that is asked for;
-        and their values."""
+        """Lines of noise, or needles without the ``keys`` and ``values`` of the sample; and the
+        values of these needles."""
         if self.haystack == "noise":
             return [NOISE] * units, []
         draw = streams("distractors")
         pairs = [
             (
-                _other(_key(self.key_kind, material), draw, keys),
-                _other(_DRAW[self.value_kind], draw, values),
+                _draw_new(_key(self.key_kind, material), draw, keys),
+                _draw_new(_DRAW[self.value_kind], draw, values),
             )
             for _ in range(units)
         ]
@@ -164,7 +164,7 @@ class NeedleTask(RulerTask):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VariableTask(RulerTask):
-    """Variables set to one another: which of them have the value?
+    """Find all variables with a value, in a chain of assignments.
 
     Source: RULER, arXiv:2404.06654, section 3.2.
     """
@@ -198,7 +198,7 @@ class VariableTask(RulerTask):
         names = _distinct(
             lambda d: "".join(d.choices(_LETTERS, k=letters)), draw, self.num_hops + 1
         )
-        value = _other(lambda d: str(d.randint(10_000, 99_999)), draw, {taken})
+        value = _draw_new(lambda d: str(d.randint(10_000, 99_999)), draw, {taken})
         statements = [f"VAR {names[0]} = {value}"]
         statements += [f"VAR {names[i + 1]} = VAR {names[i]}" for i in range(self.num_hops)]
         places = sorted(streams(f"{purpose}-places").sample(range(units), len(statements)))
@@ -210,15 +210,15 @@ class VariableTask(RulerTask):
 def _distinct(
     make: Callable[[Random], str], draw: Random, count: int, taken: frozenset[str] = frozenset()
 ) -> list[str]:
-    """So many different strings, none of them taken."""
+    """``count`` different strings that are not in ``taken``."""
     strings: list[str] = []
     while len(strings) < count:
-        strings.append(_other(make, draw, {*taken, *strings}))
+        strings.append(_draw_new(make, draw, {*taken, *strings}))
     return strings
 
 
-def _other(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
-    """A string that is not taken; there are always far more than are."""
+def _draw_new(make: Callable[[Random], str], draw: Random, taken: set[str]) -> str:
+    """Draw until a string is not in ``taken``, which is always much smaller than the choice."""
     while (string := make(draw)) in taken:
         pass
     return string

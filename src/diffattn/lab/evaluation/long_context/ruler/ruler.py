@@ -1,4 +1,4 @@
-"""RULER: thirteen tasks of retrieval, tracing, counting and answering, at any length."""
+"""RULER: thirteen tasks of retrieval, tracing, counting and question answering, at any length."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,16 +33,16 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.models.config.known_names import check_known
 
 _BATCH = 8
-"""Samples of one length and task that are decoded together where memory allows."""
+"""Most samples, of one length and generation budget, that are asked together."""
 _LEAST_KEYS = 10
-"""More than one sample asks for."""
+"""Fewest keys in a user's list; no sample needs more."""
 _TRIED = 4
-"""Samples whose least length is measured before the first item."""
+"""Number of samples per task whose shortest length is measured before the first item."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruler(ChatProtocol):
-    """Thirteen synthetic tasks per length; a model's effective length is where it still scores.
+    """Thirteen synthetic tasks per length, and the effective length of a model.
 
     Source: C.-P. Hsieh et al., arXiv:2404.06654; NVIDIA/RULER.
     """
@@ -82,24 +82,24 @@ class Ruler(ChatProtocol):
     quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
-    """Tokens, generation included. Default: those of 4K, 8K, ... 128K that fit the model."""
+    """Lengths in tokens, generation included. Default: those of 4K, 8K, ... 128K that fit."""
     tasks: tuple[str, ...] | None = None
-    """By RULER's names. Default: all 13, without those whose file is not given."""
+    """Names of tasks as in RULER. Default: all 13, without tasks whose file is not given."""
     samples: int = 500
-    """Per task and length."""
+    """Number of samples per task and length."""
     squad: str | None = None
-    """SQuAD JSON file, for ``qa_1``."""
+    """Path of a SQuAD JSON file, for ``qa_1``."""
     hotpotqa: str | None = None
-    """HotpotQA JSON file (distractor setting), for ``qa_2``."""
+    """Path of a HotpotQA JSON file (distractor setting), for ``qa_2``."""
     haystack_start: str = "random"
-    """Of every sample: a ``"random"`` sentence, or the ``"beginning"`` of the corpus."""
+    """Start of each sample's text: a ``"random"`` sentence, or the corpus's ``"beginning"``."""
     word_list: str = "python"
-    """Of ``cwe``: ``"python"`` (words of the documentation that this Python installation carries),
-    or a text file with a word per line."""
+    """Source of the words of ``cwe``: ``"python"`` (the documentation of this Python installation),
+    or the path of a text file with one word per line."""
     key_list: str | None = None
-    """Text file with a key of needles per line. Default: adjective-noun pairs."""
+    """Path of a text file with one key of a needle per line. Default: adjective-noun pairs."""
     logprob: bool = True
-    """Score the right answer as well."""
+    """Whether to compute the log-probability of the right answer."""
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -114,7 +114,7 @@ class Ruler(ChatProtocol):
                 )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Samples of one length and generation budget, some at a time."""
+        """Batches of a few samples of one length and generation budget."""
         lengths = self.lengths_that_fit(model, self.lengths)
         material = self._material(max(lengths))
         if material.background is not None:
@@ -132,7 +132,7 @@ class Ruler(ChatProtocol):
                     Item(
                         id=f"{length}-{task.name}-{index}",
                         payload=(length, task, index, max(lengths)),
-                        # A question of a file is the same at every length.
+                        # Questions from files are the same at every length.
                         cluster=f"{task.name}-{index}" if task.name in FILE_PARAMETERS else None,
                     )
                     for index in range(self.samples)
@@ -140,11 +140,11 @@ class Ruler(ChatProtocol):
         return split_batches(list(batches.values()), _BATCH)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, words, keys and questions, as far as the longest length reads them."""
+        """The haystack, words, keys and questions that the longest length needs."""
         return self._material(items[0].payload[-1])
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Complete the answers greedily; see whether the references occur."""
+        """Complete the answers greedily, and score which references occur in them."""
         material = self._material(items[0].payload[3])
         asked = [
             (task, length, index, *self._fit(model, task, length, index, material))
@@ -192,14 +192,14 @@ class Ruler(ChatProtocol):
         return summarise(rows, {name: why for name, why in reasons.items() if name not in chosen})
 
     def chosen(self) -> tuple[str, ...]:
-        """The tasks that are run, in RULER's order."""
+        """Names of the tasks that are run, in RULER's order."""
         if self.tasks is not None:
             return tuple(name for name in TASKS if name in self.tasks)
         given = {name for name, key in FILE_PARAMETERS.items() if getattr(self, key)}
         return tuple(name for name in TASKS if name not in FILE_PARAMETERS or name in given)
 
     def _material(self, longest: int) -> Material:
-        """Content of all samples. Files are read once per process."""
+        """The sources of all samples. Files are read once per process."""
         chosen = self.chosen()
         needed = any(needs_background(TASKS[name]) for name in chosen)
         background = self.words(longest) if needed else None
@@ -226,16 +226,16 @@ class Ruler(ChatProtocol):
         )
 
     def _tasks(self, model: LanguageModel, length: int, material: Material) -> list[RulerTask]:
-        """The tasks in the form they have at a length.
+        """The tasks at a length; short lengths get the versions in ``THIN_TASKS``.
 
         Raises:
-            ConfigError: The length is too short for a task, or its content does not fill it.
+            ConfigError: The length is too short for a task, or a task's content for the length.
         """
         tasks, short = [], []
         for name in self.chosen():
             task = TASKS[name]
             needed = self._least(model, task, length, material)
-            # The margin is for samples whose words take a few tokens more than those tried.
+            # 2 % margin: words of other samples may take a few more tokens.
             if name in THIN_TASKS and (length < FULL_FROM or needed > 0.98 * length):
                 task = THIN_TASKS[name]
                 needed = self._least(model, task, length, material)
@@ -259,7 +259,7 @@ class Ruler(ChatProtocol):
         return tasks
 
     def _least(self, model: LanguageModel, task: RulerTask, length: int, material: Material) -> int:
-        """The shortest context of a task, in tokens, budget included: the longest of some."""
+        """Tokens that a task needs at least, budget included: the largest of a few samples."""
         tokens = [
             self._tokens(
                 model, self._build(task, task.least(material, index), length, index, material)
@@ -271,7 +271,7 @@ class Ruler(ChatProtocol):
     def _fit(
         self, model: LanguageModel, task: RulerTask, length: int, index: int, material: Material
     ) -> tuple[Sample, int]:
-        """The largest sample that fits, and its units."""
+        """The largest sample that fits ``length``, and its number of units."""
         units = most_that_fits(
             lambda units: self._tokens(model, self._build(task, units, length, index, material)),
             length - task.max_new_tokens,

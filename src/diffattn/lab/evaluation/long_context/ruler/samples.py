@@ -1,4 +1,4 @@
-"""Samples of RULER's tasks, and their content: words, questions and random streams."""
+"""Samples of RULER's tasks, and their sources: words, questions and random streams."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.words import WordList
 
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
-"""Percent of the context: 40 linear places, of which a sample uses each at most once."""
+"""Depths of needles in percent: 40 evenly spaced, each used at most once per sample."""
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 
 
@@ -22,28 +22,28 @@ class Sample:
     answer_prefix: str
     """The beginning of the answer, which the model completes."""
     references: tuple[str, ...]
-    """Strings that are looked for in the output."""
+    """Strings that a right output contains."""
     answer: str
-    """A right answer as it would follow the prefix."""
+    """A right answer after the prefix."""
     candidates: tuple[str, ...] | None = None
-    """Different values or variables in the context. Default: it is a list, or documents."""
+    """Distinct values or variables in the context; ``None`` if it is a list or documents."""
     listed: tuple[str, ...] | None = None
-    """Words of a list in their order, as often as they occur. Default: it is none."""
+    """Words of a list in order, with repeats; ``None`` if the context is no list."""
     documents: str | None = None
-    """Text that holds the answer. Default: there is none."""
+    """Text of the documents; ``None`` if the context has none."""
     notes: Mapping[str, Any] = field(default_factory=dict)
-    """For the reader of the log."""
+    """Further fields of the row in the log."""
 
 
 Streams = Callable[[str], Random]
-"""Random numbers of one sample, one stream per purpose, from its beginning.
+"""Purpose to a new random generator of one sample, with a seed for each purpose.
 
-So a longer context only adds to a shorter one, and the fit of the length relies on that.
+So a longer context has all content of a shorter one, as the search for the length requires.
 """
 
 
 def streams_of(key: str) -> Streams:
-    """The streams of the sample with this key."""
+    """The random streams of the sample with this key."""
     return lambda purpose: Random(f"{key}-{purpose}")
 
 
@@ -54,9 +54,9 @@ class Question:
     text: str
     answers: tuple[str, ...]
     required: tuple[int, ...]
-    """Documents it comes with."""
+    """Indices of the documents that the file gives with the question."""
     near: tuple[int, ...]
-    """Documents that are added first: of the same article."""
+    """Indices of other documents of the same article, which are added first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ class QuestionFile:
         return len(self.questions)
 
     def shuffled(self, draw: Random) -> "QuestionFile":
-        """The same questions in random order: the first so many are a sample without repeats."""
+        """A copy with the questions in random order."""
         return replace(self, questions=tuple(draw.sample(self.questions, len(self.questions))))
 
     def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
-        """Question, so many documents in random order, and accepted answers.
+        """Text of question ``index``, ``count`` documents in random order, and accepted answers.
 
-        The question's own documents come first, then those of its article, then any.
+        The question's documents are chosen first, then documents of its article, then others.
         """
         question = self.questions[index]
         taken = {*question.required, *question.near}
@@ -92,50 +92,50 @@ class QuestionFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
-    """Sources of the content."""
+    """Sources from which samples are built."""
 
     background: HaystackWords | None = None
     from_beginning: bool = False
-    """Whether every passage of the background begins with its first sentence."""
+    """Whether every passage begins at the beginning of the background."""
     numbers: frozenset[str] = frozenset()
-    """Seven-digit numbers of the background: no value may be one of them."""
+    """All numbers of the background, as strings of digits. No value of a needle is one of them."""
     words: WordList | None = None
-    """Of ``cwe``. Default: none, for the other tasks."""
+    """Words of ``cwe``; ``None`` if this task is not run."""
     keys: tuple[str, ...] | None = None
     """Keys of needles. Default: adjective-noun pairs."""
     questions: Mapping[str, QuestionFile] = field(default_factory=dict)
-    """By task."""
+    """Task to its file of questions."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RulerTask(ABC):
-    """One kind of sample, of any length."""
+    """A task: it builds samples from units of context, such as words, lines or documents."""
 
     name: str
     max_new_tokens: int
     match: str = "all"
-    """``"all"``: the share of the references found. ``"part"``: whether any is found."""
+    """``"all"`` scores the share of references found, ``"part"`` whether any is found."""
 
     @abstractmethod
     def least(self, material: Material, index: int) -> int:
-        """Units of context that a sample must have."""
+        """Fewest units of context that a sample can have."""
 
     def most(self, material: Material, index: int, length: int) -> int:
-        """Units that exist, for contexts of ``length`` tokens."""
+        """Most units of context that a sample of ``length`` tokens can have."""
         return length
 
     @abstractmethod
     def build(
         self, units: int, length: int, index: int, streams: Streams, material: Material
     ) -> Sample:
-        """Sample number ``index`` with so many units of context, from ``least`` to ``most``.
+        """Build sample ``index`` with ``units`` units of context, from ``least`` to ``most``.
 
-        ``length`` is the number of tokens aimed at; some tasks scale with it.
+        ``length`` is the wanted number of tokens; the content of some tasks depends on it.
         """
 
 
 def found_share(output: str, references: Sequence[str]) -> float:
-    """Share of the references that occur in the output, upper and lower case alike.
+    """Share of the references that occur in the output, regardless of case.
 
     Source: RULER, string_match_all.
     """
@@ -144,7 +144,7 @@ def found_share(output: str, references: Sequence[str]) -> float:
 
 
 def found_any(output: str, references: Sequence[str]) -> float:
-    """1 if any reference occurs in the output, upper and lower case alike, else 0.
+    """1 if any reference occurs in the output, regardless of case, else 0.
 
     Source: RULER, string_match_part.
     """

@@ -39,32 +39,31 @@ _ALL: tuple[RulerTask, ...] = (
     QuestionTask(name="qa_2"),
 )
 TASKS: dict[str, RulerTask] = {task.name: task for task in _ALL}
-"""In the order of RULER's tables."""
+"""Name to task, in the order of RULER's tables."""
 THIN_TASKS: dict[str, RulerTask] = {
     "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
 }
-"""Replacements where contexts are short, as in RULER."""
+"""Name to the version of a task for short contexts, as in RULER."""
 FULL_FROM = 4_096
-"""Tokens from which contexts are not short."""
+"""Contexts with fewer tokens are short."""
 FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
-"""Tasks that need a file, and the parameter that names it."""
+"""Task that needs a file to the parameter with the path."""
 THRESHOLD = 0.856
-"""Mean score of Llama-2-7B at 4K: from here on RULER calls a length effective."""
+"""A length is effective from this mean score on, which Llama-2-7B has at 4K."""
 
 
 def needs_background(task: RulerTask) -> bool:
-    """Whether the haystack is the user's text."""
+    """Whether the task hides needles in the background text."""
     return isinstance(task, NeedleTask) and task.haystack == "essay"
 
 
 def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) -> dict[str, float]:
-    """Scores of copying from the context, whatever was asked.
+    """Scores of guesses that copy from the context and ignore the question.
 
-    Values are named at random. Different words of a list are named in the order in which they
-    stand there: those that are asked for occur often, so they come early. Of documents a stretch
-    is copied, at a place drawn at random: as long as the answer may be (``guess``), and as the
-    output is (:data:`~diffattn.lab.evaluation.metrics.NAMED`). Nothing where all values of the
-    context are asked for.
+    They name random values, the first different words of a list, or a random stretch of documents.
+    ``guess`` names as many as the question asks for, or copies ``max_new_tokens`` tokens;
+    :data:`~diffattn.lab.evaluation.metrics.NAMED` names or copies as much as ``output`` does. There
+    is no guess if the question asks for all values.
     """
     wanted = sample.references
     if sample.documents is not None:
@@ -79,7 +78,7 @@ def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) 
             return {GUESSES[0]: whole, NAMED: whole}
         return {GUESSES[0]: whole, NAMED: copied(written) if written else 0.0}
     words = sample.candidates or tuple(dict.fromkeys(sample.listed or ()))
-    # A word is named where the score would find it.
+    # A word counts as named if the score would find it in the output.
     named = round(found_share(output, words) * len(words))
     if sample.listed is None:
         return guess_shares(len(wanted), len(words), named)
@@ -88,13 +87,13 @@ def guesses(model: LanguageModel, task: RulerTask, sample: Sample, output: str) 
 
 
 def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> Summary:
-    """Scores by task and length beside those of guesses, and the effective length."""
+    """Scores and guesses by task and length; ``left_out`` maps tasks not run to the reason."""
     lengths = sorted({int(row["length"]) for row in rows})
     tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
     metrics, means, grid = by_length_and_task(rows, tasks, "score")
     length_name = f"effective_length_of_{len(tasks)}_tasks"
     metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
-    for task in ("cwe", "fwe"):  # a list's score has to beat words named without counting
+    for task in ("cwe", "fwe"):  # a score must beat naming words without counting
         for length in lengths:
             of_list = [row for row in rows if row["length"] == length and row["task"] == task]
             metrics += guess_metrics(of_list, {"length": length, "task": task})
@@ -117,7 +116,7 @@ def summarise(rows: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) ->
 def _grid(
     rows: Sequence[Mapping[str, Any]], lengths: Sequence[int], tasks: Sequence[str], kind: str
 ) -> list[list[float | None]]:
-    """Mean by length and task; ``None`` where nothing can be counted."""
+    """Mean of field ``kind`` by length and task; ``None`` if no row has it."""
     cells: dict[tuple[int, str], list[float]] = {(n, task): [] for n in lengths for task in tasks}
     for row in rows:
         if kind in row:

@@ -1,4 +1,4 @@
-"""Words of RULER's lists and keys: from Python's documentation, or from a user's file."""
+"""Words for RULER's lists and keys, from Python's documentation or from a user's file."""
 
 import hashlib
 import re
@@ -14,13 +14,13 @@ from diffattn.lab.data import files
 from diffattn.lab.data.corpora import load_corpus
 
 _LEAST_WORDS = 60
-"""A worked example of 40 and a list of 20."""
+"""Fewest words of a source: 40 for the worked example and 20 for the list."""
 _LETTERS = (5, 9)
-"""Letters of a word from text: with fewer it would lie within many others."""
+"""Fewest and most letters of a word. Shorter words are often a part of others."""
 _LEAST_TEXTS = 2
-"""Texts that must hold a word: one that stands in one alone is often a name or a slip."""
+"""Fewest texts that must hold a word. Words of a single text are often names or typos."""
 _IN_PROSE = re.compile(r"(?<=[a-z,;] )[a-z]+(?=[,;.]? [a-z])")
-"""A word between words, all in lower case: names in code seldom stand so."""
+"""A word between words, all in lower case. Identifiers in code seldom match."""
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
 
 _ADJECTIVES = """
@@ -72,15 +72,15 @@ class WordList:
 
     source: str
     words: tuple[str, ...]
-    """In a fixed order."""
+    """The words in a fixed order."""
     goes_on: bool = False
-    """Whether adjective-noun pairs follow where the words are spent."""
+    """Whether adjective-noun pairs follow after all words are used."""
 
     def draw(self, count: int, draw: Random) -> list[str]:
-        """So many different words in random order. A longer list begins as a shorter one.
+        """``count`` different words in random order. A longer list begins with a shorter one.
 
         Raises:
-            ConfigError: The source has fewer.
+            ConfigError: The source has fewer words.
         """
         shuffled = draw.sample(self.words, len(self.words))
         if count > len(shuffled) and self.goes_on:
@@ -94,20 +94,20 @@ class WordList:
 
     @property
     def most(self) -> int | None:
-        """Number of words. ``None``: more than any context holds."""
+        """Number of words; ``None`` if there are more than any context holds."""
         return None if self.goes_on else len(self.words)
 
     @cached_property
     def sha256(self) -> str:
-        """First 16 hex digits of the hash of the words."""
+        """First 16 hex digits of the SHA-256 of the words."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=2)
 def word_list(source: str) -> WordList:
-    """The words of a file, or of ``"python"``: the documentation that this installation carries.
+    """The words of a file, or for ``"python"`` of the documentation of this Python installation.
 
-    That is the standard library's docstrings and the texts beside it.
+    This is the docstrings of the standard library, and its documentation files.
     """
     if source != "python":
         return WordList(source, read_words(source, _LEAST_WORDS))
@@ -115,7 +115,7 @@ def word_list(source: str) -> WordList:
         " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
         for file in load_corpus("python")
     )
-    words = _apart(_IN_PROSE.findall(text) for text in texts)
+    words = _without_parts(_IN_PROSE.findall(text) for text in texts)
     if len(words) < _LEAST_WORDS:
         raise ConfigError(
             f"ruler: word_list {source!r} must give {_LEAST_WORDS} words of {_LETTERS[0]} to "
@@ -125,8 +125,8 @@ def word_list(source: str) -> WordList:
     return WordList(source, words, goes_on=True)
 
 
-def _apart(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Words of enough texts, in order of the alphabet, of which none lies within another one.
+def _without_parts(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Words of at least ``_LEAST_TEXTS`` texts, sorted, without words that are a part of another.
 
     The score looks for a word anywhere in the output, so "classes" would count as "class".
     """
@@ -143,14 +143,14 @@ def _apart(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
 
 
 def _parts(word: str) -> Iterator[str]:
-    """Parts of a word that are long enough to be one."""
+    """Parts of a word that are long enough to be words themselves."""
     for size in range(_LETTERS[0], len(word)):
         yield from (word[i : i + size] for i in range(len(word) - size + 1))
 
 
 @lru_cache(maxsize=2)
 def read_words(path: str, least: int) -> tuple[str, ...]:
-    """Different words of a file, ``least`` or more, one per line, in its order.
+    """The different words of a file with one word per line, in order; at least ``least``.
 
     Raises:
         ConfigError: The file is missing, not UTF-8, or holds fewer words, or words with spaces.
