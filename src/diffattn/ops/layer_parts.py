@@ -84,7 +84,7 @@ def kernels_run_on(device: torch.device) -> bool:
     if not kernel_support.untested_are_wanted():
         return False
     capability = kernel_support.compute_capability(device)
-    if capability is None or kernel_support.available() is not None:
+    if capability is None or kernel_support.why_unavailable() is not None:
         return False
     is_able = capability >= kernel_support.LEAST_CAPABILITY
     return is_able and kernel_support.takes_kernels(capability)

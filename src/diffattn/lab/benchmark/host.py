@@ -96,7 +96,7 @@ def no_device() -> Iterator[None]:
     Raises:
         BackendError: Triton is missing, or runs in its interpreter.
     """
-    if reason := kernel_support.refused_version(kernel_support.installed_version()):
+    if reason := kernel_support.why_refused(kernel_support.installed_version()):
         raise BackendError(f"bench host: {reason}.")
     import triton
 

@@ -95,7 +95,7 @@ def _require_text(
         got = " and ".join(given) or "none"
         raise ConfigError(f"analyze: one of --text, --file and --data must be given, got {got}.")
     if file is not None and not file.is_file():
-        raise ConfigError(f"{file}: must be a file of text, got none or something else.")
+        raise ConfigError(f"{file}: must be a text file, got none or something else.")
 
 
 def _require_destination(out: Path, dtype: str) -> None:

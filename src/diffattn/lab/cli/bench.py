@@ -42,7 +42,7 @@ Json = Annotated[bool, typer.Option("--json", help="print the measured cases as 
 
 _LEGEND = (
     "T: PyTorch's softmax attention. TC: softmax attention by our kernels. / T, / TC: time over "
-    "theirs. Of peak: share of what a matrix product reaches. Error: share of what rounding allows."
+    "theirs. Of peak: share of a matrix product's speed. Error: share of what rounding allows."
 )
 
 

@@ -35,8 +35,8 @@ def check(
         typer.echo("Largest error: float32 output and gradients against the reference in float64.")
         if gpus:
             typer.echo(
-                "On cuda also bfloat16 at a training shape, against what rounding explains: "
-                "output and gradients."
+                "On cuda also bfloat16 at a training shape: output and gradients, within the bound "
+                "on rounding errors."
             )
         for gpu in gpus:
             typer.echo(
@@ -73,8 +73,8 @@ def _check_layer(path: str, json_: bool) -> None:
             typer.echo(f"Right: off by {report.difference:.1e}, which is rounding.")
         else:
             typer.echo(
-                f"Off by {report.difference:.1e} from the published formula, by "
-                f"{report.remaining:.1e} with these mistakes planted."
+                f"Off by {report.difference:.1e} from the published formula, and by "
+                f"{report.remaining:.1e} if the formula makes these mistakes too."
             )
     if not report.right:
         raise typer.Exit(1)

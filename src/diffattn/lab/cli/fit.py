@@ -18,7 +18,7 @@ def fit(
         str | None, typer.Option(help="name that the others are compared with [the first]")
     ] = None,
     at: Annotated[
-        float | None, typer.Option(help="where to read the others [each of their sizes]")
+        float | None, typer.Option(help="size at which to compare [each size of the others]")
     ] = None,
     form: Annotated[str, typer.Option(help="offset (a x^-b + c) or kaplan (a x^-b)")] = "offset",
     extrapolate: Annotated[
@@ -73,7 +73,7 @@ def _equivalent_row(row: dict[str, Any], axis: str) -> dict[str, str]:
     shown = {"equal loss": row["type"], axis: f"{row['x']:.5g}", f"{row['baseline']} needs": ""}
     shown |= {"share": "", "95 % interval": "", "note": "extrapolated" * row["extrapolated"]}
     if row["refused"] is not None:
-        return shown | {"note": f"not said: {row['refused']}"}
+        return shown | {"note": f"no estimate: {row['refused']}"}
     shown |= {f"{row['baseline']} needs": f"{row['other_x']:.5g}"}
     shown |= {"share": f"{100 * row['ratio']:.1f} %"}
     if row["low"] is not None:

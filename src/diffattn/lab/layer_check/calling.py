@@ -100,8 +100,8 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
         )  # fmt: skip
         if meaning is None and required:
             raise ConfigError(
-                f"--layer: {name} needs {parameter.name!r}, which no rule fills: name a function "
-                "without arguments that returns the layer."
+                f"--layer: {name} needs {parameter.name!r}, whose name does not show its value: "
+                "name a function without arguments that returns the layer."
             )
         if meaning is not None and (required or meaning in _ALWAYS_GIVEN):
             arguments[parameter.name] = _VALUES[meaning]
@@ -152,7 +152,9 @@ def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = No
         elif not inputs or name in _INPUTS:
             inputs.append(x)
         else:
-            raise ConfigError(f"{where}.forward: needs {name!r}, which no rule fills.")
+            raise ConfigError(
+                f"{where}.forward: needs {name!r}, whose name does not show its value."
+            )
     try:
         out = layer(*inputs, **keywords)
     except Exception as error:

@@ -144,7 +144,7 @@ FACTS = {
     "ever: draw them from N(0, 0.1²).",
     "detached_lambda": "No gradient reaches the parameters of λ: it is cut from the graph.",
     "wide_start": "The vectors of λ start with a deviation of {value:.2f}, the paper's with 0.1: "
-    "λ starts anywhere.",
+    "so λ starts far from λ_init.",
     "lambda_is_a_number": "λ is a learned number: the paper's is e^(q1·k1) − e^(q2·k2) + λ_init.",
     "lambda_by_head": "Every head has a λ of its own: the heads of a layer share one.",
     "lambda_is_an_argument": "λ is an argument of the forward: nothing learns it.",

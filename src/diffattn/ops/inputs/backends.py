@@ -27,7 +27,7 @@ _TRITON: dict[str, Any] = {
     "widths": _GPU_WIDTHS,
     "accepts_widths": kernel_support.accepts_widths,
     "least_capability": kernel_support.LEAST_CAPABILITY,
-    "available": kernel_support.available,
+    "available": kernel_support.why_unavailable,
     "gradient": "any order",
     "opaque": True,
 }
@@ -152,7 +152,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             accepts_widths=kernel_support.hopper_accepts_widths,
             least_capability=kernel_support.HOPPER_CAPABILITY,
             most_capability=kernel_support.HOPPER_CAPABILITY,
-            available=kernel_support.available,
+            available=kernel_support.why_unavailable,
             gradient="any order",
             opaque=True,
         ),

@@ -42,7 +42,7 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "").lower() in _TRUE
 """Triton reads it when a kernel is defined, thus we read it at import."""
 
 
-def available() -> str | None:
+def why_unavailable() -> str | None:
     """Why the Triton kernels cannot run on this machine, or ``None``."""
     if _WRONG_VERSION:
         return _WRONG_VERSION
@@ -78,12 +78,12 @@ def compute_capability(device: torch.device) -> tuple[int, int] | None:
 
 def auto_says(capability: tuple[int, int]) -> str:
     """Say whether ``auto`` chooses the kernels on a GPU of this capability, and why."""
-    reason = available()
+    reason = why_unavailable()
     if reason is None and capability < LEAST_CAPABILITY:
         reason = f"needs compute capability {dotted(LEAST_CAPABILITY)} or above"
     if reason is not None:
         return f"auto cannot choose the Triton kernels: backend 'triton' {reason}."
-    reason = untested(capability)
+    reason = why_untested(capability)
     if reason is not None and _setting() in _FALSE:
         return f"auto does not choose the Triton kernels: {reason}, and {VARIABLE} is 0."
     if reason is not None:
@@ -96,7 +96,7 @@ def auto_says(capability: tuple[int, int]) -> str:
 
 def takes_kernels(capability: tuple[int, int] | None) -> bool:
     """Whether ``auto`` may choose the kernels on a GPU; warns once if it is an untested one."""
-    reason = untested(capability)
+    reason = why_untested(capability)
     if capability is None or reason is None:
         return reason is None
     if capability < LEAST_CAPABILITY or _setting() in _FALSE:
@@ -139,7 +139,7 @@ def takes_hopper_backward(head_dim: int, value_dim: int) -> bool:
     return (head_dim, value_dim) in HOPPER_BACKWARD_TESTED.get(minor_of(_INSTALLED), ())
 
 
-def untested(capability: tuple[int, int] | None) -> str | None:
+def why_untested(capability: tuple[int, int] | None) -> str | None:
     """Why the kernels count as untested on a GPU of this capability, or ``None``.
 
     A kernel that compiles may still be wrong. Only tests on such a GPU can tell, and only about the
@@ -175,7 +175,7 @@ def installed_version() -> str | None:
         return None
 
 
-def refused_version(installed: str | None) -> str | None:
+def why_refused(installed: str | None) -> str | None:
     """Why a version of triton cannot be used, or ``None``."""
     (major, first), (_, last) = TRITON_VERSIONS
     needs = f"needs triton {major}.{first} to {major}.{last}"
@@ -194,7 +194,7 @@ def minor_of(version: str | None) -> str:
 _INSTALLED = installed_version()
 """Read once: every call needs it and it searches the file system. torch.compile would warn of a
 ``functools.cache``."""
-_WRONG_VERSION = refused_version(_INSTALLED)
+_WRONG_VERSION = why_refused(_INSTALLED)
 
 
 def devices() -> tuple[str, ...]:

@@ -166,7 +166,7 @@ def equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
         remarks = [
             "read for the verdict" if row["point"] == axis_results["read_at"] else "",
             "extrapolated" if row["extrapolated"] else "",
-            f"not said: {row['refused']}" if row["refused"] else "",
+            f"no estimate: {row['refused']}" if row["refused"] else "",
         ]
         rows.append(
             [
