@@ -46,11 +46,7 @@ def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """The implementations to time on a case, PyTorch's softmax attention (T) first.
-
-    Args:
-        only: Names to time besides T. Default: all.
-    """
+    """Implementations to time: T (PyTorch's softmax attention), and ``only`` these or all."""
     if case.suite in _OF_MODELS:
         of_models: list[Contender] = _models().contenders(case, only)
         return of_models

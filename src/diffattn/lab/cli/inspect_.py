@@ -17,8 +17,7 @@ _Out = Annotated[Path | None, typer.Option(help="page to write [runs/attention-L
 _Text = Annotated[str | None, typer.Option(help="text to read [an example]")]
 _File = Annotated[Path | None, typer.Option(help="file of text to read")]
 _Needle = Annotated[
-    bool,
-    typer.Option("--needle", help="read a number hidden in a long text, and a question for it"),
+    bool, typer.Option("--needle", help="read a long text that hides a number, and a question")
 ]
 _Set = Annotated[
     list[str] | None,
@@ -31,9 +30,7 @@ _Set = Annotated[
 _Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; the first is 0 [all]")]
 _MaxTokens = Annotated[int, typer.Option(min=1, help="longest text in tokens")]
 _Cut = Annotated[bool, typer.Option("--cut", help="cut a longer text after --max-tokens")]
-_Force = Annotated[
-    bool, typer.Option("--force", help="replace --out even if it is another kind of file")
-]
+_Force = Annotated[bool, typer.Option("--force", help="replace --out even if it is no such page")]
 
 
 def inspect_(

@@ -28,9 +28,7 @@ _Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="e.g. key_variable=OPENAI_API_KEY (repeatable)"
     ),
 ]
-_Device = Annotated[
-    str | None, typer.Option(help="of a local judge: cpu or cuda [cuda if available]")
-]
+_Device = Annotated[str | None, typer.Option(help="of a local judge [cuda if available]")]
 _Dtype = Annotated[str, typer.Option(help="of a local judge")]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the settings and the number of requests and stop")

@@ -12,12 +12,10 @@ _Recipe = Annotated[
 _Gpu = Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")]
 _Gpus = Annotated[int, typer.Option(min=1, help="number of GPUs")]
 _Attention = Annotated[
-    str | None,
-    typer.Option(help="plan a twin of the recipe with this type (see 'diffattn list types')"),
+    str | None, typer.Option(help="attention type, see 'diffattn list types' [the recipe's]")
 ]
 _Utilisation = Annotated[
-    float | None,
-    typer.Option(help="share of the GPU's peak FLOPs that training reaches [as we measured it]"),
+    float | None, typer.Option(help="share of the peak FLOPs that is reached [as we measured it]")
 ]
 _Price = Annotated[float | None, typer.Option(help="US dollars for one GPU and hour")]
 _CacheBatch = Annotated[int, typer.Option(min=1, help="sequences in the KV cache")]

@@ -12,22 +12,19 @@ _Recipe = Annotated[str, typer.Argument(help="a name from 'diffattn list recipes
 _Out = Annotated[Path, typer.Option(help="run directory; continued if it exists")]
 _Attention = Annotated[
     str | None,
-    typer.Option(help="train a twin of the recipe with this type (see 'diffattn list types')"),
+    typer.Option(help="attention type, see 'diffattn list types' [the recipe's]"),
 ]
 _Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3 (repeatable)"),
 ]
-_Data = Annotated[
-    Path | None, typer.Option(help="folder made by 'diffattn pack' [packs the text into OUT/data]")
-]
+_Data = Annotated[Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")]
 _InitFrom = Annotated[
     Path | None,
     typer.Option(help="start from the weights of this run or model folder [random weights]"),
 ]
 _SameModel = Annotated[
-    bool,
-    typer.Option("--same-model", help="train the model of --init-from instead of the recipe's"),
+    bool, typer.Option("--same-model", help="train the model of --init-from, not the recipe's")
 ]
 _Resume = Annotated[bool, typer.Option("--resume", help="fail unless OUT holds a run to continue")]
 _Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]

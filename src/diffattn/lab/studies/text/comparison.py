@@ -118,10 +118,7 @@ class ComparisonConfig(Study):
         return [name for name in self.variants if name in swept]
 
     def waves(self, results: Results) -> Iterator[Wave]:
-        """The sweep, wave by wave; its best rates with all steps; then the final runs.
-
-        All of this comes first for the variants that are not ``later``, on the first seed.
-        """
+        """The sweep; its best rates with all steps; the final runs. ``later`` variants are last."""
         if self.later:
             early = tuple(name for name in self.variants if name not in self.later)
             first = replace(self, variants=early, later=(), seeds=self.seeds[:1])

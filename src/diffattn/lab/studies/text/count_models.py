@@ -75,14 +75,12 @@ def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
 
 
 def phase_step(rows: Sequence[Mapping[str, Any]], threshold: float) -> int | None:
-    """The step at which a run begins to copy.
-
-    It is the first of two evaluations in a row whose loss on repeated bigrams is below
-    ``threshold``, in nats. Two, so that one lucky evaluation does not count.
+    """The step at which a run begins to copy: the first of two evaluations in a row whose loss on
+    repeated bigrams is below ``threshold``. Two, so that one lucky evaluation does not count.
 
     Args:
         rows: Of the run's ``metrics.jsonl``.
-        threshold: The bigram model's loss minus :data:`PHASE_GAIN`.
+        threshold: The bigram model's loss minus :data:`PHASE_GAIN`, in nats.
 
     Returns:
         The step, or ``None`` if there are no two such evaluations.
