@@ -98,11 +98,6 @@ def test_the_multiplier_scales_embeddings_given_as_such_too():
         assert not torch.equal(plain(input_ids=ids).logits, expected)
 
 
-def test_the_papers_recipes_have_none():
-    for name in ("diff-transformer-3b", "scaling-830m"):
-        assert recipe(name).model.embedding_multiplier == 1
-
-
 def largest_write(run, attention_type, **changes):
     config = replace(run.model.twin(attention_type).config, **changes)
     torch.manual_seed(0)
