@@ -83,19 +83,24 @@ def test_on_a_gpu_a_model_is_checked_once_at_its_shortest_length(monkeypatch):
     assert checked[-1] == ((1, 4_096), torch.bfloat16, False)
 
 
-@pytest.mark.parametrize("gradients", [False, True])
-def test_a_wrong_model_fails_its_check(case, gradients):
-    config = model_config(case, "diff")
+def spoiled(change, kind="diff"):
+    """What makes the models of a check, with a change of those that are not the reference."""
 
     def make(config, *, implementation):
         model = models.build(
-            config, implementation=implementation, whose="diffattn", attention_type="diff"
+            config, implementation=implementation, whose="diffattn", attention_type=kind
         )
         if config.attention_backend != "reference":
-            model.lm_head.weight.data.mul_(1.001)
+            change(model)
         return model
 
-    ids = torch.arange(24)[None]
+    return make
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_a_wrong_model_fails_its_check(case, gradients):
+    make, ids = spoiled(lambda model: model.lm_head.weight.data.mul_(1.001)), torch.arange(24)[None]
+    config = model_config(case, "diff")
     result = check_model(make, config, "diffattn", "diffattn", ids, torch.float32, gradients)
     assert not result["passed"]
     assert result["error"] > result["budget"]
@@ -105,22 +110,17 @@ def test_a_wrong_model_fails_its_check(case, gradients):
 def test_in_16_bits_a_model_that_does_not_attend_fails(kind):
     """Rounding in bfloat16 alone would hide that every map is uniform."""
     (_, case) = plan(BenchConfig(suite="models", scale="quick"))
-    config = model_config(case, kind)
+    config, ids = model_config(case, kind), torch.arange(64)[None]
 
-    def make(config, *, implementation):
-        model = models.build(
-            config, implementation=implementation, whose="diffattn", attention_type=kind
-        )
-        if config.attention_backend != "reference" and wrong:
-            for name, weight in model.named_parameters():
-                if "q_proj" in name:
-                    weight.data.zero_()
-        return model
+    def flatten_maps(model):
+        for name, weight in model.named_parameters():
+            if "q_proj" in name:
+                weight.data.zero_()
 
-    ids = torch.arange(64)[None]
-    for wrong in (False, True):
+    for change in (lambda model: None, flatten_maps):
+        make = spoiled(change, kind)
         result = check_model(make, config, "diffattn", "diffattn", ids, torch.bfloat16)
-        assert result["passed"] is not wrong, result
+        assert result["passed"] is (change is not flatten_maps), result
         assert result["compared"] == "2 layers, 64 tokens, in norm, in bfloat16 and float32"
 
 

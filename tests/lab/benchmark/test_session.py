@@ -239,13 +239,9 @@ def test_backward_alone_is_timed_without_its_forward(monkeypatch):
     assert all(row.seconds for row in case.rows if row.status == "ok")
 
 
-@pytest.mark.parametrize(
-    ("out", "path"),
-    [(None, "runs/bench/cpu.json"), ("results", "results/cpu.json"), ("my.json", "my.json")],
-)
-def test_result_paths(out, path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert result_path(None if out is None else Path(out), "cpu") == Path(path)
+def test_a_result_path_may_name_its_file_or_its_folder(tmp_path):
+    assert result_path(tmp_path / "my.json", "cpu") == tmp_path / "my.json"
+    assert result_path(tmp_path, "cpu") == tmp_path / "cpu.json"
 
 
 def test_foreign_files_are_left_alone(tmp_path):

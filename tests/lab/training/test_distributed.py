@@ -19,7 +19,6 @@ from diffattn.lab.records.run import RunRecord, package_versions
 from diffattn.lab.training import distributed, sharding
 from diffattn.lab.training.distributed import (
     joined,
-    micro_batch,
     num_processes,
     process_index,
     require_one_process,
@@ -168,17 +167,6 @@ def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_pa
     outcomes = launched(2, lambda: train(config, data, tmp_path / f"run-{process_index()}"))
     for _, messages, _ in raised(outcomes):
         assert "must be the same folder for every process, got no run.json on process 1" in messages
-
-
-@pytest.mark.parametrize(
-    ("processes", "changes", "expected"),
-    [(1, {}, 4), (2, {}, 2), (4, {}, 1), (2, {"micro_batch_sequences": 1}, 1)],
-)
-def test_a_batch_is_that_of_all_processes_together(
-    processes, changes, expected, make_run, monkeypatch
-):
-    monkeypatch.setenv("WORLD_SIZE", str(processes))
-    assert micro_batch(make_run("diff", **changes).train) == expected
 
 
 @pytest.mark.parametrize(
