@@ -285,8 +285,7 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(sweep, tmp_path, monkey
     ]
     diff = read_json(tmp_path / "results.json")["tasks"]["noisy_recall"]["types"]["diff"]
     assert (diff["learning_rate"], diff["inside"]) == (32e-3, False)
-    rates = [1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3]
-    assert [run["learning_rate"] for run in diff["sweep"]] == 2 * rates
+    assert [run["learning_rate"] for run in diff["sweep"]] == 2 * [1e-3 * 2**i for i in range(6)]
     assert made[-3:] == [f"noisy_recall-{name}-seed0" for name in ("softmax", "diff", "none")]
     before = len(made)
     make()
