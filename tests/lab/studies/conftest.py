@@ -32,12 +32,6 @@ def settings(corpus):
     )
 
 
-@pytest.fixture(scope="session")
-def heard():
-    """Lines said and events told while the study was made."""
-    return {"lines": [], "events": []}
-
-
 def run_in_this_process(members, data, folder, *, workers, on_progress, short):
     """What worker processes do, without the start-up of one per run."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -45,18 +39,12 @@ def run_in_this_process(members, data, folder, *, workers, on_progress, short):
 
 
 @pytest.fixture(scope="session")
-def study(settings, tmp_path_factory, heard):
+def study(settings, tmp_path_factory):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("study") / "smoke"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers_module, "run_members", run_in_this_process)
-        path = diffattn.reproduce(
-            "smoke",
-            out=out,
-            settings=settings,
-            on_message=heard["lines"].append,
-            on_progress=lambda name, event: heard["events"].append((name, event)),
-        )
+        path = diffattn.reproduce("smoke", out=out, settings=settings, on_message=[].append)
     assert path == out / "report.html"
     return out
 

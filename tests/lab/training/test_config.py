@@ -1,72 +1,14 @@
 """Impossible settings are refused in one line that names them."""
 
 import json
-import math
-from dataclasses import replace
 
 import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.catalog import recipe
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
-        ({"num_steps": 2.5}, "num_steps must be a whole number, got 2.5"),
-        ({"seq_len": 1}, "seq_len must be at least 2"),
-        ({"batch_tokens": 100}, "batch_tokens must be a multiple of seq_len=256, got 100"),
-        ({"warmup_steps": 10}, "warmup_steps must be 0 or more and less than num_steps=10"),
-        ({"learning_rate": 0.0, "final_learning_rate": 0.0}, "learning_rate must be more than 0"),
-        ({"learning_rate": math.nan}, "learning_rate must be finite.*got nan"),
-        ({"final_learning_rate": 1.0}, r"final_learning_rate must be in \[0, learning_rate=0.001"),
-        ({"micro_batch_sequences": 3}, "micro_batch_sequences must be a divisor of 16"),
-        ({"precision": "float16"}, "precision must be 'float32' or 'bfloat16', got 'float16'"),
-        ({"beta_2": 1.0}, "beta_2 must be 0 or more and less than 1"),
-        ({"weight_decay": -0.1}, "weight_decay must be at least 0"),
-        ({"max_grad_norm": -1.0}, "max_grad_norm must be at least 0"),
-        ({"evaluation_tokens": 0}, "evaluation_tokens must be at least 2"),
-        ({"seed": -1}, "seed must be at least 0"),
-        ({"data_seed": 2**32}, "data_seed must be at most 4294967295"),
-    ],
-    ids=str,
-)
-def test_train_config(changes, message):
-    with pytest.raises(ConfigError, match=f"^TrainConfig: {message}") as error:
-        TrainConfig(**{"num_steps": 10, "warmup_steps": 2} | changes)
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"validation_fraction": 0.0}, "validation_fraction must be between 0 and 1"),
-        ({"validation_fraction": "half"}, "validation_fraction must be a number, got 'half'"),
-        ({"vocab_size": 256}, "vocab_size must be at least 257"),
-        ({"source": 5}, "source must be text, got 5"),
-    ],
-    ids=str,
-)
-def test_data_config(changes, message):
-    with pytest.raises(ConfigError, match=f"^DataConfig: {message}"):
-        DataConfig(**changes)
-
-
-@pytest.mark.parametrize("tokenizer", [None, "gpt2"])
-def test_the_model_must_know_every_token_of_the_data(tokenizer):
-    train = TrainConfig(num_steps=30)
-    data = DataConfig(vocab_size=1_000, tokenizer=tokenizer)
-    with pytest.raises(ConfigError, match=r"model.vocab_size must be at least .*=1000, got 999"):
-        RunConfig(name="x", model=DiffTransformerConfig(vocab_size=999), train=train, data=data)
-    run = RunConfig(name="x", model=DiffTransformerConfig(vocab_size=1_001), train=train, data=data)
-    resolved = run.resolved()
-    assert json.loads(json.dumps(resolved)) == resolved
-    assert set(resolved) == {"model", "train", "data"}
 
 
 def changed(*settings):
@@ -88,15 +30,6 @@ def test_settings_reach_their_section_and_the_last_one_counts():
     assert run.model.tie_word_embeddings is False
     assert run.data.tokenizer is None
     assert changed().resolved() == recipe("smoke").resolved()
-
-
-def test_a_whole_number_is_a_number():
-    run = changed("model.embedding_multiplier=32", "train.learning_rate=1")
-    assert type(run.model.embedding_multiplier) is float
-    same = changed("model.embedding_multiplier=32.0", "train.learning_rate=1.0")
-    assert run.resolved() == same.resolved()
-    with pytest.raises(ConfigError, match="num_steps"):
-        changed("train.num_steps=5.0")
 
 
 def test_vocabulary_and_context_follow_the_data_unless_set():
@@ -128,8 +61,6 @@ def test_derived_values_follow_unless_set():
 @pytest.mark.parametrize(
     ("kind", "field", "value"),
     [
-        ("diff", "head_norm", False),
-        ("diff_v2", "head_norm", True),
         ("softmax", "head_norm", True),
         ("diff", "head_norm_affine", False),
         ("diff", "lambda_init", 0.5),
@@ -169,24 +100,28 @@ def test_what_follows_is_changed_before_the_twin(kind):
     ("setting", "message"),
     [
         ("train.num_steps", "--set: must be KEY=VALUE, got 'train.num_steps'"),
-        ("train.num_step=5", "unknown key 'train.num_step'. Did you mean 'train.num_steps'?"),
         ("train.lr=5", "Did you mean 'train.learning_rate'?"),
-        ("lr=5", "Did you mean 'train.learning_rate'?"),
         ("learning_rate=5", "Did you mean 'train.learning_rate'?"),
         ("zebra=1", "unknown key 'zebra'. Keys: model.attention_type, "),
-        ("=1", "unknown key ''"),
-        ("train.num_steps=ten", "--set: train.num_steps must be a whole number, got 'ten'"),
-        ("train.learning_rate=NaN", "--set: train.learning_rate must be finite, got NaN"),
-        ("model.initializer_range=1e999", "--set: model.initializer_range must be finite"),
+        ("train.num_steps=5.0", "--set: train.num_steps must be a whole number, got 5.0"),
         ("model.lambda_init=[0.1, Infinity]", "--set: model.lambda_init must be finite"),
         ("model.num_kv_heads=3", "model.num_kv_heads must divide num_heads = 4"),
         ("model.attention_type=dif", "Did you mean 'diff'?"),
         ("model.attention_backend=chunk", "Did you mean 'chunked'?"),
         ("model.vocab_size=500", "RunConfig: model.vocab_size must be at least data.vocab_size"),
+        ("model.max_position_embeddings=16", "must be at least train.seq_len="),
         ("data.vocab_size=100", "data.vocab_size must be at least 257"),
         ("data.source=", "--set: data.source must not be empty"),
+        ("data.validation_fraction=0", "data.validation_fraction must be between 0 and 1"),
         ("train.max_grad_norm=1e-320", "must be 0 or at least 1.18e-38 in size, got 1e-320"),
         ("train.precision=float16", "--set: train.precision must be 'float32' or 'bfloat16'"),
+        ("train.batch_tokens=100", "train.batch_tokens must be a multiple of seq_len="),
+        ("train.warmup_steps=900", "train.warmup_steps must be 0 or more and less than num_steps="),
+        ("train.learning_rate=0", "train.learning_rate must be more than 0 and at most 1e30"),
+        ("train.final_learning_rate=1", "train.final_learning_rate must be in [0, learning_rate="),
+        ("train.micro_batch_sequences=3", "train.micro_batch_sequences must be a divisor of"),
+        ("train.beta_2=1", "train.beta_2 must be 0 or more and less than 1"),
+        ("train.data_seed=4294967296", "train.data_seed must be at most 4294967295"),
         ("guard.limit=0", "guard.limit must be at least 1, got 0"),
     ],
 )
@@ -195,10 +130,3 @@ def test_settings_that_cannot_be(setting, message):
         changed(setting)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
-
-
-def test_a_context_shorter_than_the_sequences_is_refused(make_run):
-    run = make_run()
-    message = r"max_position_embeddings must be at least train.seq_len=64"
-    with pytest.raises(ConfigError, match=message):
-        replace(run, train=replace(run.train, seq_len=64))

@@ -109,22 +109,6 @@ def test_parts_of_a_large_model_and_bfloat16_are_read(given, make_run):
         assert torch.equal(actual, reference.float())
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"attention_type": "softmax"}, r"model\.attention_type must be 'diff' to start from"),
-        ({"hidden_size": 64}, r"model\.hidden_size must be 32 to start from .*, got 64\."),
-        ({"lambda_init": 0.8}, r"model\.lambda_init must be None to start from .*, got 0\.8\."),
-        ({"num_hidden_layers": 3}, r"model\.num_hidden_layers must be 2 to start"),
-    ],
-)
-def test_another_model_is_refused_by_its_first_setting(changes, message, make_run, finished):
-    model = make_run("diff").model
-    other = type(model)(**model.settings() | changes)
-    with pytest.raises(ConfigError, match=message):
-        initial_weights(finished / "diff", other)
-
-
 def test_a_default_may_be_spelled_out(make_run, finished):
     model = make_run("diff").model
     lambda_init = [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]

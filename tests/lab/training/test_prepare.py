@@ -49,6 +49,13 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
     kinds = ("bin", "idx", "json", "names")
     packed = [f"{split}.{kind}" for split in ("train", "validation") for kind in kinds]
     assert entries(data.folder) == ["data.json", "tokenizer", *packed]
+    marker = read_record(data.folder / "data.json")
+    assert (marker["config"], marker["source"]) == (asdict(data.config), pin(str(corpus)))
+    recorded = {name: marker[name] for name in ("corpus_hash", "tokenizer_hash")}
+    recorded["train_hash"] = marker["packed"]["train"]["token_hash"]
+    recorded["validation_bytes"] = marker["packed"]["validation"]["num_bytes"]
+    assert recorded.items() <= facts.items()
+    assert {"python", "tokenizers", "transformers", "diffattn"} <= marker["versions"].keys()
 
 
 def test_a_changed_corpus_is_refused_and_nothing_is_touched(config, copied, corpus, tmp_path):
@@ -82,17 +89,6 @@ def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp
         prepare_data(moved, tmp_path / "data", on_message=change)
     with pytest.raises(CheckpointError, match=r"'03\.txt' has changed"):
         prepare_data(moved, tmp_path / "data")
-
-
-def test_the_marker_pins_what_was_used(data, corpus, config):
-    marker = read_record(data.folder / "data.json")
-    assert marker["config"] == asdict(config)
-    assert marker["source"] == pin(str(corpus))
-    assert marker["corpus_hash"] == data.facts()["corpus_hash"]
-    assert marker["tokenizer_hash"] == data.facts()["tokenizer_hash"]
-    assert marker["packed"]["train"]["token_hash"] == data.facts()["train_hash"]
-    assert marker["packed"]["validation"]["num_bytes"] == data.facts()["validation_bytes"]
-    assert {"python", "tokenizers", "transformers", "diffattn"} <= marker["versions"].keys()
 
 
 def test_a_local_dataset_is_streamed(config, data, corpus, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from continued_runs import Interruption, assert_same_files, interrupt_at
-from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.errors import ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig
@@ -195,16 +195,6 @@ def test_an_interrupted_run_ends_as_an_unbroken_one(attention_type, tmp_path):
     assert [launch["step"] for launch in launches] == [0, 8]
     assert_same_files(tmp_path / "run", tmp_path / "whole", ("metrics.jsonl", "results.json"))
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_a_finished_run_is_not_made_again(tmp_path, monkeypatch):
-    config = make_config("noisy_recall", num_steps=2, warmup_steps=1)
-    first = train_recall(config, tmp_path / "run")
-    monkeypatch.setattr(recall, "_run", None)
-    assert train_recall(config, tmp_path / "run") == first
-    other = replace(config, train=replace(config.train, learning_rate=2e-3))
-    with pytest.raises(CheckpointError, match="with the same settings to be continued, got"):
-        train_recall(other, tmp_path / "run")
 
 
 def test_refusals():

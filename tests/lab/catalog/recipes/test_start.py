@@ -9,8 +9,11 @@ import torch
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.catalog.recipes.plan import sane_start
+from diffattn.lab.catalog.recipes.recall import RECALL
+from diffattn.lab.data.synthetic import generate
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.probes.residual_stream import residual_writes
 
 TOLERANCE = 0.1
 
@@ -95,6 +98,27 @@ def test_the_multiplier_scales_embeddings_given_as_such_too():
         assert not torch.equal(plain(input_ids=ids).logits, expected)
 
 
-def test_the_papers_recipes_have_none():
-    for name in ("diff-transformer-3b", "scaling-830m"):
-        assert recipe(name).model.embedding_multiplier == 1
+def largest_write(run, attention_type, **changes):
+    config = replace(run.model.twin(attention_type).config, **changes)
+    torch.manual_seed(0)
+    model = DiffTransformerForCausalLM(config)
+    rows = residual_writes(model, generate(run.task, 8, seed=1).input_ids)
+    return max(
+        max(row["attention"] / row["stream"], row["feed_forward"] / row["between"]) for row in rows
+    )
+
+
+@pytest.mark.parametrize("scale", RECALL)
+@pytest.mark.parametrize("attention_type", [*TYPES, "none"])
+def test_no_block_writes_more_than_the_stream_holds(attention_type, scale):
+    for run in RECALL[scale]()["tasks"]:
+        assert largest_write(run, attention_type) < 1
+
+
+@pytest.mark.parametrize("attention_type", [*TYPES, "none"])
+def test_as_the_first_version_started_every_type_did(attention_type):
+    """V1 and Shared nine times as much: the test above can fail."""
+    run = RECALL["study"]()["tasks"][0]
+    plain = {"embedding_multiplier": 1.0, "depth_scaled_init": False}
+    write = largest_write(run, attention_type, **plain)
+    assert write > (9 if attention_type in ("diff", "shared_diff") else 1)

@@ -71,13 +71,6 @@ def test_tenfold_gradients_disagree_and_alike_ones_agree():
     assert ratio["mean"] == pytest.approx(10 * (1.01 * 1.02) ** (1 / 3))
 
 
-@pytest.mark.scheduled
-def test_alike_updates_say_nothing_if_halved_gradients_give_them_too():
-    row = the_row(made_up(sizes())["judgements"], id="updates")
-    assert (row["verdict"], row["mean"]) == ("uninformative", 1.0)
-    assert "halved" in row["why"]
-
-
 def test_nothing_is_judged_if_the_control_is_not_seen():
     outcome = made_up(sizes(diff=10.0, half=1.0))
     assert set(verdicts(outcome).values()) == {"uninformative"}

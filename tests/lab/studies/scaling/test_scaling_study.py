@@ -112,16 +112,6 @@ def test_a_floor_without_a_fit_has_to_be_well_above():
         assert (message in of["sentence"]) is not informative
 
 
-def test_points_that_do_not_bend_get_the_second_form_for_all():
-    """L = a x^-b + c with c far below nothing is all but a straight line in ln x."""
-    outcome = made_up({"diff": 0.8}, law=(1e4, 1e-4, -9980.0))
-    of = outcome["axes"]["tokens"]
-    assert of["form"] == "kaplan"
-    assert set(of["unbent"]) >= {"softmax", "diff"}
-    assert set(of["types"]["diff"]["fit"]["parameters"]) == {"a", "b"}
-    assert "none of a x⁻ᵇ + c was possible" in outcome["verdict"]["axes"]["tokens"]["sentence"]
-
-
 def test_outside_the_points_nothing_is_said_unless_asked():
     last = len(made_up({})["axes"]["tokens"]["types"]["diff"]["points"]) - 1
     refused = read(made_up({"diff": 0.8}), "tokens", "diff", point=last)

@@ -1,4 +1,4 @@
-"""Who is compared, in what order, and how they are matched."""
+"""Who is compared, in what order, how they are matched, and the limits that are stated."""
 
 import json
 import math
@@ -11,9 +11,11 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import Sweep, best_rates
 from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.summary import statement
 from diffattn.lab.studies.workers import visible_devices, worker_count
 from diffattn.models.accounting import parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -135,6 +137,7 @@ def test_runs_of_all_steps_decide_between_the_leading_rates():
             best = 4e-3 if member.config.name.startswith("diff-") else 1e-3
             rate, whole = member.config.train.learning_rate, "-whole" in member.config.name
             assert member.config.train.num_steps == (4_000 if whole else 1_000)
+            assert member.config.train.warmup_steps == (200 if whole else 50)
             assert member.config.train.seed == config.sweep_seed
             loss = abs(math.log(rate / (best if whole else 1.5 * best)))
             losses[member.config.name] = {"validation_loss": loss}
@@ -185,17 +188,6 @@ def test_the_study_for_leases_trains_what_is_worth_most_first():
     assert not {"own_rates", "later"} & set(comparison("study").resolved())
 
 
-def test_runs_of_the_sweep_are_shorter_and_of_another_seed():
-    config = comparison("study")
-    members = config.sweep_members(config.learning_rates)
-    assert len(members) == 4 * len(SWEPT)
-    assert len({member.config.name for member in members}) == len(members)
-    for member in members:
-        train = member.config.train
-        assert train.seed == train.data_seed == config.sweep_seed
-        assert (train.num_steps, train.warmup_steps) == (1_000, 50)
-
-
 @pytest.mark.parametrize(
     ("scale", "kind", "match"),
     [(scale, "text", match) for scale in ("smoke", "laptop", "study") for match in MATCHES]
@@ -233,16 +225,6 @@ def test_every_gpu_gets_its_workers(monkeypatch):
     assert pool.least_used_device() is None
 
 
-def test_settings_that_would_not_do_what_they_say_are_refused():
-    for scale, key, value in (
-        ("smoke", "windows.documents", "apart"),
-        ("smoke", "windows.upsample_longer_than", 100),
-        ("study", "train.learning_rate", 4e-4),
-    ):
-        with pytest.raises(ConfigError, match=key):
-            comparison(scale, settings=[f"{key}={value}"])
-
-
 def test_resolved_is_plain_and_changes_with_every_choice():
     changes = ({}, {"seeds": (1,)}, {"match": "heads"}, {"settings": ["train.num_steps=21"]})
     variants = [*(comparison("smoke", **change) for change in changes), comparison("laptop")]
@@ -257,10 +239,12 @@ def test_resolved_is_plain_and_changes_with_every_choice():
     ("options", "message"),
     [
         ({"kind": "ranks"}, "Did you mean 'rank'?"),
-        ({"seeds": ()}, "seeds must be distinct, one or more, got []"),
         ({"seeds": ("a",)}, "TrainConfig: seed must be a whole number, got 'a'"),
         ({"seeds": (1000,)}, "sweep_seed must be none of the seeds"),
         ({"settings": ["model.num_heads=3"]}, "num_heads of the 'diff' twin must be whole"),
+        ({"settings": ["windows.documents=apart"]}, "windows.documents"),
+        ({"settings": ["windows.upsample_longer_than=100"]}, "windows.upsample_longer_than"),
+        ({"scale": "study", "settings": ["train.learning_rate=4e-4"]}, "train.learning_rate"),
     ],
     ids=str,
 )
@@ -268,3 +252,34 @@ def test_impossible_comparisons_are_refused_at_once(options, message):
     with pytest.raises(ConfigError) as error:
         comparison(**{"scale": "smoke"} | options)
     assert message in str(error.value)
+
+
+def test_statement_names_heads_tokens_and_seeds_that_are_few():
+    words = statement(comparison("laptop", kind="ablations", seeds=[0]))
+    assert "4 DIFF heads (the papers use 8 or more) and 1,024,000 training tokens per run" in words
+    assert "one seed" in words
+    assert words.endswith("One learning rate is used for all types, tuned for none.")
+
+
+def test_statement_in_range():
+    words = statement(comparison("study", settings=["train.num_steps=12000000"]))
+    assert words.startswith("Heads and tokens lie in the range the papers test.")
+
+
+CHOSEN = "Each type's learning rate is the one that the matched comparison of this scale chose."
+FACTORS = "the common one times the factor that the matched comparison of this scale chose for its"
+
+
+@pytest.mark.parametrize("kind", ["ablations", "rank"])
+@pytest.mark.parametrize("setting", ["model.hidden_size=512", "train.learning_rate=0.0005"])
+def test_rates_chosen_for_other_models_are_not_said_to_be_chosen_for_these(kind, setting):
+    plain = statement(comparison("study", kind=kind, settings=TIED_START))
+    assert plain.endswith(CHOSEN)
+    changed = comparison("study", kind=kind, settings=[*TIED_START, setting])
+    assert changed.rate_factors == {"diff": 0.5, "shared_diff": 0.5}
+    assert f"{FACTORS} own models." in statement(changed)
+    assert CHOSEN not in statement(changed)
+
+
+def test_rates_chosen_for_other_sizes_of_twins_are_not_said_to_be_chosen_for_these():
+    assert FACTORS in statement(comparison("study", kind="ablations", match="heads"))

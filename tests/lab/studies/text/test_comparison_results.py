@@ -8,7 +8,7 @@ from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
 from diffattn.lab.studies.text.wording import difference
-from lab.studies.text.made_up_losses import LOSSES, common_rates, study
+from lab.studies.text.made_up_losses import LOSSES, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
 
@@ -32,31 +32,6 @@ def test_three_seeds_by_hand():
     spread = math.sqrt(1 / 3) * 0.01  # of −0.10, −0.10, −0.11
     half = T_975_2 * spread / math.sqrt(3)
     assert (row["low"], row["high"]) == pytest.approx((-0.31 / 3 - half, -0.31 / 3 + half))
-
-
-def test_who_is_compared_with_whom():
-    rows = [row for row in study()["differences"] if row["metric"] == "validation_loss"]
-    pairs = {(row["variant"], row["baseline"]) for row in rows}
-    types = ("diff", "diff_v2", "shared_diff")
-    controls = ("softmax", "none", "softmax_half", "softmax_minus_mean")
-    expected = {(name, control) for name in types for control in controls}
-    expected |= {(name, "softmax") for name in controls[1:]}
-    assert pairs == expected
-
-
-def test_parts_are_compared_with_softmax_and_with_no_attention():
-    rows = [row for row in study()["differences"] if row["metric"] == "first_occurrence"]
-    expected = {("diff", "softmax"), ("diff", "none"), ("none", "softmax")}
-    assert {(row["variant"], row["baseline"]) for row in rows} >= expected
-    assert all(row["at"] == "best" for row in rows)
-    rows = [row for row in study(**common_rates())["differences"] if row["at"] == "common"]
-    assert {row["baseline"] for row in rows if row["metric"] == "first_occurrence"} == {"softmax"}
-
-
-def test_fewer_seeds_pair_from_the_first_on():
-    results = study(fewer_seeds=2, losses=LOSSES | {"diff_v2_constant": [3.0, 3.1]})
-    row = difference(results, "diff_v2_constant", "diff_v2")
-    assert row["runs"] == [[f"diff_v2_constant-seed{i}", f"diff_v2-seed{i}"] for i in range(2)]
 
 
 def test_rates_of_the_sweep():
@@ -83,17 +58,6 @@ def test_rates_of_the_sweep():
     assert results["verdict"]["reasons"] == [
         "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
         "the chosen learning rate of No attention lies at the edge of its sweep",
-    ]
-
-
-def test_a_type_that_ends_lower_at_the_common_rate_is_named():
-    tried = ((1e-3, 3.0), (2e-3, 2.0), (4e-3, 4.0))
-    sweeps = dict.fromkeys(SWEPT, Sweep(tried=tried))
-    sweeps["diff"] = Sweep(tried=tried, whole=((1e-3, 2.0), (2e-3, 2.1)))
-    message = study(sweeps=sweeps, at_common=-0.5)["verdict"]
-    assert message["reasons"] == [
-        "the chosen learning rate of DIFF V1 lies at the edge of its sweep",
-        "DIFF V1 ends lower at the common learning rate than at the one that was chosen for it",
     ]
 
 
@@ -148,3 +112,46 @@ def test_a_phase_that_nobody_passed_separates_nobody():
     assert message["informative"]
     assert "one learning rate, none of them past the induction phase, loss" in message["sentence"]
     assert "to copy" not in " ".join(message["details"])
+
+
+def test_a_verdict_in_words():
+    """The words of the other parts stand in the committed study."""
+    message = study()["verdict"]
+    assert (message["informative"], message["reasons"]) == (True, [])
+    assert message["sentence"].startswith(
+        "At 5.3 million parameters and 4,096,000 tokens, all at one learning rate, loss minus the "
+        "Transformer's in nats per token: DIFF V1 −0.103 (−0.118 to −0.089), DIFF V2 −0.000 "
+    )
+    shared = message["details"][2]
+    assert "p below 0.001; the Transformer's loss in no run, p 1.000; " in shared
+
+
+def test_a_phase_that_some_runs_passed_is_counted():
+    details = study(late=("softmax-seed2",))["verdict"]["details"]
+    assert "begins to copy at step 500, the Transformer in 2 of 3 runs" in details[0]
+    assert "same step" not in " ".join(details)  # the Transformer has none on one seed
+
+
+def test_one_seed_is_said_to_be_one_seed():
+    message = study(seeds=1, fewer_seeds=1)["verdict"]
+    assert message["informative"]
+    assert "DIFF V1 −0.100 (one seed: this may be chance)" in message["sentence"]
+    assert "p " not in message["details"][0].split(";")[0].replace("per", "")
+
+
+def test_v2_at_a_rate_of_its_own_is_compared_with_its_parts_there_alone():
+    """Itself without its difference has no runs at the common rate."""
+    tried = dict.fromkeys(SWEPT, ((0.001, 3.0), (0.002, 2.0), (0.004, 4.0)))
+    tried["diff_v2"] = ((1e-3, 3.0), (2e-3, 3.0), (4e-3, 2.0), (8e-3, 4.0))
+    sweeps = {name: Sweep(tried=of) for name, of in tried.items()}
+    without = {"diff_v2_gate": [3.0, 3.1, 3.21], "diff_v2_added": LOSSES["softmax"]}
+    results = study(losses=LOSSES | without, sweeps=sweeps, at_common=0.0)
+    rows = [row for row in results["differences"] if row["baseline"] in without]
+    assert {(row["variant"], row["at"]) for row in rows} == {("diff_v2", "best")}
+
+
+def test_a_control_that_alone_passed_the_phase_leaves_nothing_to_compare():
+    types = ("softmax", "diff", "diff_v2", "shared_diff", "none")
+    message = study(late=(*types, "softmax_half"))["verdict"]
+    assert not message["informative"]
+    assert "a control passed the induction phase, and neither softmax" in message["sentence"]

@@ -27,54 +27,8 @@ def test_files_of_a_study(study):
     assert folders == set(NAMES)
     for name in NAMES:
         assert RunRecord.read(study / "runs" / name).name == name
-
-
-def test_what_was_said_and_told(study, heard):
-    lines, events = heard["lines"], heard["events"]
-    assert lines[0].startswith("training a byte-level BPE of 300 entries on ")
-    assert lines[1].startswith("packing ")
-    assert lines[2:] == [
-        "comparison: training 5 of 5 models",
-        "counting what unigrams, bigrams and copies predict",
-        "comparing",
-    ]
-    assert {name for name, event in events if event.get("done")} == set(NAMES)
-    assert [event["total"] for _, event in events if "total" in event] == [len(NAMES) * 4]
-    last = {name: event for name, event in events if "step" in event}
-    assert {name: event["step"] for name, event in last.items()} == dict.fromkeys(NAMES, 4)
-
-
-def test_results_are_those_of_the_runs(study):
-    results = read_json(study / "results.json")
-    runs = {name: read_json(study / "runs" / name / "results.json") for name in NAMES}
-    for kind in SWEPT:
-        entry = results["variants"][kind]["at"]["best"]
-        assert entry["runs"] == [f"{kind}-seed0"]
-        assert entry["validation_loss"]["values"] == [runs[f"{kind}-seed0"]["validation_loss"]]
-    for entry in results["differences"]:
-        (pair,) = entry["runs"]
-        first, second = (
-            runs[name]["validation_loss"]
-            if entry["metric"] == "validation_loss"
-            else runs[name]["validation_parts"][entry["metric"]]["loss"]
-            for name in pair
-        )
-        assert entry["values"] == [first - second]
-    assert len({entry["validation_loss"] for entry in runs.values()}) == len(NAMES)
-    assert set(results["count_models"]) == {"unigram", "bigram", "bigram_copy"}
-    assert results["verdict"]["sentence"]
+    assert list(read_json(study / "costs.json")["runs"]) == NAMES
     assert read_study(study).gaps == ()
-
-
-def test_costs_of_every_run_stand_apart(study):
-    costs = read_json(study / "costs.json")["runs"]
-    assert list(costs) == NAMES
-    for name, cost in costs.items():
-        assert cost["run"] == name
-        assert cost["tokens_per_second"] > 0
-        assert cost["peak_bytes"] > 50e6
-    text = (study / "results.json").read_text() + (study / "study.json").read_text()
-    assert "seconds" not in text
 
 
 def test_maps_of_one_example(study):

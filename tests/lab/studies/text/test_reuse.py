@@ -116,17 +116,12 @@ def test_a_damaged_run_is_refused_and_nothing_of_it_copied(copied, settings, fac
     assert not (tmp_path / "runs" / SHARED[0]).exists()
 
 
-def test_a_folder_without_a_study_is_refused_first(settings, tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(ConfigError, match="reuse must name folders of studies"):
-        reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[tmp_path])
-    assert not out.exists()
-
-
-def test_a_study_that_has_trained_nothing_is_refused_first(study, settings, tmp_path):
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_study_that_has_trained_nothing_is_refused_first(begins, study, settings, tmp_path):
     out, begun = tmp_path / "out", tmp_path / "begun"
     begun.mkdir()
-    shutil.copy(study / "study.json", begun)
+    if begins:
+        shutil.copy(study / "study.json", begun)
     message = r"studies \(study\.json, and runs/ or runs\.jsonl\.gz\), got .*/begun\.$"
     with pytest.raises(ConfigError, match=message):
         reproduce("smoke", kind="rank", settings=settings, out=out, reuse=[study, begun])

@@ -15,17 +15,21 @@ from diffattn.lab.training.run import train
 SAME = ("metrics.jsonl", "model/model.safetensors")
 
 
-@pytest.mark.parametrize("steps", [(3, 2), (2, 2), (0, 1), (12, 13)])
-def test_steps_that_are_not_made_are_refused(make_run, steps):
-    with pytest.raises(ConfigError, match="gradient_steps must rise from 1 or more to at most"):
-        replace(make_run(), gradient_steps=steps)
-
-
-def test_compiled_code_is_not_listened_to(make_run):
-    """Hooks that are added after it was compiled are not called."""
-    engine = EngineConfig(compile=True)
-    with pytest.raises(ConfigError, match="compile must be false where gradient_steps are"):
-        replace(make_run(), gradient_steps=(2, 6), engine=engine)
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"gradient_steps": (2, 2)}, "gradient_steps must rise from 1 or more to at most"),
+        ({"gradient_steps": (12, 13)}, "gradient_steps must rise from 1 or more to at most"),
+        # Hooks that are added to a model after it was compiled are not called.
+        (
+            {"gradient_steps": (2, 6), "engine": EngineConfig(compile=True)},
+            "compile must be false where gradient_steps are",
+        ),
+    ],
+)
+def test_steps_that_cannot_be_measured_are_refused(make_run, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        replace(make_run(), **settings)
 
 
 def test_an_unmeasured_run_is_recorded_as_before(make_run):

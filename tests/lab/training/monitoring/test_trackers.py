@@ -71,13 +71,25 @@ def test_one_that_is_not_installed_is_named_before_anything_is_written(
 def test_several_and_none():
     require_trackers(EngineConfig())
     assert EngineConfig(report_to="tensorboard, wandb").trackers == ("tensorboard", "wandb")
-    with pytest.raises(ConfigError, match=r"report_to must be in \{none, tensorboard"):
-        EngineConfig(report_to="tensorboard,")
-    with pytest.raises(ConfigError, match="none or names of trackers, got 'none,tensorboard'"):
-        EngineConfig(report_to="none,tensorboard")
-    with pytest.raises(ConfigError, match="peak_flops must come with watch_every"):
-        EngineConfig(peak_flops=1e12)
     assert flat({"a": [1, {"b": 2.0}], "c": None, "d": "text"}) == {"a/0": 1, "a/1/b": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"report_to": "tensorboard,"}, r"report_to must be in \{none, tensorboard"),
+        ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
+        ({"report_to": "none,wandb"}, "none or names of trackers, got 'none,wandb'"),
+        ({"peak_flops": 1e12}, "peak_flops must come with watch_every"),
+        ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
+        ({"replicas": 2}, "replicas must come with parallel 'fsdp'"),
+        ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
+    ],
+    ids=str,
+)
+def test_impossible_settings_are_named(settings, message):
+    with pytest.raises(ConfigError, match=f"EngineConfig: .*{message}"):
+        EngineConfig(**settings)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own

@@ -12,9 +12,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.planning.devices import (
-    DEVICES,
     MEASURED,
-    check_positive,
     device,
     measured_utilisation,
 )
@@ -232,20 +230,3 @@ def test_shards_divide_what_belongs_to_the_weights():
     assert device_phases(STEP, devices=1, shards=1) == PHASES
     # Replicas of shards average shards alone.
     assert device_phases(STEP, devices=32, shards=4) == shared
-
-
-def test_every_device_has_a_source():
-    assert all(row.source for row in DEVICES.values())
-    assert [name for name, row in DEVICES.items() if row.peak_flops is None] == ["cpu"]
-
-
-@pytest.mark.parametrize("value", [0.0, 1.5, float("nan")])
-def test_wrong_numbers_are_refused(value):
-    """The command checks its numbers before torch loads."""
-    with pytest.raises(ConfigError, match="--utilisation must be above 0 and at most 1, got"):
-        check_positive("--utilisation", value, most=1.0)
-
-
-def test_a_batch_that_devices_cannot_share_is_refused():
-    with pytest.raises(ConfigError, match="a batch of 8 sequences"):
-        make_plan(run(), device("h100"), devices=3)
