@@ -4,11 +4,9 @@ import pytest
 import torch
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
-from diffattn.files.io import append_jsonl
 from diffattn.lab.analysis.session import AnalysisSettings, analyze
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
-from diffattn.lab.records.run import RunRecord
 from diffattn.probes.attention_rows import attention_rows
 from language_models import save
 
@@ -74,20 +72,6 @@ def test_blocks_decide_nothing(folders, text):
         for row in (first, second)
     ]
     assert places[0] == places[1]
-
-
-def test_a_run_without_weights_needs_no_text(tmp_path):
-    config = {"model": {"attention_type": "diff", "num_hidden_layers": 1}}
-    RunRecord(name="diff-seed0", config=config, seed=0).write(tmp_path)
-    append_jsonl(tmp_path / "metrics.jsonl", {"step": 0, "lam": [0.2]})
-
-    def none():
-        raise AssertionError
-
-    (only,) = analyze({"run": str(tmp_path)}, none, "", AnalysisSettings()).models
-    assert (only.attention, only.outliers) == ([], None)
-    assert only.lambda_log["values"] == [[0.2]]
-    assert only.notes == ["run has no weights: of its log λ alone is shown."]
 
 
 @pytest.mark.scheduled

@@ -6,9 +6,7 @@ import pytest
 
 from diffattn.lab.evaluation.metrics import (
     GUESSES,
-    NAMED,
     guess_metrics,
-    guess_shares,
     loss_metric,
     metric,
     perplexity_metric,
@@ -38,19 +36,6 @@ def test_a_perplexity_is_the_exponential_of_all_three():
     assert result.higher_is_better is False
     unknown = perplexity_metric("perplexity", Interval(800.0, None, None, 0.95, 1, "none"))
     assert (unknown.value, unknown.low, unknown.high) == (math.exp(700), None, None)
-
-
-@pytest.mark.parametrize(
-    ("counts", "shares"),
-    [
-        ((10, 62, 30), {"guess": 10 / 62, NAMED: 30 / 62}),
-        ((10, 40, 0), {"guess": 0.25, NAMED: 0.0}),
-        ((4, 8, 8), {"guess": 0.5, NAMED: 1.0}),
-        ((4, 4, 2), {}),  # whoever names one of those that there are has found it
-    ],
-)
-def test_guesses_are_shares_of_what_is_named(counts, shares):
-    assert guess_shares(*counts) == shares
 
 
 def test_guesses_of_rows_are_printed_as_means():

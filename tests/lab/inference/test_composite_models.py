@@ -60,7 +60,8 @@ def test_scores_equal_a_plain_pass(model):
     assert results.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
 
 
-def test_its_layers_are_read(model):
+def test_its_layers_are_read_and_its_logits_quantized(model):
+    require_quantizable(model.network)
     require_readable(model.network, 12)
     collected = _Collector(model, 2**20)
     collected.add(0, range(20, 32))
@@ -68,7 +69,3 @@ def test_its_layers_are_read(model):
     hidden = {}
     read_layers(model.network, torch.arange(20, 32)[None], lambda *given: None, hidden.__setitem__)
     assert {layer: tuple(x.shape) for layer, x in hidden.items()} == {0: (12, 32), 1: (12, 32)}
-
-
-def test_its_logits_are_quantized(model):
-    require_quantizable(model.network)

@@ -38,15 +38,10 @@ def changed(before, after):
     return {key for key in before | after if before.get(key) != after.get(key)}
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rope_parameters": {"rope_type": "default", "rope_theta": 6e5}},
-        {"lambda_init": 0.1},
-        {"rms_norm_eps": 1e-2},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
+ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 6e5}}
+
+
+@pytest.mark.parametrize("settings", [ROPE, {"lambda_init": 0.1}], ids=str)
 def test_a_setting_that_no_weight_shows(tokenizer, settings):
     before = LanguageModel(ours(), tokenizer).facts()
     assert changed(before, LanguageModel(ours(**settings), tokenizer).facts()) == {"config"}
