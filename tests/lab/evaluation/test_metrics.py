@@ -5,8 +5,6 @@ import math
 import pytest
 
 from diffattn.lab.evaluation.metrics import (
-    GUESSES,
-    guess_metrics,
     loss_metric,
     metric,
     perplexity_metric,
@@ -36,10 +34,3 @@ def test_a_perplexity_is_the_exponential_of_all_three():
     assert result.higher_is_better is False
     unknown = perplexity_metric("perplexity", Interval(800.0, None, None, 0.95, 1, "none"))
     assert (unknown.value, unknown.low, unknown.high) == (math.exp(700), None, None)
-
-
-def test_guesses_of_rows_are_printed_as_means():
-    printed = guess_metrics([{"guess": 0.25}, {"guess": 0.75, GUESSES[1]: 1.0}, {}], {"shots": 6})
-    assert [(m.name, m.value, m.n) for m in printed] == [("guess", 0.5, 2), (GUESSES[1], 1.0, 1)]
-    assert all(m.where == {"shots": 6} and m.headline for m in printed)
-    assert guess_metrics([{}], {}) == []

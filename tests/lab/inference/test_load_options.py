@@ -13,6 +13,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, limits_on
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.loading import load_model
+from language_models import save
 
 GIB = 2**30
 CONTINUATION = Continuation((1, 2, 3), (4, 5))
@@ -122,8 +123,7 @@ def test_code_of_a_model_runs_on_request_only(bfloat16_folder, tmp_path, monkeyp
     monkeypatch.syspath_prepend(str(tmp_path / "m"))
     folder = tmp_path / "own"
     model = LanguageModel.load(str(bfloat16_folder))
-    model.network.save_pretrained(folder)
-    model.tokenizer.save_pretrained(folder)
+    save(model, folder)
     values = json.loads((folder / "config.json").read_text()) | {
         "model_type": "own_llama", "architectures": ["OwnForCausalLM"],
         "auto_map": {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnForCausalLM"},

@@ -44,12 +44,6 @@ def test_a_nested_prefix_is_taken_where_it_pays():
     assert lengths == [400, 800]
 
 
-def test_nothing_in_common():
-    (group,) = share_prefixes([[1, 2], [2, 2], [3]])
-    assert (group.length, group.members) == (0, (0, 1, 2))
-    assert share_prefixes([]) == []
-
-
 def logits(model, ids, prefix=None):
     cache = prefix.rows(1) if prefix else None
     with torch.no_grad():

@@ -81,7 +81,6 @@ def test_needles_that_do_not_fit(models, needle, limit, message):
     [
         (("", None, False, []), "--text must hold one token or more, got none"),
         (("a", None, False, ["length=3"]), "--set is for --needle, got a text"),
-        ((None, None, True, ["lenght=3"]), "Did you mean 'length'"),
         ((None, None, True, ["length=x"]), "length must be a whole number, got 'x'"),
         ((None, None, True, ["depth=101"]), "depth must be from 0 to 100 percent, got 101"),
     ],

@@ -27,7 +27,6 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     needle,
     question,
 )
-from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 
@@ -316,9 +315,3 @@ def test_a_passage_has_the_words_asked_for_and_goes_round_the_end(book):
 def test_a_longer_passage_begins_with_the_shorter_one(book):
     longer = " ".join(book.passage(1, 90))
     assert all(longer.startswith(" ".join(book.passage(1, n))) for n in range(90))
-
-
-def test_too_little_text_is_one_clear_line(book, models):
-    with pytest.raises(ConfigError, match=r"^ruler: the haystack '.*book.txt' must hold 5000 tok"):
-        Ruler(haystack=book.source).require_words(models["softmax"], 5000)
-    Ruler(haystack=book.source).require_words(models["softmax"], 20)
