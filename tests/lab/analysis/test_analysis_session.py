@@ -57,24 +57,6 @@ def test_models_side_by_side(folders, build, text, tmp_path):
 
 
 @pytest.mark.scheduled
-def test_blocks_decide_nothing(folders, text):
-    found = []
-    for entries in (100, 2**20):
-        settings = AnalysisSettings(tokens=50, window_tokens=30, block_entries=entries)
-        found.append(analyze({"a": folders["diff_v2"]}, documents(text), "", settings).models[0])
-    for layer, other in zip(found[0].attention, found[1].attention, strict=True):
-        for name, values in layer["heads"].items():
-            assert values == pytest.approx(other["heads"][name], abs=1e-5), name
-    first, second = (x.outliers["table"]["attention logits"]["all positions"] for x in found)
-    assert first["top"] == pytest.approx(second["top"])
-    places = [
-        {key: x for key, x in row["largest"][0].items() if key != "value"}
-        for row in (first, second)
-    ]
-    assert places[0] == places[1]
-
-
-@pytest.mark.scheduled
 def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
     one = {"a": folders["softmax"]}
     with pytest.raises(ConfigError, match="two tokens or more"):

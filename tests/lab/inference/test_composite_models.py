@@ -12,6 +12,7 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.layer_reader import read_layers, require_readable
 from diffattn.probes.quantized_logits import require_quantizable
+from language_models import plain_logprobs
 from scripted_model import alone, with_limits
 
 
@@ -44,9 +45,7 @@ def test_its_length_is_that_of_its_text_part(model):
 
 def test_scores_equal_a_plain_pass(model):
     row = np.arange(20, 50)
-    with torch.no_grad():
-        logits = model.network(torch.from_numpy(row)[None, :-1], use_cache=False).logits[0]
-    expected = -logits.log_softmax(-1)[torch.arange(29), torch.from_numpy(row[1:])].numpy()
+    expected = -plain_logprobs(model, row.tolist()).numpy()
     for entry in (model, with_limits(model, chunk_tokens=8)):
         (results,) = entry.prefix_losses([row], [])
         # Its norms and softmaxes work in float32.

@@ -12,6 +12,7 @@ from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.config.rope_settings import steady_positions
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from language_models import plain_logprobs
 from scripted_model import LoggedModel, with_limits
 
 STEADY = 32
@@ -95,9 +96,7 @@ def ids(count, seed=0):
 
 def test_below_it_chunks_and_batches_change_nothing(reader):
     row = ids(STEADY + 1)  # the last token is predicted and not read
-    with torch.no_grad():
-        logits = reader.network(torch.from_numpy(row)[None, :-1], use_cache=False).logits[0]
-    expected = -logits.log_softmax(-1)[torch.arange(STEADY), torch.from_numpy(row[1:])].numpy()
+    expected = -plain_logprobs(reader, row.tolist()).numpy()
     chunked = with_limits(reader, chunk_tokens=8)
     for model in (reader, chunked):
         both = model.prefix_losses([row, ids(9, seed=1)], [])

@@ -8,6 +8,7 @@ import torch
 
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
+from language_models import plain_logprobs
 from scripted_model import LoggedModel, with_limits
 
 
@@ -29,11 +30,7 @@ def continuations(model, seed=0):
 
 def expected(model, entry):
     """Log-probabilities by one plain forward pass."""
-    ids = torch.tensor([[*entry.context, *entry.target]])
-    with torch.no_grad():
-        logprobs = model.network(ids).logits[0].log_softmax(-1)
-    at = range(len(entry.context) - 1, ids.shape[1] - 1)
-    return [float(logprobs[i, token]) for i, token in zip(at, entry.target, strict=True)]
+    return plain_logprobs(model, [*entry.context, *entry.target])[-len(entry.target) :].tolist()
 
 
 def test_scores_equal_a_plain_forward_pass(model):
@@ -125,10 +122,7 @@ def tokens_of(model, count, seed=0):
 
 def expected_losses(model, ids):
     """Losses of all tokens but the first, by one pass over all."""
-    row = torch.tensor([ids])
-    with torch.no_grad():
-        logprobs = model.network(row).logits[0, :-1].log_softmax(-1)
-    return -logprobs.gather(-1, row[0, 1:, None])[:, 0].numpy()
+    return -plain_logprobs(model, ids).numpy()
 
 
 def close(results, wanted):

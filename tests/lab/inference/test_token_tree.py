@@ -8,6 +8,7 @@ from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from language_models import plain_logprobs
 from scripted_model import alone
 
 
@@ -58,8 +59,5 @@ def test_models_that_do_not_branch_run_one_row_per_label(models, build_windowed)
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [question], before=model.read(before))
     for path, logprob in zip(trie.paths, results.logprobs, strict=True):
-        whole = [*before, *question, *path]
-        with torch.no_grad():
-            logits = model.network(torch.tensor([whole])).logits[0].log_softmax(-1)
-        steps = [logits[len(whole) - len(path) - 1 + i, token] for i, token in enumerate(path)]
-        assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
+        expected = plain_logprobs(model, [*before, *question, *path])[-len(path) :].sum()
+        assert logprob == pytest.approx(float(expected), rel=0, abs=1e-12)

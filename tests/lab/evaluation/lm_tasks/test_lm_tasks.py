@@ -17,6 +17,7 @@ from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Score
 from evaluation_folders import evaluated
+from language_models import plain_logprobs
 from lm_documents import documents, write_task
 from scripted_model import ScriptedModel
 
@@ -47,10 +48,7 @@ def logprob(model, context, continuation):
     everything = model.tokenizer.encode(context + continuation)
     whole = everything[-(model.max_length + 1) :]
     first = len(model.tokenizer.encode(context)) - (len(everything) - len(whole))
-    with torch.no_grad():
-        logits = model.network(torch.tensor([whole[:-1]])).logits[0].double()
-    logprobs = logits.log_softmax(-1)
-    return sum(float(logprobs[i - 1, whole[i]]) for i in range(first, len(whole)))
+    return float(plain_logprobs(model, whole)[first - 1 :].sum())
 
 
 def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_path):
