@@ -183,6 +183,14 @@ def whole_maps(model, ids):
     return results
 
 
+def tiny_llama(tokenizer, **settings):
+    """An untrained Llama for the entries of a tokenizer."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes | settings))
+
+
 def save(model, folder):
     """Write a model and its tokenizer; the folder's name, as it is given to commands."""
     model.network.save_pretrained(folder)

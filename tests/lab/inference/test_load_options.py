@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
+from transformers import GenerationConfig
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.cli.generate import generate
@@ -13,7 +13,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, limits_on
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.loading import load_model
-from language_models import save
+from language_models import save, tiny_llama
 
 GIB = 2**30
 CONTINUATION = Continuation((1, 2, 3), (4, 5))
@@ -26,18 +26,10 @@ class OwnForCausalLM(LlamaForCausalLM):
 """
 
 
-def llama(tokenizer, **settings):
-    config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=16, num_hidden_layers=1,
-        num_attention_heads=2, max_position_embeddings=64, **settings,
-    )  # fmt: skip
-    return LlamaForCausalLM(config)
-
-
 @pytest.fixture(scope="module")
 def bfloat16_folder(tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
-    llama(tokenizer).to(torch.bfloat16).save_pretrained(folder)
+    tiny_llama(tokenizer).to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -65,7 +57,7 @@ def two_ends(tokenizer, tmp_path):
 
     Every token but the first is followed by 9.
     """
-    network = llama(tokenizer, eos_token_id=2)
+    network = tiny_llama(tokenizer, eos_token_id=2)
     with torch.no_grad():
         for parameter in network.model.layers.parameters():
             parameter.zero_()  # the stream is the embedding
