@@ -164,7 +164,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_other_protocols_run_every_row_alone(models, name, monkeypatch):
+def test_other_protocols_run_every_row_alone(models, name):
     """No pass holds several rows, and no prefix serves several."""
     model = models["diff"]
     quick = protocol_class(name).quick

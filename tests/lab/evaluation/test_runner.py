@@ -32,7 +32,6 @@ class Counting(Protocol):
 
     size: int = 6
     bad: tuple[int, ...] = ()
-    stop_at: int | None = None
 
     def batches(self, model):
         if self.size < 1:
@@ -41,8 +40,6 @@ class Counting(Protocol):
         return [items[i : i + 3] for i in range(0, self.size, 3)]
 
     def ask(self, model, items):
-        if self.stop_at in [item.payload for item in items]:
-            raise KeyboardInterrupt
         for item in items:
             if item.payload in self.bad:
                 raise ItemError(f"item {item.id} is bad")

@@ -217,22 +217,6 @@ def test_a_local_judge_and_one_whose_context_is_short(folder, build):
         judge_folder(folder, judge, settings)
 
 
-def test_a_chat_template_is_used(models, monkeypatch):
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    monkeypatch.setattr(models["softmax"].tokenizer, "chat_template", template)
-    seen = []
-
-    def encode(text, *, special):
-        assert special
-        seen.append(text)
-        return [1, 2]
-
-    monkeypatch.setattr(models["softmax"], "encode", encode)
-    judge = LocalJudge(models["softmax"], JudgeSettings(model="local", max_tokens=2))
-    judge.reply("n", [{"role": "user", "content": "so?"}], threading.Event())
-    assert seen == ["<user>so?<assistant>"]
-
-
 def test_a_file_without_replies(tmp_path):
     path = tmp_path / "replies.jsonl"
     path.write_text('{"id": "a", "answer": "b"}\n')

@@ -197,7 +197,7 @@ def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tm
     assert (model.bos is None) is (add_bos is False)  # for the other protocols
 
 
-def test_wrong_data_stops_before_the_first_item(models, folder, tmp_path):
+def test_wrong_data_stops_before_the_first_item(models, tmp_path):
     with pytest.raises(ConfigError, match=r"none: file or folder must exist"):
         run(models["softmax"], tmp_path / "a", data=str(tmp_path / "none"))
     (tmp_path / "boolq.jsonl").write_text("{}\n", encoding="utf-8")

@@ -81,7 +81,7 @@ def test_recall_and_cells(models, haystack, tmp_path):
     assert grid["n"] == [[2, 2], [2, 2], [2, 2]]
 
 
-def test_a_cell_without_items_is_empty(models, haystack):
+def test_a_cell_without_items_is_empty(haystack):
     one = protocol(haystack)
     scores = {"recall": 1.0, "all_correct": 1.0, "digits_greedy": 0.0, "logprob_per_token": -1.0}
     row = {"needles": 1, "asked": 1, "length": 700, "depth": 0, "cluster": "a", "scores": scores}

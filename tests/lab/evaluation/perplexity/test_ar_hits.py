@@ -147,7 +147,7 @@ def test_a_corpus_gives_what_its_packing_gives(models, text, tokenizer, tmp_path
     assert a.tables == b.tables
 
 
-def test_a_run_of_a_study_uses_the_study_s_tokens(models, packed, tmp_path):
+def test_a_run_of_a_study_uses_the_study_s_tokens(models, packed):
     study = packed / "runs" / "diff-seed0"
     study.mkdir(parents=True)
     (study / "run.json").write_text("{}")
@@ -155,7 +155,7 @@ def test_a_run_of_a_study_uses_the_study_s_tokens(models, packed, tmp_path):
     assert len(protocol.batches(models["diff"])[0]) == 2
 
 
-def test_bad_input_is_told_before_the_first_item(models, packed, tmp_path):
+def test_bad_input_is_told_before_the_first_item(models, tmp_path):
     model = models["diff"]
     bare = tmp_path / "bare"
     bare.mkdir()
