@@ -168,9 +168,6 @@ def test_the_primary_score_of_a_wrapped_protocol_is_at_the_fewest_bits():
     }  # fmt: skip
     names = ["average, 16 bits", "average, 4 bits"]
     assert primary_score("quantized_logits", parameters, names) == ("average, 4 bits", True)
-    alone = ["hellaswag acc, 4 bits", "hellaswag acc_norm, 4 bits"]
-    found = primary_score("quantized_logits", parameters, alone)
-    assert found == ("hellaswag acc_norm, 4 bits", True)
     assert primary_score("unheard_of", {}, ["x"]) is None
     windows = {"windows": [512, 1024]}
     names = ["nll_window_512", "nll_window_1024"]

@@ -65,7 +65,6 @@ def test_a_needle_is_the_protocols_item(models, tmp_path, text):
     ("needle", "limit", "message"),
     [
         (NeedleText(length=600), 512, "at most 512 tokens .--max-tokens., got 600"),
-        (NeedleText(length=2000), 4096, "at most the 1024 tokens of diff, got 2000"),
         (NeedleText(length=40), 512, "Choose a greater length"),
         (NeedleText(num_needles=0), 512, "num_needles must be 1 or more"),
         (NeedleText(haystack="/no/such"), 512, "/no/such"),

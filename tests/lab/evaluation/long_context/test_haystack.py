@@ -169,7 +169,6 @@ def test_without_bos(build, corpus):
 
 
 def test_too_many_needles_for_the_length(model, corpus):
-
     with pytest.raises(ItemError, match="must have 8 free sentence ends, got"):
         build_prompts(model, task(corpus, length=430, num_needles=9, num_asked=1))
 

@@ -75,7 +75,6 @@ def test_too_few_questions_documents_or_words(long_model, haystack, tmp_path):
 
 def test_chat_uses_the_template(long_model, haystack, monkeypatch):
     protocol = Ruler(tasks=("niah_single_1",), samples=1, chat=True, haystack=haystack)
-
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     monkeypatch.setattr(long_model.tokenizer, "chat_template", template, raising=False)
     sample, _ = protocol._fit(long_model, TASKS["niah_single_1"], 2048, 0, protocol._material(2048))
