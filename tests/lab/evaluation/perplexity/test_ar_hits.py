@@ -170,5 +170,3 @@ def test_bad_input_is_told_before_the_first_item(models, tmp_path):
     (tmp_path / "small.txt").write_text("few words " * 20)
     with pytest.raises(ConfigError, match=r"validation split .* must have 1024 tokens, got \d+"):
         run(model, tmp_path / "d", data=str(tmp_path / "small.txt"), length=1024)
-    with pytest.raises(ConfigError, match="data source: must be"):
-        run(model, tmp_path / "e", data=str(tmp_path / "nothing"), length=64)
