@@ -42,6 +42,7 @@ def test_a_nested_prefix_is_taken_where_it_pays():
     sequences = [[*common, i] for i in range(3, 6)] + [[*common, *longer, i] for i in range(3, 9)]
     lengths = sorted(group.length for group in share_prefixes(sequences))
     assert lengths == [400, 800]
+    assert share_prefixes([]) == []
 
 
 def logits(model, ids, prefix=None):
