@@ -9,6 +9,7 @@ from diffattn.lab.evaluation.metrics import (
     metric,
     perplexity_metric,
 )
+from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.intervals import Interval
 
 INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand")
@@ -17,11 +18,9 @@ INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand
 @pytest.mark.parametrize("make", [metric, loss_metric])
 def test_an_interval_enters_whole(make):
     result = make("x", INTERVAL, where={"length": 8}, headline=True, unit="units")
-    assert (result.value, result.low, result.high) == (2.0, 1.0, 3.0)
-    assert (result.level, result.n, result.method) == (0.9, 7, "by hand")
-    assert (result.name, result.where, result.headline) == ("x", {"length": 8}, True)
-    assert result.unit == "units"
-    assert result.higher_is_better is (make is metric)
+    ends = {"value": 2.0, "low": 1.0, "high": 3.0, "level": 0.9, "n": 7, "method": "by hand"}
+    facts = {"name": "x", "where": {"length": 8}, "headline": True, "unit": "units"}
+    assert result == Metric(**ends, **facts, higher_is_better=make is metric)
 
 
 def test_a_perplexity_is_the_exponential_of_all_three():

@@ -28,24 +28,21 @@ def continuations(model, seed=0):
     return results
 
 
-def expected(model, entry):
-    """Log-probabilities by one plain forward pass."""
-    return plain_logprobs(model, [*entry.context, *entry.target])[-len(entry.target) :].tolist()
-
-
-def test_scores_equal_a_plain_forward_pass(model):
+def assert_scores_of_a_plain_pass(model):
     asked = continuations(model)
     for entry, results in zip(asked, model.score(asked), strict=True):
+        wanted = plain_logprobs(model, [*entry.context, *entry.target])[-len(entry.target) :]
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
-        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
+        assert results.token_logprobs == pytest.approx(wanted.tolist(), rel=0, abs=1e-12)
         assert results.logprob == pytest.approx(sum(results.token_logprobs))
 
 
+def test_scores_equal_a_plain_forward_pass(model):
+    assert_scores_of_a_plain_pass(model)
+
+
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
-    model = build_windowed(8)
-    asked = continuations(model)
-    for entry, results in zip(asked, model.score(asked), strict=True):
-        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
+    assert_scores_of_a_plain_pass(build_windowed(8))
 
 
 def test_weights_of_any_shape_count_in_the_hash(build):
@@ -120,11 +117,6 @@ def tokens_of(model, count, seed=0):
     return np.random.default_rng(seed).integers(1, len(model.tokenizer), size=count)
 
 
-def expected_losses(model, ids):
-    """Losses of all tokens but the first, by one pass over all."""
-    return -plain_logprobs(model, ids).numpy()
-
-
 def close(results, wanted):
     # Logits are cast to float32 before the softmax: its eps times a loss of at most some tens.
     np.testing.assert_allclose(results, wanted, rtol=1e-6, atol=4e-6)
@@ -135,7 +127,7 @@ def test_prefix_losses_equal_one_pass(model):
     for reader in (model, with_limits(model, chunk_tokens=32)):
         for given in ([0], []):
             for row, results in zip(rows, reader.prefix_losses(rows, given), strict=True):
-                close(results, expected_losses(model, [*given, *row.tolist()]))
+                close(results, -plain_logprobs(model, [*given, *row.tolist()]).numpy())
 
 
 @pytest.mark.parametrize(("given", "stride"), [([0], 16), ([], 16), ([0], 64)])
@@ -148,7 +140,7 @@ def test_sliding_losses_equal_a_pass_per_window(models, length, given, stride):
     while done < length:
         end = min(64, length) if not done else min(done + stride, length)
         begin = max(0, done + stride - 64) if done else 0
-        own = expected_losses(model, [*given, *tokens[begin:end].tolist()])
+        own = -plain_logprobs(model, [*given, *tokens[begin:end].tolist()]).numpy()
         first = 0 if done or given else 1  # without BOS nothing predicts the first token
         wanted.append(own[len(own) - (end - done - first) :])
         done = end
