@@ -57,3 +57,8 @@ def evaluated(model, protocol, folder, **options):
     part = Part(variant=protocol.name, protocol=protocol)
     result = evaluate(model, part, folder, **options)
     return result, read_jsonl(folder / "items.jsonl")
+
+
+def values(result, name, key):
+    """The values of a metric, by what its ``where`` says of a key."""
+    return {m.where.get(key): m.value for m in result.metrics if m.name == name}

@@ -139,6 +139,14 @@ def of_tokenizer(tokenizer, *, max_length=MAX_LENGTH):
 
 
 @torch.no_grad()
+def plain_logprobs(model, ids):
+    """Log-probabilities of all tokens but the first, by one plain pass over them."""
+    row = torch.tensor([ids])
+    logits = model.network(row[:, :-1], use_cache=False).logits[0]
+    return logits.log_softmax(-1).gather(-1, row[0, 1:, None])[:, 0]
+
+
+@torch.no_grad()
 def whole_maps(model, ids):
     """A1 and A1 − λA2 of every layer, ``[H, T, T]``, from one plain pass over whole tokens."""
     network, kind = model.network, model.network.config.model_type
@@ -160,6 +168,14 @@ def whole_maps(model, ids):
         half = len(w) // 2
         results.append((w[:half], w[:half] - lam * w[half:]))
     return results
+
+
+def tiny_llama(tokenizer, **settings):
+    """An untrained Llama for the entries of a tokenizer."""
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": 2, "max_position_embeddings": 64}
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), **sizes | settings))
 
 
 def save(model, folder):

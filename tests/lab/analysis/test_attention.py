@@ -5,11 +5,9 @@ import math
 
 import pytest
 import torch
-from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
 from diffattn.lab.analysis.redundancy import HeadCka
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers
 from tensor_sizes import Sizes
@@ -20,37 +18,15 @@ LENGTHS = (11, 5, 2, 1)
 ROUNDING = 1e-5
 
 
-def make(kind):
-    """Two layers with grouped heads, and λ clearly off its start."""
-    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "initializer_range": 0.3}
-    torch.manual_seed(1)
-    if kind in ("llama", "diffllama"):
-        sizes |= {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
-        if kind == "llama":
-            model = LlamaForCausalLM(LlamaConfig(**sizes, pad_token_id=0))
-        else:
-            model = DiffLlamaForCausalLM(DiffLlamaConfig(**sizes, pad_token_id=0))
-    else:
-        base = DiffTransformerConfig(
-            attention_type="softmax", num_heads=8, num_kv_heads=4, head_dim=4, **sizes
-        )
-        model = DiffTransformerForCausalLM(base.twin(kind).config)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lambda_q" in name or "lambda_k" in name:
-                parameter.normal_(0.2, 0.3)
-    return model.eval().double()
-
-
 @pytest.fixture(
     params=[
         pytest.param(kind, marks=() if kind == "diff_v2" else pytest.mark.scheduled)
         for kind in KINDS
     ]
 )
-def network(request):
+def network(request, build):
     """V2, whose λ differs from token to token, at every push."""
-    return make(request.param)
+    return build(request.param, dtype=torch.float64).network
 
 
 @pytest.fixture
@@ -256,9 +232,9 @@ def test_everything_equals_brute_force(network, texts, entries):
         assert layer["cka"] == pytest.approx(brute_cka(features), abs=10 * ROUNDING)
 
 
-def test_identities(texts):
+def test_identities(build, texts):
     """Shares add up to the row sum; what is not cancelled of λA2 is the negative mass."""
-    (layer, _) = statistics(make("diff"), texts, 100)
+    (layer, _) = statistics(build("diff", dtype=torch.float64).network, texts, 100)
     heads = {name: torch.tensor(values) for name, values in layer["heads"].items()}
     for kind, sum_of_row in (("map_1", 1.0), ("map_2", 1.0), ("absolute", None)):
         of = layer["by_distance"][kind]

@@ -11,6 +11,7 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.build import build_evaluation_report
+from language_models import save
 from lm_documents import write_task
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed")
@@ -34,10 +35,7 @@ def data(tmp_path_factory, text):
 def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
     arguments = ["evaluate", "all", "--quick", "--out", str(tmp_path / "out")]
     for kind in models:
-        model = build(kind, max_length=4_096)
-        model.network.save_pretrained(tmp_path / kind)
-        model.tokenizer.save_pretrained(tmp_path / kind)
-        arguments += ["--model", str(tmp_path / kind)]
+        arguments += ["--model", save(build(kind, max_length=4_096), tmp_path / kind)]
     quantized = {"tasks": ["hellaswag"], "data": str(data / "tasks"), "limit": 4}
     settings = {
         "lm_tasks.data": data / "tasks",
@@ -67,18 +65,9 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
 @pytest.mark.parametrize("longest", [None, 2_048])
 def test_a_model_with_a_short_context_and_no_data(build, tmp_path, longest):
     """As the README's models are: 128 tokens, some hundred entries, nothing named."""
-    model = build("diff", max_length=128)
-    model.network.save_pretrained(tmp_path / "short")
-    model.tokenizer.save_pretrained(tmp_path / "short")
+    model = save(build("diff", max_length=128), tmp_path / "short")
     names = [name for name, facts in PROTOCOLS.items() if longest or facts.any_context]
-    arguments = [
-        "evaluate",
-        *names,
-        str(tmp_path / "short"),
-        "--quick",
-        "--out",
-        str(tmp_path / "out"),
-    ]
+    arguments = ["evaluate", *names, model, "--quick", "--out", str(tmp_path / "out")]
     beyond = ["--max-length", str(longest)] if longest else []
     done = CliRunner().invoke(app, [*arguments, *beyond])
     assert done.exit_code == 0, (done.output, done.exception)

@@ -5,14 +5,11 @@ import math
 import pytest
 
 from diffattn.lab.evaluation.metrics import (
-    GUESSES,
-    NAMED,
-    guess_metrics,
-    guess_shares,
     loss_metric,
     metric,
     perplexity_metric,
 )
+from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.intervals import Interval
 
 INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand")
@@ -21,11 +18,9 @@ INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand
 @pytest.mark.parametrize("make", [metric, loss_metric])
 def test_an_interval_enters_whole(make):
     result = make("x", INTERVAL, where={"length": 8}, headline=True, unit="units")
-    assert (result.value, result.low, result.high) == (2.0, 1.0, 3.0)
-    assert (result.level, result.n, result.method) == (0.9, 7, "by hand")
-    assert (result.name, result.where, result.headline) == ("x", {"length": 8}, True)
-    assert result.unit == "units"
-    assert result.higher_is_better is (make is metric)
+    ends = {"value": 2.0, "low": 1.0, "high": 3.0, "level": 0.9, "n": 7, "method": "by hand"}
+    facts = {"name": "x", "where": {"length": 8}, "headline": True, "unit": "units"}
+    assert result == Metric(**ends, **facts, higher_is_better=make is metric)
 
 
 def test_a_perplexity_is_the_exponential_of_all_three():
@@ -38,23 +33,3 @@ def test_a_perplexity_is_the_exponential_of_all_three():
     assert result.higher_is_better is False
     unknown = perplexity_metric("perplexity", Interval(800.0, None, None, 0.95, 1, "none"))
     assert (unknown.value, unknown.low, unknown.high) == (math.exp(700), None, None)
-
-
-@pytest.mark.parametrize(
-    ("counts", "shares"),
-    [
-        ((10, 62, 30), {"guess": 10 / 62, NAMED: 30 / 62}),
-        ((10, 40, 0), {"guess": 0.25, NAMED: 0.0}),
-        ((4, 8, 8), {"guess": 0.5, NAMED: 1.0}),
-        ((4, 4, 2), {}),  # whoever names one of those that there are has found it
-    ],
-)
-def test_guesses_are_shares_of_what_is_named(counts, shares):
-    assert guess_shares(*counts) == shares
-
-
-def test_guesses_of_rows_are_printed_as_means():
-    printed = guess_metrics([{"guess": 0.25}, {"guess": 0.75, GUESSES[1]: 1.0}, {}], {"shots": 6})
-    assert [(m.name, m.value, m.n) for m in printed] == [("guess", 0.5, 2), (GUESSES[1], 1.0, 1)]
-    assert all(m.where == {"shots": 6} and m.headline for m in printed)
-    assert guess_metrics([{}], {}) == []

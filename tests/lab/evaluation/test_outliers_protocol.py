@@ -13,7 +13,7 @@ from diffattn.probes.outliers import OutlierScan
 from evaluation_folders import evaluated
 
 
-def check_one_scan(model, corpus, tmp_path):
+def test_items_together_are_one_scan(model, corpus, tmp_path):
     """Items of two windows, put together, against one scan of all windows."""
     settings = {"texts": corpus, "window_tokens": 24, "num_windows": 5, "windows_per_document": 2}
     result, rows = evaluated(model, Outliers(**settings, windows_per_item=2), tmp_path / "out")
@@ -40,15 +40,6 @@ def check_one_scan(model, corpus, tmp_path):
     assert max(row["scores"][LARGEST["hidden"]] for row in rows) == headlines[LARGEST["hidden"]]
     layers = result.tables["layers"]
     assert max(row[HIDDEN][WITH] for row in layers) == headlines[LARGEST["hidden"]]
-
-
-def test_items_together_are_one_scan(build, corpus, tmp_path):
-    check_one_scan(build("diff"), corpus, tmp_path)
-
-
-@pytest.mark.scheduled
-def test_of_every_kind_of_model(model, corpus, tmp_path):
-    check_one_scan(model, corpus, tmp_path)
 
 
 def test_the_claims_read_the_headlines():

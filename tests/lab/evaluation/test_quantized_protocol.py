@@ -19,9 +19,8 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
-from evaluation_folders import evaluated
+from evaluation_folders import evaluated, values
 from lm_documents import write_task
-from scripted_model import alone
 
 _ONE_PAIR = {"num_pairs": [1], "samples": 1, "questions": 1, "examples": 0}
 KEY_VALUES = {"protocol": "key_values", "settings": _ONE_PAIR}
@@ -31,10 +30,6 @@ def run(model, out, **settings):
     return evaluated(model, QuantizedLogits(**settings), out)
 
 
-def values(result, name):
-    return {m.where["bits"]: m.value for m in result.metrics if m.name == name}
-
-
 def test_every_kind_of_model(model, corpus, tmp_path):
     before = model.network.config._attn_implementation
     result, rows = run(
@@ -42,13 +37,13 @@ def test_every_kind_of_model(model, corpus, tmp_path):
         num_windows=4, windows_per_document=2, window_tokens=32,
     )  # fmt: skip
     assert (result.num_items, result.num_failed) == (3 * (1 + 4), 0)
-    assert values(result, "recall").keys() == {16, 8, 4}
-    assert values(result, "perplexity").keys() == {16, 8, 4}
-    changes = values(result, "change of text loss")
+    assert values(result, "recall", "bits").keys() == {16, 8, 4}
+    assert values(result, "perplexity", "bits").keys() == {16, 8, 4}
+    changes = values(result, "change of text loss", "bits")
     assert 0 < abs(changes[8]) < abs(changes[4])
-    losses = values(result, "text loss")
+    losses = values(result, "text loss", "bits")
     assert changes[4] == pytest.approx(losses[4] - losses[16])
-    assert values(result, "perplexity")[4] == pytest.approx(math.exp(losses[4]))
+    assert values(result, "perplexity", "bits")[4] == pytest.approx(math.exp(losses[4]))
     assert model.network.config._attn_implementation == before
     assert not model.rows_alone
     texts = [row for row in rows if row["wrapped_id"].startswith("text-window")]
@@ -161,20 +156,6 @@ def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
     assert -chunked.logprob / (len(window) - 1) != loss
 
 
-def test_generation_too(models, text):
-    """With a cache; a scale per row makes it equal to reading everything anew for each token."""
-    model = alone(models["shared_diff"])
-    prompts = [model.encode_prompt(text[i : i + 90]) for i in (0, 200)]
-    with quantized_logits(model.network, 4, granularity="row"):
-        found = model.generate(prompts, max_new_tokens=6)
-        for prompt, one in zip(prompts, found, strict=True):
-            ids = list(prompt)
-            for token in one.ids:
-                with torch.no_grad():
-                    assert int(model.network(torch.tensor([ids])).logits[0, -1].argmax()) == token
-                ids.append(token)
-
-
 WRAPPED = {
     "needle": {"tasks": [[1, 1]], "lengths": [256], "depths": [0, 100], "samples": 1},
     "sliding_perplexity": {"window": 64, "stride": 32, "documents": 2},
@@ -183,7 +164,7 @@ WRAPPED = {
 
 
 @pytest.mark.parametrize("name", WRAPPED)
-def test_other_protocols_run_every_row_alone(models, name, monkeypatch):
+def test_other_protocols_run_every_row_alone(models, name):
     """No pass holds several rows, and no prefix serves several."""
     model = models["diff"]
     quick = protocol_class(name).quick
@@ -212,17 +193,11 @@ def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
         )  # fmt: skip
 
 
-def test_the_record_names_the_wrapped_protocol_in_full(models, tmp_path):
-    protocol = QuantizedLogits(**KEY_VALUES)
-    assert protocol.parameters()["settings"] == {
-        "lengths": None,
-        "num_pairs": (1,),
-        "samples": 1,
-        "questions": 1,
-        "examples": 0,
-        "seed": 1234,
-    }
-    assert protocol.parameters()["wrapped_version"] == 4
+def test_the_record_names_the_wrapped_protocol_in_full():
+    parameters = QuantizedLogits(**KEY_VALUES).parameters()
+    unsaid = {"lengths": None, "seed": 1234}
+    assert parameters["settings"] == _ONE_PAIR | {"num_pairs": (1,)} | unsaid
+    assert parameters["wrapped_version"] == 4
 
 
 def test_a_tokenizer_without_bos_and_eos(models, corpus):

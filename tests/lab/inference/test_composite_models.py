@@ -12,6 +12,7 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.layer_reader import read_layers, require_readable
 from diffattn.probes.quantized_logits import require_quantizable
+from language_models import plain_logprobs
 from scripted_model import alone, with_limits
 
 
@@ -44,9 +45,7 @@ def test_its_length_is_that_of_its_text_part(model):
 
 def test_scores_equal_a_plain_pass(model):
     row = np.arange(20, 50)
-    with torch.no_grad():
-        logits = model.network(torch.from_numpy(row)[None, :-1], use_cache=False).logits[0]
-    expected = -logits.log_softmax(-1)[torch.arange(29), torch.from_numpy(row[1:])].numpy()
+    expected = -plain_logprobs(model, row.tolist()).numpy()
     for entry in (model, with_limits(model, chunk_tokens=8)):
         (results,) = entry.prefix_losses([row], [])
         # Its norms and softmaxes work in float32.
@@ -60,7 +59,8 @@ def test_scores_equal_a_plain_pass(model):
     assert results.logprobs == pytest.approx(rows.logprobs, abs=1e-4)
 
 
-def test_its_layers_are_read(model):
+def test_its_layers_are_read_and_its_logits_quantized(model):
+    require_quantizable(model.network)
     require_readable(model.network, 12)
     collected = _Collector(model, 2**20)
     collected.add(0, range(20, 32))
@@ -68,7 +68,3 @@ def test_its_layers_are_read(model):
     hidden = {}
     read_layers(model.network, torch.arange(20, 32)[None], lambda *given: None, hidden.__setitem__)
     assert {layer: tuple(x.shape) for layer, x in hidden.items()} == {0: (12, 32), 1: (12, 32)}
-
-
-def test_its_logits_are_quantized(model):
-    require_quantizable(model.network)

@@ -20,38 +20,30 @@ def prompts(model, seed=0):
     return [*results, [5], [generator.randrange(1, vocab) for _ in range(30)]]
 
 
-def by_hugging_face(model, prompt, max_new_tokens):
-    with torch.no_grad():
-        ids = model.network.generate(
-            torch.tensor([prompt]), max_new_tokens=max_new_tokens, do_sample=False,
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            eos_token_id=model.end_tokens, pad_token_id=0,
-        )  # fmt: skip
-    return ids[0, len(prompt) :].tolist()
+def assert_equals_hugging_face(model, asked):
+    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=12), strict=True):
+        with torch.no_grad():
+            ids = model.network.generate(
+                torch.tensor([prompt]), max_new_tokens=12, do_sample=False,
+                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+                eos_token_id=model.end_tokens, pad_token_id=0,
+            )  # fmt: skip
+        wanted = ids[0, len(prompt) :].tolist()
+        ended = wanted[-1] in model.end_tokens
+        assert list(results.ids) == (wanted[:-1] if ended else wanted)
+        assert (results.finished == "eos") == ended
 
 
 @pytest.mark.parametrize("copied_tokens", [0, 10**9])
 def test_equals_hugging_face(model, copied_tokens):
-    model = with_limits(model, copied_tokens=copied_tokens)
-    asked = prompts(model)
-    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=12), strict=True):
-        wanted = by_hugging_face(model, prompt, 12)
-        if results.finished == "eos":
-            assert list(results.ids) == wanted[:-1]
-            assert wanted[-1] in model.end_tokens
-        else:
-            assert list(results.ids) == wanted
+    assert_equals_hugging_face(with_limits(model, copied_tokens=copied_tokens), prompts(model))
 
 
 def test_layers_with_a_window_equal_hugging_face(build_windowed):
     """Padding in a cache that keeps eight tokens would push real ones out."""
     model = build_windowed(8)
     asked = [*prompts(model), [5, 6], [7, 8], [11] * 5, [12] * 20]
-    results = model.generate(asked, max_new_tokens=12)
-    for prompt, entry in zip(asked, results, strict=True):
-        wanted = by_hugging_face(model, prompt, 12)
-        assert list(entry.ids) == wanted[: len(entry.ids)]
-        assert len(entry.ids) + (entry.finished == "eos") == len(wanted)
+    assert_equals_hugging_face(model, asked)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.nudging import measured_errors
+from language_models import plain_logprobs
 from scripted_model import alone
 
 NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
@@ -87,10 +88,8 @@ def test_log_probabilities_are_those_of_a_plain_pass(models):
     (results,) = model.read_labels(trie, [prompt])
     for label, path, logprob in zip(NESTED, trie.paths, results.logprobs, strict=True):
         assert model.decode(path) == f" {label}\n"  # the space belongs to the label
-        with torch.no_grad():
-            logits = model.network(torch.tensor([[*prompt, *path]])).logits[0].log_softmax(-1)
-        steps = [logits[len(prompt) - 1 + i, token] for i, token in enumerate(path)]
-        assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
+        expected = plain_logprobs(model, [*prompt, *path])[-len(path) :].sum()
+        assert logprob == pytest.approx(float(expected), rel=0, abs=1e-12)
 
 
 def test_labels_that_a_tokenizer_cannot_tell_apart():
@@ -101,12 +100,9 @@ def test_labels_that_a_tokenizer_cannot_tell_apart():
         def encode(self, text):
             return list(text.replace("\n", "").replace("é", "e").encode())
 
-    with pytest.raises(ConfigError, match="'gas' and 'gas type'"):
-        LabelTrie(Deaf(), ["gas", "gas type"], "Type:")
-    with pytest.raises(ConfigError, match="'gas type' and 'gas'"):
-        LabelTrie(Deaf(), ["gas type", "gas"], "Type:")
-    with pytest.raises(ConfigError, match="'café' and 'cafe'"):
-        LabelTrie(Deaf(), ["café", "cafe"], "Type:")
+    for first, second in (("gas", "gas type"), ("gas type", "gas"), ("café", "cafe")):
+        with pytest.raises(ConfigError, match=f"'{first}' and '{second}'"):
+            LabelTrie(Deaf(), [first, second], "Type:")
 
 
 def test_what_does_not_fit(models):

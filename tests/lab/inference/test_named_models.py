@@ -23,7 +23,6 @@ def test_labels_are_given_or_the_last_part_of_the_path(tmp_path):
 @pytest.mark.parametrize(
     ("models", "message"),
     [
-        (["x/a", "y/a"], "MODEL: labels must differ, got 'a' twice"),
         (["=runs/a"], r"MODEL: must be \[LABEL=\]PATH"),
         ([".a=runs/a"], r"MODEL: must be \[LABEL=\]PATH"),
         ([], "MODEL: one model or more is needed"),

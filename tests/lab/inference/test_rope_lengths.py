@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from transformers import Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, Phi3Config
+from transformers import Gemma3TextConfig, LlamaConfig, Phi3Config
 
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
@@ -12,6 +12,7 @@ from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.config.rope_settings import steady_positions
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from language_models import plain_logprobs, tiny_llama
 from scripted_model import LoggedModel, with_limits
 
 STEADY = 32
@@ -73,14 +74,11 @@ def readers(tokenizer):
         intermediate_size=32, max_position_embeddings=128, rope_parameters=rope("longrope"),
         initializer_range=0.5,
     )  # fmt: skip
-    llama = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-        num_attention_heads=4, max_position_embeddings=STEADY, rope_parameters=rope("dynamic"),
-        initializer_range=0.5,
-    )  # fmt: skip
+    settings = {"max_position_embeddings": STEADY, "initializer_range": 0.5}
+    llama = tiny_llama(tokenizer, rope_parameters=rope("dynamic"), **settings)
     return {
         "longrope": LanguageModel(DiffTransformerForCausalLM(actual).double(), tokenizer),
-        "dynamic": LanguageModel(LlamaForCausalLM(llama).double(), tokenizer, max_length=128),
+        "dynamic": LanguageModel(llama.double(), tokenizer, max_length=128),
     }
 
 
@@ -95,9 +93,7 @@ def ids(count, seed=0):
 
 def test_below_it_chunks_and_batches_change_nothing(reader):
     row = ids(STEADY + 1)  # the last token is predicted and not read
-    with torch.no_grad():
-        logits = reader.network(torch.from_numpy(row)[None, :-1], use_cache=False).logits[0]
-    expected = -logits.log_softmax(-1)[torch.arange(STEADY), torch.from_numpy(row[1:])].numpy()
+    expected = -plain_logprobs(reader, row.tolist()).numpy()
     chunked = with_limits(reader, chunk_tokens=8)
     for model in (reader, chunked):
         both = model.prefix_losses([row, ids(9, seed=1)], [])

@@ -5,12 +5,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from transformers import MambaConfig, MambaForCausalLM
 
-from diffattn.errors import ConfigError
-from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
+from language_models import plain_logprobs
 from scripted_model import LoggedModel, with_limits
 
 
@@ -30,34 +28,21 @@ def continuations(model, seed=0):
     return results
 
 
-def expected(model, entry):
-    """Log-probabilities by one plain forward pass."""
-    ids = torch.tensor([[*entry.context, *entry.target]])
-    with torch.no_grad():
-        logprobs = model.network(ids).logits[0].log_softmax(-1)
-    at = range(len(entry.context) - 1, ids.shape[1] - 1)
-    return [float(logprobs[i, token]) for i, token in zip(at, entry.target, strict=True)]
-
-
-def test_scores_equal_a_plain_forward_pass(model):
+def assert_scores_of_a_plain_pass(model):
     asked = continuations(model)
     for entry, results in zip(asked, model.score(asked), strict=True):
+        wanted = plain_logprobs(model, [*entry.context, *entry.target])[-len(entry.target) :]
         # float64: sums of a few hundred terms of size 1, a few thousand times its epsilon.
-        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
+        assert results.token_logprobs == pytest.approx(wanted.tolist(), rel=0, abs=1e-12)
         assert results.logprob == pytest.approx(sum(results.token_logprobs))
 
 
+def test_scores_equal_a_plain_forward_pass(model):
+    assert_scores_of_a_plain_pass(model)
+
+
 def test_layers_with_a_window_score_as_a_plain_forward_pass(build_windowed):
-    model = build_windowed(8)
-    asked = continuations(model)
-    for entry, results in zip(asked, model.score(asked), strict=True):
-        assert results.token_logprobs == pytest.approx(expected(model, entry), rel=0, abs=1e-12)
-
-
-def test_recurrent_models_are_refused(tokenizer):
-    config = MambaConfig(vocab_size=len(tokenizer), hidden_size=16, num_hidden_layers=1)
-    with pytest.raises(ConfigError, match="must keep keys and values, got LinearAttentionLayer"):
-        LanguageModel(MambaForCausalLM(config), tokenizer)
+    assert_scores_of_a_plain_pass(build_windowed(8))
 
 
 def test_weights_of_any_shape_count_in_the_hash(build):
@@ -79,19 +64,12 @@ def test_long_rows_in_chunks_and_small_batches_change_nothing(models, limits):
         assert a.is_greedy == b.is_greedy
 
 
-def test_a_shared_context_is_read_once(models, monkeypatch):
-    model = models["softmax"]
-    read = []
-    network = type(model.network).forward
-
-    def counting(self, input_ids, **options):
-        read.append(input_ids.numel())
-        return network(self, input_ids=input_ids, **options)
-
-    monkeypatch.setattr(type(model.network), "forward", counting)
+def test_a_shared_context_is_read_once(models):
+    model = LoggedModel(models["softmax"])
     context = tuple(range(1, 201))
     model.score([Continuation((*context, i), (i,)) for i in range(30)])
-    assert sum(read) < 200 + 30 * 3
+    rows = [row for _, rows in model.passes for row in rows]
+    assert sum(model.reads) + sum(map(len, rows)) < 200 + 30 * 3
 
 
 @pytest.mark.parametrize(
@@ -139,14 +117,6 @@ def tokens_of(model, count, seed=0):
     return np.random.default_rng(seed).integers(1, len(model.tokenizer), size=count)
 
 
-def expected_losses(model, ids):
-    """Losses of all tokens but the first, by one pass over all."""
-    row = torch.tensor([ids])
-    with torch.no_grad():
-        logprobs = model.network(row).logits[0, :-1].log_softmax(-1)
-    return -logprobs.gather(-1, row[0, 1:, None])[:, 0].numpy()
-
-
 def close(results, wanted):
     # Logits are cast to float32 before the softmax: its eps times a loss of at most some tens.
     np.testing.assert_allclose(results, wanted, rtol=1e-6, atol=4e-6)
@@ -157,7 +127,7 @@ def test_prefix_losses_equal_one_pass(model):
     for reader in (model, with_limits(model, chunk_tokens=32)):
         for given in ([0], []):
             for row, results in zip(rows, reader.prefix_losses(rows, given), strict=True):
-                close(results, expected_losses(model, [*given, *row.tolist()]))
+                close(results, -plain_logprobs(model, [*given, *row.tolist()]).numpy())
 
 
 @pytest.mark.parametrize(("given", "stride"), [([0], 16), ([], 16), ([0], 64)])
@@ -166,23 +136,15 @@ def test_sliding_losses_equal_a_pass_per_window(models, length, given, stride):
     """Also of windows that do not overlap: each begins with what is given."""
     model = models["diff_v2"]
     tokens = tokens_of(model, length)
-    results = model.sliding_losses(tokens, window=64, stride=stride, given=given)
     wanted, done = [], 0
     while done < length:
         end = min(64, length) if not done else min(done + stride, length)
         begin = max(0, done + stride - 64) if done else 0
-        own = expected_losses(model, [*given, *tokens[begin:end].tolist()])
+        own = -plain_logprobs(model, [*given, *tokens[begin:end].tolist()]).numpy()
         first = 0 if done or given else 1  # without BOS nothing predicts the first token
         wanted.append(own[len(own) - (end - done - first) :])
         done = end
-    assert len(results) == length - (not given)
-    close(results, np.concatenate(wanted))
-
-
-def test_how_windows_run_changes_nothing(models):
-    model = models["softmax"]
-    tokens = tokens_of(model, 300)
-    together = model.sliding_losses(tokens, window=64, stride=16, given=[0])
-    for limits in ({"chunk_logits": 1}, {"chunk_tokens": 8}):
-        other = with_limits(model, **limits)
-        close(other.sliding_losses(tokens, window=64, stride=16, given=[0]), together)
+    for reader in (model, with_limits(model, chunk_logits=1), with_limits(model, chunk_tokens=8)):
+        results = reader.sliding_losses(tokens, window=64, stride=stride, given=given)
+        assert len(results) == length - (not given)
+        close(results, np.concatenate(wanted))

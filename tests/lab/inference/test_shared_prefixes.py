@@ -42,11 +42,6 @@ def test_a_nested_prefix_is_taken_where_it_pays():
     sequences = [[*common, i] for i in range(3, 6)] + [[*common, *longer, i] for i in range(3, 9)]
     lengths = sorted(group.length for group in share_prefixes(sequences))
     assert lengths == [400, 800]
-
-
-def test_nothing_in_common():
-    (group,) = share_prefixes([[1, 2], [2, 2], [3]])
-    assert (group.length, group.members) == (0, (0, 1, 2))
     assert share_prefixes([]) == []
 
 

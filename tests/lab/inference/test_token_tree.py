@@ -8,20 +8,8 @@ from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from language_models import plain_logprobs
 from scripted_model import alone
-
-
-def test_branches_that_begin_alike_are_held_once():
-    tree = TokenTree()
-    first = tree.add([5, 6, 7])
-    second = tree.add([5, 6, 8])
-    assert second == [*first[:2], 3]
-    assert tree.add([9], second[-1]) == [4]
-    assert (tree.tokens, tree.parents) == ([5, 6, 7, 8, 9], [-1, 0, 1, 1, 3])
-    assert tree.depths == [0, 1, 2, 2, 3]
-    assert tree.ancestors().astype(int).tolist() == [
-        [1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 1, 1, 0, 0], [1, 1, 0, 1, 0], [1, 1, 0, 1, 1],
-    ]  # fmt: skip
 
 
 def test_every_branch_equals_a_plain_pass(model):
@@ -32,6 +20,7 @@ def test_every_branch_equals_a_plain_pass(model):
         keys = [layer.keys for layer in prefix.cache.layers]
         tree = TokenTree()
         places = [tree.add(branch) for branch in branches]
+        assert len(tree.tokens) == 6  # what begins alike is held once
         for branch, own in zip(branches, places, strict=True):
             results = forward_tree(model, prefix, tree, own)
             with torch.no_grad():
@@ -70,8 +59,5 @@ def test_models_that_do_not_branch_run_one_row_per_label(models, build_windowed)
     before, question = list(range(5, 25)), [30, 31, *model.encode("\nType:")]
     (results,) = model.read_labels(trie, [question], before=model.read(before))
     for path, logprob in zip(trie.paths, results.logprobs, strict=True):
-        whole = [*before, *question, *path]
-        with torch.no_grad():
-            logits = model.network(torch.tensor([whole])).logits[0].log_softmax(-1)
-        steps = [logits[len(whole) - len(path) - 1 + i, token] for i, token in enumerate(path)]
-        assert logprob == pytest.approx(float(sum(steps)), rel=0, abs=1e-12)
+        expected = plain_logprobs(model, [*before, *question, *path])[-len(path) :].sum()
+        assert logprob == pytest.approx(float(expected), rel=0, abs=1e-12)

@@ -375,11 +375,6 @@ class OtherArgument(Copy):
         return super().forward(x)
 
 
-class OtherInput(Copy):
-    def forward(self, x, freqs_cis):
-        return super().forward(x)
-
-
 class Unknown(Copy):
     """A step that no formula has."""
 

@@ -10,16 +10,11 @@ from diffattn.lab.evaluation.hallucination.answer_metrics import (
     bigram_support,
     entities,
     entity_support,
-    normalise,
     number_support,
     rouge,
     span_match,
     word_f1,
 )
-
-
-def test_squad_normalisation():
-    assert normalise("The  Cat, a dog; AN end.") == "cat dog end"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,6 @@ def test_a_prompt_holds_document_and_question_as_they_are():
         ('{"document": "d", "summary": []}\n', r"column 'summary' must be a text or a list"),
         ('{"document": "d", "summary": [1]}\n', r"column 'summary' must be a text or a list"),
         ("not json\n", r"xsum.jsonl:1: must be a JSON object, got 'not json'"),
-        ("[1]\n", r"xsum.jsonl:1: must be a JSON object, got list"),
         ("\n", r"xsum.jsonl: must hold one row or more, got none"),
     ],
 )  # fmt: skip
@@ -92,9 +91,6 @@ def test_the_hub(monkeypatch):
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"gone: must be a dataset that can be opened, got: no"):
         load_examples(TASKS["cnn_dm"], "hub:gone", 5, 0)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match="needs the package 'datasets'"):
-        load_examples(TASKS["xsum"], "hub", 5, 0)
 
 
 def test_the_archive_of_long_bench(monkeypatch, tmp_path):

@@ -11,12 +11,10 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     SEPARATOR,
     DemonstrationReader,
     IclTask,
-    alternating_order,
     balanced_rounds,
     kept_per_model,
     longest_kept,
     most_within,
-    random_order,
     skipped_classes,
 )
 from scripted_model import LoggedModel
@@ -40,16 +38,6 @@ def test_rounds_hold_every_class_once_until_it_is_used_up():
 def test_skipped_classes_are_counted_once_a_round_without_them_is_complete():
     order = balanced_rounds(EXAMPLES, seed=1)
     assert [skipped_classes(order, n) for n in range(12)] == [0] * 8 + [1, 1, 1, 2]
-
-
-def test_orders_permute_and_alternate():
-    for permute in (random_order, alternating_order):
-        found = permute(EXAMPLES, 3)
-        assert Counter(found) == Counter(EXAMPLES)
-        assert found == permute(EXAMPLES, 3) != permute(EXAMPLES, 4)
-    labels = [one.label for one in alternating_order(EXAMPLES, 3)]
-    assert labels[:3] == labels[3:6]
-    assert labels[6:8] == labels[8:10]
 
 
 def test_the_longest_hundredth_is_left_out():

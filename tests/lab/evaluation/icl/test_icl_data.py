@@ -95,7 +95,7 @@ class Rows(list):
         self.features = {column: SimpleNamespace(names=names)}
 
 
-def test_the_hub_gives_the_same(monkeypatch, files):
+def test_the_hub_gives_the_same(monkeypatch):
     asked = []
 
     def load(repository, config, split):
@@ -121,9 +121,6 @@ def test_the_hub_gives_the_same(monkeypatch, files):
     monkeypatch.setattr(module, "load_dataset", fail)
     with pytest.raises(ConfigError, match=r"holds train.csv, .* got: no connection\."):
         load_icl_data("banking77", "hub")
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ConfigError, match="needs the package 'datasets'"):
-        load_icl_data("banking77", "hub")
 
 
 def test_json_lines_with_columns_of_any_name(tmp_path):
@@ -137,9 +134,6 @@ def test_json_lines_with_columns_of_any_name(tmp_path):
     assert [(one.text, one.label) for one in data.train] == [("who is it", "a b")]
     with pytest.raises(ConfigError, match=r"train.jsonl:1: must have the column 'text'"):
         load_icl_data("trec", str(folder))
-    (folder / "test.jsonl").write_text("[1]")
-    with pytest.raises(ConfigError, match=r"test.jsonl:1: must be a JSON object, got list"):
-        load_icl_data("banking77", str(tmp_path), columns)
 
 
 def test_csv_columns_of_any_name(tmp_path):
@@ -147,5 +141,3 @@ def test_csv_columns_of_any_name(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"question,intent\nwho {name},me\n")
     columns = {"text": "question", "label": "intent"}
     assert load_icl_data("banking77", str(tmp_path), columns).train[0].label == "me"
-    with pytest.raises(ConfigError, match="columns must be text and category, got"):
-        load_icl_data("banking77", str(tmp_path))

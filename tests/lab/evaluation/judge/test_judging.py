@@ -1,6 +1,5 @@
 """Judging recorded outputs: cached, resumable, by several judges, and with failures."""
 
-import json
 import shutil
 import threading
 from dataclasses import replace
@@ -218,40 +217,14 @@ def test_a_local_judge_and_one_whose_context_is_short(folder, build):
         judge_folder(folder, judge, settings)
 
 
-def test_a_chat_template_is_used(models, monkeypatch):
-    template = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    monkeypatch.setattr(models["softmax"].tokenizer, "chat_template", template)
-    seen = []
-
-    def encode(text, *, special):
-        assert special
-        seen.append(text)
-        return [1, 2]
-
-    monkeypatch.setattr(models["softmax"], "encode", encode)
-    judge = LocalJudge(models["softmax"], JudgeSettings(model="local", max_tokens=2))
-    judge.reply("n", [{"role": "user", "content": "so?"}], threading.Event())
-    assert seen == ["<user>so?<assistant>"]
-
-
-def test_replies_from_a_file(folder, tmp_path):
-    requests = [r for o in recorded_outputs(folder) for r in o.requests("whole")]
+def test_a_file_without_replies(tmp_path):
     path = tmp_path / "replies.jsonl"
-    lines = [json.dumps({"id": one.name, "reply": TRUE}) + "\n" for one in requests]
-    path.write_text("".join(lines[1:]))
-    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
-    assert [result.num_failed for result in results] == [1, 0]
-    path.write_text(lines[0])
-    results = judge_folder(folder, RecordedReplies(path, SETTINGS), SETTINGS).results
-    assert [result.num_failed for result in results] == [0, 0]
     path.write_text('{"id": "a", "answer": "b"}\n')
     with pytest.raises(ConfigError, match=r"replies.jsonl:1: must hold the texts 'id' and 'reply'"):
         RecordedReplies(path, SETTINGS)
 
 
-def test_folders_that_cannot_be_judged(folder, tmp_path):
-    with pytest.raises(CheckpointError, match=r"wrote \(evaluation\.json\), got no evaluation"):
-        recorded_outputs(tmp_path)
+def test_a_folder_without_outputs_cannot_be_judged(folder):
     for label in ("softmax", "diff"):
         (folder / label / "hallucination" / "result.json").unlink()
     with pytest.raises(ConfigError, match="must hold a finished evaluation by 'hallucination'"):
@@ -262,13 +235,11 @@ def test_folders_that_cannot_be_judged(folder, tmp_path):
     ("changes", "message"),
     [
         (["workers"], "--set: must be KEY=VALUE"),
-        (["worker=2"], "Did you mean 'workers'"),
         (["model=a"], "--set: unknown key 'model'"),
         (["workers=0"], "workers must be a whole number from 1 to 1000, got 0"),
         (["max_tokens=x"], "max_tokens must be a whole number from 1 to .*, got 'x'"),
         (["temperature=hot"], "temperature must be a number from 0.0 to 100.0, got 'hot'"),
         (["document=half"], "document must be 'whole' or 'read'"),
-        (["timeout_seconds=soon"], "timeout_seconds must be a number from 0.001 to"),
         (["timeout_seconds=0"], "timeout_seconds must be a number from 0.001 to"),
     ],
 )

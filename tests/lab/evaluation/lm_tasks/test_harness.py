@@ -1,8 +1,9 @@
 """The harness's prompts over local documents, and its scores of our models."""
 
+import copy
+
 import pytest
 from tokenizers.processors import TemplateProcessing
-from transformers import PreTrainedTokenizerFast
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.lm_tasks import harness
@@ -61,15 +62,7 @@ def test_without_the_package(monkeypatch):
 
 def with_bos(tokenizer):
     """The tokenizer, putting BOS first by its own settings, as Llama's does."""
-    copied = PreTrainedTokenizerFast(
-        tokenizer_object=type(tokenizer.backend_tokenizer).from_str(
-            tokenizer.backend_tokenizer.to_str()
-        ),
-        bos_token=tokenizer.bos_token,
-        eos_token=tokenizer.eos_token,
-        pad_token=tokenizer.pad_token,
-        clean_up_tokenization_spaces=False,
-    )
+    copied = copy.deepcopy(tokenizer)
     bos = (tokenizer.bos_token, tokenizer.bos_token_id)
     copied.backend_tokenizer.post_processor = TemplateProcessing(
         single=f"{bos[0]} $A", special_tokens=[bos]

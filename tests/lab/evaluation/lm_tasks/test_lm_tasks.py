@@ -5,7 +5,6 @@ import json
 import pytest
 import torch
 
-from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
 from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_task
@@ -17,6 +16,7 @@ from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Score
 from evaluation_folders import evaluated
+from language_models import plain_logprobs
 from lm_documents import documents, write_task
 from scripted_model import ScriptedModel
 
@@ -47,10 +47,7 @@ def logprob(model, context, continuation):
     everything = model.tokenizer.encode(context + continuation)
     whole = everything[-(model.max_length + 1) :]
     first = len(model.tokenizer.encode(context)) - (len(everything) - len(whole))
-    with torch.no_grad():
-        logits = model.network(torch.tensor([whole[:-1]])).logits[0].double()
-    logprobs = logits.log_softmax(-1)
-    return sum(float(logprobs[i - 1, whole[i]]) for i in range(first, len(whole)))
+    return float(plain_logprobs(model, whole)[first - 1 :].sum())
 
 
 def test_every_kind_of_model_and_an_independent_computation(model, folder, tmp_path):
@@ -197,11 +194,3 @@ def test_bos_is_the_tokenizers_unless_told_otherwise(models, folder, add_bos, tm
     result, _ = run(model, tmp_path / "out", data=str(folder), tasks=("winogrande",), limit=2)
     assert result.tables["bos"] is (add_bos is True)
     assert (model.bos is None) is (add_bos is False)  # for the other protocols
-
-
-def test_wrong_data_stops_before_the_first_item(models, folder, tmp_path):
-    with pytest.raises(ConfigError, match=r"none: file or folder must exist"):
-        run(models["softmax"], tmp_path / "a", data=str(tmp_path / "none"))
-    (tmp_path / "boolq.jsonl").write_text("{}\n", encoding="utf-8")
-    with pytest.raises(DiffAttnError, match="must have field 'passage'"):
-        run(models["softmax"], tmp_path / "b", data=str(tmp_path), tasks=("boolq",))

@@ -5,4 +5,4 @@ import pytest
 
 @pytest.fixture(scope="module")
 def long_model(build):
-    return build("diff", max_length=4096)
+    return build("diff", max_length=8192)

@@ -35,9 +35,13 @@ def test_five_segments_equal_those_of_whole_maps(model, protocol):
         assert [row["spans"][s] for s in SEGMENTS] == list(pairwise(bounds))
         assert model.decode(prompt.ids[slice(*row["spans"]["number"])]).strip() == row["number"]
         maps = whole_maps(model, prompt.ids)
-        signed = torch.stack([layer[:, -1].double() for _, layer in maps])  # [layers, H, S]
+        first, signed = (  # [layers, H, S]
+            torch.stack([layer[i][:, -1].double() for layer in maps]) for i in (0, 1)
+        )
+        assert ("map_2" in row["shares"]["row"]) == (not torch.equal(first, signed))
         for weights, changed in (
             ("signed", signed), ("clipped", signed.clamp(min=0)), ("absolute", signed.abs()),
+            ("map_1", first),
         ):  # fmt: skip
             sums = [changed[..., a:b].sum(-1) for a, b in pairwise(bounds)]
             sums = torch.stack(sums, dim=-1)
@@ -59,19 +63,6 @@ def test_five_segments_equal_those_of_whole_maps(model, protocol):
         assert row["one_minus_lambda"] == pytest.approx(
             signed.sum(-1).mean(-1).tolist(), abs=ROUNDING
         )
-
-
-def test_softmax_models_have_one_map_and_equal_weights(models, protocol):
-    (batch,) = protocol.batches(models["softmax"])
-    for kind in ("softmax", "llama", "diff"):
-        (row,) = protocol.ask(models[kind], batch[1:2])
-        shares = row["shares"]["global"]
-        assert ("map_2" in shares) == (kind == "diff")
-        if kind != "diff":
-            assert shares["signed"] == shares["absolute"] == shares["map_1"]
-            assert row["one_minus_lambda"] == pytest.approx([1, 1])
-        else:
-            assert shares["signed"] != shares["absolute"]
 
 
 def test_records_and_tables(model, protocol, tmp_path):

@@ -27,7 +27,6 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     needle,
     question,
 )
-from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 
@@ -170,8 +169,6 @@ def test_without_bos(build, corpus):
 
 
 def test_too_many_needles_for_the_length(model, corpus):
-    with pytest.raises(ItemError, match=r"100 tokens must hold 3 needles .* greater length"):
-        build_prompts(model, task(corpus, length=100))
     with pytest.raises(ItemError, match="must have 8 free sentence ends, got"):
         build_prompts(model, task(corpus, length=430, num_needles=9, num_asked=1))
 
@@ -283,8 +280,6 @@ def test_a_haystack_of_json_lines_with_a_key_of_its_own(tmp_path):
     path.write_text(json.dumps({"text": "No.", "body": "A first sentence. A second one."}) + "\n")
     assert corpus_text(str(path), "body") == "A first sentence. A second one."
     assert read_haystack_words(str(path), 10, "body").words[:2] == ("A", "first")
-    with pytest.raises(ConfigError, match="must have field 'bodies'"):
-        corpus_text(str(path), "bodies")
 
 
 @pytest.fixture
@@ -316,9 +311,3 @@ def test_a_passage_has_the_words_asked_for_and_goes_round_the_end(book):
 def test_a_longer_passage_begins_with_the_shorter_one(book):
     longer = " ".join(book.passage(1, 90))
     assert all(longer.startswith(" ".join(book.passage(1, n))) for n in range(90))
-
-
-def test_too_little_text_is_one_clear_line(book, models):
-    with pytest.raises(ConfigError, match=r"^ruler: the haystack '.*book.txt' must hold 5000 tok"):
-        Ruler(haystack=book.source).require_words(models["softmax"], 5000)
-    Ruler(haystack=book.source).require_words(models["softmax"], 20)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from diffattn.lab.evaluation.perplexity.nll_by_position import NllByPosition
-from evaluation_folders import evaluated
+from evaluation_folders import evaluated, values
 
 HEADER = "Title: A Book\n\n*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n"
 FOOTER = "\n*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\nLicence.\n"
@@ -24,10 +24,6 @@ def run(model, folder, **parameters):
     return evaluated(model, NllByPosition(**parameters), folder)
 
 
-def values(result, name):
-    return {m.where.get("position"): m.value for m in result.metrics if m.name == name}
-
-
 def test_averages_are_those_of_the_losses(models, books, sentences, tmp_path):
     model = models["diff"]
     result, _ = run(model, tmp_path / "out", texts=books, length=300)
@@ -36,7 +32,7 @@ def test_averages_are_those_of_the_losses(models, books, sentences, tmp_path):
     ]  # without the licence
     mean = np.mean(model.prefix_losses(rows, model.start()), axis=0)
     cumulative = np.cumsum(mean) / np.arange(1, 301)
-    for at, value in values(result, "nll").items():
+    for at, value in values(result, "nll", "position").items():
         assert value == pytest.approx(cumulative[at - 1])
     table = result.tables["cumulative"]
     np.testing.assert_allclose(table["mean"], cumulative[np.array(table["position"]) - 1])
@@ -48,7 +44,7 @@ def test_averages_are_those_of_the_losses(models, books, sentences, tmp_path):
         assert value == pytest.approx(mean[first - 1 : last].mean())
     texts = [model.decode(row.tolist()) for row in rows]
     bits = sum(len(t.encode()) for t in texts)
-    assert values(result, "bits_per_byte")[None] == pytest.approx(
+    assert values(result, "bits_per_byte", "position")[None] == pytest.approx(
         300 * 2 * mean.mean() / np.log(2) / bits
     )
 

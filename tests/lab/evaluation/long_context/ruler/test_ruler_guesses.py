@@ -82,9 +82,3 @@ def test_values_are_named_at_random():
     output = f"{values[7]}, {values[9]} or {values[7]}"
     found = guesses(ByLetter(), TASKS["niah_multikey_2"], sample, output)
     assert found == {"guess": 1 / 400, NAMED: 2 / 400}
-
-
-def test_values_that_are_all_asked_for_have_no_floor():
-    for name in ("niah_single_1", "vt"):
-        sample = built(name, 40, 0)
-        assert guesses(ByLetter(), TASKS[name], sample, sample.answer) == {}

@@ -44,27 +44,16 @@ def material(tmp_path_factory):
 
 def squad_value(articles):
     """Three paragraphs per article, each with an answerable and an impossible question."""
-    return {
-        "data": [
-            {
-                "paragraphs": [
-                    {
-                        "context": f"Paragraph {p} of article {a} says that the name is N{a}x{p}.",
-                        "qas": [
-                            {
-                                "question": f"Which name has {a}-{p}?",
-                                "answers": [{"text": f"N{a}x{p}"}, {"text": f"N{a}x{p}"}],
-                                "is_impossible": False,
-                            },
-                            {"question": "What?", "answers": [], "is_impossible": True},
-                        ],
-                    }
-                    for p in range(3)
-                ]
-            }
-            for a in range(articles)
-        ]
-    }
+
+    def paragraph(a, p):
+        asked = {"question": f"Which name has {a}-{p}?", "answers": [{"text": f"N{a}x{p}"}] * 2}
+        impossible = {"question": "What?", "answers": [], "is_impossible": True}
+        return {
+            "context": f"Paragraph {p} of article {a} says that the name is N{a}x{p}.",
+            "qas": [asked | {"is_impossible": False}, impossible],
+        }
+
+    return {"data": [{"paragraphs": [paragraph(a, p) for p in range(3)]} for a in range(articles)]}
 
 
 def hotpot_value(entries):

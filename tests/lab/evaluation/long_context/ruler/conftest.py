@@ -1,8 +1,0 @@
-"""A model for the lengths of RULER."""
-
-import pytest
-
-
-@pytest.fixture(scope="module")
-def long_model(build):
-    return build("diff", max_length=8192)
