@@ -9,7 +9,6 @@ from language_models import build, models, text, tokenizer
 from trials import commands
 from trials.commands import Command
 from trials.disk import Moment
-from trials.recorded_outputs import write_outputs
 
 __all__ = ["build", "models", "text", "tokenizer"]
 
@@ -67,9 +66,3 @@ def whole(build, tmp_path_factory):
         return folders[kind]
 
     return of
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    """A folder with two outputs to be judged."""
-    return write_outputs(tmp_path)

@@ -15,14 +15,6 @@ DEAD = 2**22 + 1
 State = dict[str, bytes | None]
 """Path below the folder to the content of a file; ``None`` for a folder."""
 
-LOSSES = ("zero length", "half", "old content", "removals only")
-"""What is left of what was not synced when the power went.
-
-``"zero length"`` and ``"half"``: every name is as it was last, files end where they were synced or
-half-way from there. ``"old content"``: names and contents are those of the last sync of folder and
-file. ``"removals only"``: the same, but what was removed since is gone.
-"""
-
 
 @dataclass(eq=False)
 class _Node:
@@ -42,7 +34,12 @@ class Moment:
     killed: State
     """What a killed process leaves."""
     lost: dict[str, State]
-    """What a loss of power leaves, by kind of loss; empty in the middle of a write."""
+    """What a loss of power leaves, by kind of loss; empty in the middle of a write.
+
+    ``"zero length"`` and ``"half"``: every name is as it was last, files end where they were synced
+    or half-way from there. ``"old content"``: names and contents are those of the last sync of
+    folder and file. ``"removals only"``: the same, but what was removed since is gone.
+    """
 
 
 class Recorder:

@@ -7,10 +7,12 @@ import shutil
 
 import pytest
 
+from diffattn.files.io import log_facts, write_json, write_jsonl
+from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION
+from evaluation_folders import eval_result
 from small_corpus import WORDS
 from tally import trial
 from trials.command_server import commands
-from trials.recorded_outputs import write_outputs
 from trials.wrong_calls import SMALL, calls, changed
 from trials.wrong_judge_calls import SECRET, judge_calls
 
@@ -27,6 +29,24 @@ def server():
     """Forks of it run the command line."""
     with commands() as running:
         yield running
+
+
+def write_outputs(folder):
+    """An evaluation folder with two outputs to be judged."""
+    part = folder / "model" / "hallucination"
+    rows = [
+        {"id": f"item-{i}", "kind": "summary", "document": "A cat sat.", "references": ["Cat."],
+         "output": f"A cat {i}.", "read": 1, "scores": {}}
+        for i in range(2)
+    ]  # fmt: skip
+    write_jsonl(part / "items.jsonl", rows)
+    facts = log_facts(part / "items.jsonl")
+    eval_result("hallucination", model={"label": "model"}, num_items=2, items=facts).write(part)
+    write_json(
+        folder / "evaluation.json",
+        {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder", "models": ["model"],
+         "variants": ["hallucination"]},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")

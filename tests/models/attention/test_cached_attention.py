@@ -200,10 +200,6 @@ class TestKeyMask:
 
     embeds = torch.zeros(2, 3, 4)
 
-    def test_nothing_to_hide(self):
-        assert key_mask(None, None, None, self.embeds) == KeyMask()
-        assert key_mask(torch.ones(2, 3), None, None, self.embeds) == KeyMask()
-
     def test_a_mask_on_the_host_is_looked_at_there(self):
         """No device is waited for: here one that has no values to look at."""
         embeds = self.embeds.to("meta")
