@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,32 +31,9 @@ class Ended:
     err: str
 
 
-class Commands:
-    """A server, and calls to it."""
-
-    def __init__(self, server: "subprocess.Popen[str]") -> None:
-        self.server = server
-
-    def call(
-        self, *arguments: str, cwd: Path, seconds: int = 60, environment: Mapping[str, str] = {}
-    ) -> Ended:
-        """Run ``diffattn`` with these arguments; killed after so much processor time."""
-        order = {
-            "arguments": [*map(str, arguments)],
-            "cwd": str(cwd),
-            "seconds": seconds,
-            "environment": dict(environment),
-        }
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(order) + "\n")
-        self.server.stdin.flush()
-        return Ended(**json.loads(self.server.stdout.readline()))
-
-
 @contextlib.contextmanager
-def commands() -> Iterator[Commands]:
-    """A server for as long as the block runs."""
+def commands() -> Iterator[Callable[..., Ended]]:
+    """A server for as long as the block runs, and the function that calls it."""
     with subprocess.Popen(
         [sys.executable, __file__],
         stdin=subprocess.PIPE,
@@ -64,8 +41,16 @@ def commands() -> Iterator[Commands]:
         text=True,
         env=os.environ | {"DIFFATTN_DEBUG": "", "PYTHONUTF8": "1"},  # errors as a user sees them
     ) as server:
+
+        def call(*arguments: object, cwd: Path, seconds: int = 60, **environment: str) -> Ended:
+            """Run ``diffattn`` with arguments; killed after so much processor time."""
+            order = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "seconds": seconds}
+            server.stdin.write(json.dumps(order | {"environment": environment}) + "\n")
+            server.stdin.flush()
+            return Ended(**json.loads(server.stdout.readline()))
+
         try:
-            yield Commands(server)
+            yield call
         finally:
             server.communicate()
 

@@ -78,7 +78,7 @@ def files(server, tmp_path_factory):
     }.items():
         (root / f"{name}.jsonl").write_bytes(content + b"\n")
     arguments = [part.replace("{files}", str(root)) for part in changed(SMALL)]
-    done = server.call("train", "smoke", "--out", "run", *arguments, cwd=root)
+    done = server("train", "smoke", "--out", "run", *arguments, cwd=root)
     assert done.status == 0, done
     (root / "run" / "model").rename(root / "model")
     (root / "run" / "data").rename(root / "data")
@@ -123,10 +123,10 @@ def try_all(server, files, folder, tally, chosen):
         here.mkdir()
         arguments = [filled(part, files) for part in call.arguments]
         environment = {name: filled(text, files) for name, text in call.environment}
-        ended = server.call(*arguments, cwd=here, seconds=30, environment=environment)
+        ended = server(*arguments, cwd=here, seconds=30, **environment)
         left = sorted(path.relative_to(here).as_posix() for path in here.rglob("*"))
         if left and arguments[0] == "evaluate":  # the folder may be an evaluation's already
-            corrected = server.call(*evaluation(files), cwd=here)
+            corrected = server(*evaluation(files), cwd=here)
             left = left if corrected.status else []
         tally.check(str(call), fault(call, ended, left))
         shutil.rmtree(here)

@@ -6,22 +6,7 @@ import pytest
 
 from tally import trial
 from trials import commands
-from trials.disk import restore
-
-FLIPS = 3
-
-
-def damages(content, rng):
-    """Names of damages, and what is left of a file."""
-    yield "missing", None
-    yield "empty", b""
-    yield "cut in half", content[: len(content) // 2]
-    yield "without its last byte", content[:-1]
-    for _ in range(FLIPS):
-        bit = rng.randrange(8 * len(content))
-        changed = bytearray(content)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield f"bit {bit} flipped", bytes(changed)
+from trials.disk import damages, restore
 
 
 def damaged(state, rng):
@@ -29,9 +14,9 @@ def damaged(state, rng):
     for path, content in sorted(state.items()):
         # Neither a folder nor empty, nor a model's card, which is written to be changed.
         if content and not path.endswith("README.md"):
+            yield f"{path} missing", path, {k: x for k, x in state.items() if k != path}
             for what, left in damages(content, rng):
-                others = {key: value for key, value in state.items() if key != path}
-                yield f"{path} {what}", path, others | ({} if left is None else {path: left})
+                yield f"{path} {what}", path, state | {path: left}
 
 
 def try_all(command, state, tally, *, outputs=("",), without=()):
