@@ -60,17 +60,6 @@ def test_a_block_adds_its_two_residuals(attention_type, make_config):
     assert torch.equal(block(x), expected)
 
 
-def test_positions_count(model, ids, assert_only_rounding, logits_of):
-    """Logits depend on the distance of tokens, not on where counting starts."""
-    positions, ones = torch.arange(11)[None], torch.ones_like(ids)
-    plain = logits_of(input_ids=ids)
-    shifted = logits_of(input_ids=ids, position_ids=positions + 5)(model)
-    # Rotary angles are float32 products with positions up to 15: as many half units off.
-    assert_only_rounding(shifted, model, plain, ulps=8)
-    stretched = logits_of(input_ids=ids, position_ids=2 * positions, attention_mask=ones)(model)
-    assert (stretched[0] - plain(model)[0]).abs().max() > 0.01
-
-
 def test_gradient_checkpointing_gives_the_same_gradients(model, ids):
     model.train()
     plain = _gradients(model, ids)

@@ -22,6 +22,7 @@ from diffattn.lab.evaluation.registry import parts, protocol_class
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.attention.kernels import AttentionMapRecorder
+from language_models import save
 from lm_documents import write_task
 from tally import sample, trial
 
@@ -289,9 +290,7 @@ def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
                 if not wanted:
                     continue
                 folder = tmp_path / kind / name.replace(" ", "-")
-                model = with_weights(untied(build(kind)), weight, value)
-                model.network.save_pretrained(folder)
-                model.tokenizer.save_pretrained(folder)
+                save(with_weights(untied(build(kind)), weight, value), folder)
                 for temperature in wanted:
                     tally.check(cases[temperature], generate_fault(folder, temperature))
 

@@ -28,7 +28,7 @@ MINIMUM = {
     "text study": 2_900,
     "unfinished text study": 550,
     "recall study": 1_000,
-    **dict.fromkeys(("stability study", "gradient-flow study", "scaling study"), 750),
+    **dict.fromkeys(("stability study", "gradient_flow study", "scaling study"), 750),
     "evaluation": 650,
     "analysis": 2_000,
     "claims": 3_300,

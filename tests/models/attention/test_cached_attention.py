@@ -78,23 +78,6 @@ def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementat
         assert layer.values.shape == (2, num_heads, length, width)
 
 
-@pytest.mark.parametrize("layout", ["compact", "of kernels"])
-def test_a_static_cache_can_be_made_before_the_first_token(
-    model, ids, assert_only_rounding, logits_of, layout
-):
-    """As our models make it, and by the configuration's numbers as exporters do."""
-    config = model.config
-    heads, width = config.num_key_value_heads, config.head_dim
-    if layout == "compact":
-        heads, width = model._get_static_cache_init_shape()
-    cache = make_cache("static", config)
-    cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
-    storage = [layer.keys.data_ptr() for layer in cache.layers]
-    stepwise = in_steps(model, ids, cache, CHUNKS["prefill"])
-    assert [layer.keys.data_ptr() for layer in cache.layers] == storage
-    assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
-
-
 def test_layers_on_several_devices_get_no_early_cache(model):
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert model._get_static_cache_init_shape() is None

@@ -16,16 +16,12 @@ BACKENDS = [
 ]
 
 
-def compiles(test):
-    """Filter PyTorch's warnings about itself while it compiles."""
-    for message in (
-        "_compile flag on",
-        "`torch.jit.script_method`",
-        ".*should not be instantiated",
-    ):
-        mark = pytest.mark.filterwarnings(f"ignore:{message}:DeprecationWarning")
-        test = mark(test)
-    return test
+compiles = pytest.mark.filterwarnings(
+    "ignore:_compile flag on:DeprecationWarning",
+    "ignore:`torch.jit.script_method`:DeprecationWarning",
+    "ignore:.*should not be instantiated:DeprecationWarning",
+)
+"""PyTorch's warnings about itself while it compiles."""
 
 
 @pytest.fixture(params=BACKENDS, ids="-".join)
