@@ -47,17 +47,6 @@ def test_tied_embeddings_are_written_once(attention_type, make_config, build, tm
 
 
 @pytest.mark.parametrize("kind", ["diff", "shared_diff"])
-def test_lambda_init_of_each_layer_survives(make_config, build, tmp_path, ids, kind):
-    model = build(make_config(kind, lambda_init=[-0.0099, 0.6]))
-    model.save_pretrained(tmp_path)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
-    attention = [layer.self_attn for layer in loaded.model.layers]
-    assert [layer.lambda_init for layer in attention] == [-0.0099, 0.6]
-    assert [layer.head_norm.factor for layer in attention] == [1.0099, 0.4]
-    assert torch.equal(logits(loaded, ids), logits(model, ids))
-
-
-@pytest.mark.parametrize("kind", ["diff", "shared_diff"])
 def test_lambda_stays_float32_in_a_bfloat16_model(make_config, build, tmp_path, ids, kind):
     model = build(make_config(kind))
     model.save_pretrained(tmp_path / "float32")

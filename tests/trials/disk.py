@@ -98,13 +98,11 @@ class Recorder:
         return text.removeprefix(f"{self.root}/") if text.startswith(f"{self.root}/") else None
 
     def written(self, path: str, *, emptied: bool = True) -> None:
-        """A file is opened for writing."""
         self.opened.add(path)
         (self.continued.discard if emptied else self.continued.add)(path)
         self.event("write", path)
 
     def renamed(self, source: str, target: str) -> None:
-        """A file or folder gets another name."""
 
         def after() -> None:
             if os.path.lexists(os.path.join(self.root, source)):
@@ -242,7 +240,6 @@ def _not_removed(node: _Node) -> "dict[str, _Node]":
 
 
 def restore(state: State, root: Path) -> None:
-    """Make a folder hold a state and nothing else."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     suffix = f".{os.getpid()}.tmp"
@@ -256,7 +253,6 @@ def restore(state: State, root: Path) -> None:
 
 
 def held(root: Path) -> State:
-    """What a folder holds."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))
