@@ -52,7 +52,6 @@ WRAPPERS = {
     "sharded": as_sharded,
     "peft": adapted,
     "compiled": compiled,
-    "compiled peft": lambda model: compiled(adapted(model)),
     "parallel": nn.DataParallel,
     "compiled parallel": lambda model: compiled(nn.DataParallel(model)),
 }

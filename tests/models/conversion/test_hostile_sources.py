@@ -43,11 +43,6 @@ def truncated(folder):
     os.truncate(path, path.stat().st_size - 1)
 
 
-def longer(folder):
-    with (folder / WEIGHTS).open("ab") as file:
-        file.write(b"more")
-
-
 def index_alone(folder):
     (folder / WEIGHTS).unlink()
     table = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
@@ -73,7 +68,6 @@ CASES = {
     "pickled": (pickled, r"must hold safetensors, got pickled weights \(pytorch_model\.bin\)"),
     "pickled in disguise": (pickled_in_disguise, "must be whole safetensors, got"),
     "truncated": (truncated, "must be whole safetensors, got"),
-    "longer": (longer, "must be whole safetensors, got"),
     "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
     "two files, no index": (
         lambda folder: (
