@@ -42,14 +42,6 @@ def test_loss_is_the_cross_entropy_of_the_next_token(model, ids):
     assert abs(out.loss - expected) <= 17 * torch.finfo(torch.float32).eps * picked.max()
 
 
-def test_hidden_states_are_recorded(model, ids):
-    with torch.no_grad():
-        out = model.model(ids, output_hidden_states=True)
-    assert len(out.hidden_states) == 3
-    assert torch.equal(out.hidden_states[0], model.model.embed_tokens(ids))
-    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
-
-
 def test_a_block_adds_its_two_residuals(attention_type, make_config):
     """Eq. (4) and (5) of the DIFF Transformer paper."""
     config = make_config(attention_type, attn_implementation="diffattn")

@@ -99,11 +99,6 @@ def test_maps_of_packed_rows(model, ids, implementation, name):
                 assert (raw[row, :, :, border:, :border] == 0).all()
 
 
-def test_borders_are_given_for_one_row_alone(model, ids):
-    with pytest.raises(ConfigError, match=r"one packed row, so it needs B = 1, got B = 2"):
-        model(ids, cu_seq_lens_q=CU_SEQLENS)
-
-
 def test_windows_with_documents_apart_are_one_packed_row(
     make_config, build, ids, assert_only_rounding
 ):
