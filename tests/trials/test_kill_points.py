@@ -63,16 +63,16 @@ def test_a_command_stopped_at_any_write_continues(recorded, name, step, stop):
 @pytest.mark.parametrize(("name", "step"), TWICE)
 def test_stopped_again_while_it_continues(recorded, name, step, stop):
     """At one point of the second run, drawn at random; the third one ends."""
-    known, rng = recorded(name), random.Random(0)
-    whole = [moment for moment in known.moments if STOPS[stop](moment)]
+    known, left, rng = recorded(name), STOPS[stop], random.Random([*STOPS].index(stop))
+    whole = [moment for moment in known.moments if left(moment)]
     with trial(f"{name}: {stop} twice", minimum=15) as tally:
         for moment in whole[::step]:
-            loss, state = rng.choice([*STOPS[stop](moment).items()])
-            again = [m for m in known.command.recorded(state).moments if STOPS[stop](m)]
+            kinds = [*left(moment)]
+            first, second = (rng.choice(kinds) if len(kinds) > 1 else kinds[0] for _ in range(2))
+            again = [m for m in known.command.recorded(left(moment)[first]).moments if left(m)]
             then = rng.choice(again)
-            second, state = rng.choice([*STOPS[stop](then).items()])
-            fault = known.command.continued(state)
-            tally.check(f"{loss}, {moment.what}, then {second}, {then.what}", fault)
+            fault = known.command.continued(left(then)[second])
+            tally.check(f"{first}, {moment.what}, then {second}, {then.what}", fault)
 
 
 def die_at(out, arguments, number):
