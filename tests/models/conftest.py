@@ -1,14 +1,11 @@
 """Tiny models of every attention type, and what rounding may do to them."""
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from diffattn.lab.testing.budget import compare
@@ -44,22 +41,22 @@ MIXED = pytest.param(("softmax,diff", 2), id="mixed-gqa")
 
 
 @pytest.fixture(params=ATTENTION_TYPES)
-def attention_type(request) -> str:
+def attention_type(request):
     return request.param
 
 
 @pytest.fixture(params=[*CASES, MIXED])
-def config(request) -> DiffTransformerConfig:
+def config(request):
     """Every attention type, MHA and GQA."""
     kind, kv_heads = request.param
     return DiffTransformerConfig(attention_type=kind, num_kv_heads=kv_heads, **TINY)
 
 
 @pytest.fixture(scope="session")
-def make_config() -> Callable[..., DiffTransformerConfig]:
+def make_config():
     """``make_config(attention_type, **changes)``: tiny, two key/value heads."""
 
-    def make(attention_type: str = "diff", **changes: Any) -> DiffTransformerConfig:
+    def make(attention_type="diff", **changes):
         fields = {"attention_type": attention_type, "num_kv_heads": 2} | TINY | changes
         return DiffTransformerConfig(**fields)
 
@@ -67,10 +64,10 @@ def make_config() -> Callable[..., DiffTransformerConfig]:
 
 
 @pytest.fixture(scope="session")
-def build() -> Callable[..., DiffTransformerForCausalLM]:
+def build():
     """``build(config, seed=0)``: a model in evaluation mode with weights far from the start."""
 
-    def make(config: DiffTransformerConfig, seed: int = 0) -> DiffTransformerForCausalLM:
+    def make(config, seed=0):
         torch.manual_seed(seed)
         model = DiffTransformerForCausalLM(config)
         with torch.no_grad():
@@ -87,12 +84,12 @@ def build() -> Callable[..., DiffTransformerForCausalLM]:
 
 
 @pytest.fixture
-def model(config, build) -> DiffTransformerForCausalLM:
+def model(config, build):
     return build(config)
 
 
 @pytest.fixture(scope="session")
-def ids() -> Tensor:
+def ids():
     """int64 ``[2, 11]``, no token twice in a row and none 0 (which pads)."""
     generator = torch.Generator().manual_seed(0)
     rows = [torch.randperm(60, generator=generator)[:11] + 1 for _ in range(2)]
@@ -100,7 +97,7 @@ def ids() -> Tensor:
 
 
 @pytest.fixture(scope="session")
-def padding_mask(ids) -> Tensor:
+def padding_mask(ids):
     """int64 ``[2, 11]``: the first four tokens of the first row are padding."""
     mask = torch.ones_like(ids)
     mask[0, :4] = 0
@@ -108,10 +105,10 @@ def padding_mask(ids) -> Tensor:
 
 
 @pytest.fixture(scope="session")
-def built_parameters() -> Callable[..., int]:
+def built_parameters():
     """``built_parameters(config, embeddings=True)``: of the model, built without memory."""
 
-    def count(config: DiffTransformerConfig, *, embeddings: bool = True) -> int:
+    def count(config, *, embeddings=True):
         with torch.device("meta"):
             model = DiffTransformerForCausalLM(config)
         total = sum(parameter.numel() for parameter in model.parameters())
@@ -121,11 +118,11 @@ def built_parameters() -> Callable[..., int]:
 
 
 @pytest.fixture(scope="session")
-def implementation() -> Callable[..., Any]:
+def implementation():
     """``with implementation(model, "sdpa")``: another attention implementation for a while."""
 
     @contextmanager
-    def use(model: DiffTransformerForCausalLM, name: str) -> Iterator[None]:
+    def use(model, name):
         before = model.config._attn_implementation
         model.set_attn_implementation(name)
         try:
@@ -137,10 +134,10 @@ def implementation() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def paged() -> Callable[..., dict[str, Any]]:
+def paged():
     """``paged(max_new_tokens, **changes)``: options of ``generate_batch``; pages of four tokens."""
 
-    def options(max_new_tokens: int, **changes: Any) -> dict[str, Any]:
+    def options(max_new_tokens, **changes):
         known = signature(ContinuousBatchingConfig).parameters
         page = "page_size" if "page_size" in known else "block_size"  # renamed after 5.17
         return {
@@ -156,7 +153,7 @@ def paged() -> Callable[..., dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def assert_only_rounding() -> Callable[..., None]:
+def assert_only_rounding():
     r"""``assert_only_rounding(actual, model, compute)``: ``actual`` is ``compute(model)``, rounded.
 
     ``compute`` returns tensors, for example logits or gradients. Their exact values come from
@@ -165,14 +162,8 @@ def assert_only_rounding() -> Callable[..., None]:
     inputs of ``actual`` are off already.
     """
 
-    def check(
-        actual: Sequence[Tensor],
-        model: DiffTransformerForCausalLM,
-        compute: Any,
-        *,
-        ulps: float = 1.0,
-    ) -> None:
-        def run(model: DiffTransformerForCausalLM) -> dict[str, Tensor]:
+    def check(actual, model, compute, *, ulps=1.0):
+        def run(model):
             return {f"tensor {i}": x for i, x in enumerate(compute(model))}
 
         exact = run(_with_reference(model).double())
@@ -185,12 +176,12 @@ def assert_only_rounding() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def logits_of() -> Callable[..., Any]:
+def logits_of():
     """``logits_of(**inputs)``: a ``compute`` for :func:`assert_only_rounding`."""
 
-    def bind(**inputs: Any) -> Callable[[DiffTransformerForCausalLM], list[Tensor]]:
+    def bind(**inputs):
         @torch.no_grad()
-        def compute(model: DiffTransformerForCausalLM) -> list[Tensor]:
+        def compute(model):
             return [model(**inputs).logits]
 
         return compute
@@ -198,7 +189,7 @@ def logits_of() -> Callable[..., Any]:
     return bind
 
 
-def _with_reference(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM:
+def _with_reference(model):
     model = copy.deepcopy(model)
     model.set_attn_implementation("diffattn")
     model.config.attention_backend = "reference"

@@ -86,16 +86,6 @@ def test_flops_are_the_counters_but_for_hidden_pairs(make_config, kind, build, t
     assert counted_flops(build(config), training=training) == counted + masked
 
 
-def test_v2_combined_before_the_values_takes_three_units(make_config, build):
-    """V2's 4 units are its authors' two calls; combining the maps first saves one."""
-    counts = {
-        backend: counted_flops(build(make_config("diff_v2", attention_backend=backend)))
-        for backend in ("reference", "flash_diff_attn_1")
-    }
-    one_unit = 2 * 2 * NUM_TOKENS**2 * 4 * 8  # FLOPs, layers, pairs, heads, width
-    assert counts["flash_diff_attn_1"] - counts["reference"] == one_unit
-
-
 def test_flops_count_the_visible_pairs_only(config):
     """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
     layers = [config.of_layer(layer_idx) for layer_idx in range(config.num_hidden_layers)]

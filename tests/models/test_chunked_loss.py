@@ -60,15 +60,6 @@ def test_logits_of_one_chunk_exist_at_a_time():
     assert sorted(sizes) == sorted([8, 8, 8, 8, 5] * 2)
 
 
-def test_the_successor_of_each_token_is_predicted():
-    hidden = torch.eye(4)[None]
-    labels = torch.tensor([[3, 0, chunked_loss.IGNORED, 2]])
-    _, losses = mean_loss(hidden, lambda x: 10 * x, labels, 3)
-    assert losses[0, 0].item() == pytest.approx(F.cross_entropy(10 * hidden[0, 0], labels[0, 1]))
-    assert losses[0, [1, 3]].tolist() == [0, 0]  # ignored, and without successor
-    assert 0 < losses[0, 2].item() < 1e-3  # label 2 follows, where the logit is 10
-
-
 @pytest.fixture
 def model(make_config):
     return DiffTransformerForCausalLM(make_config("diff", vocab_size=60, num_hidden_layers=1))
@@ -117,11 +108,6 @@ def test_evaluation_reads_the_same_losses(model):
     assert whole.shape == (3, 15)
 
 
-@pytest.fixture
-def as_on_a_gpu(monkeypatch):
-    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("autocast", [False, True], ids=["plain", "autocast"])
 @pytest.mark.parametrize("most_logits", [2**29, 8 * 50])
@@ -166,7 +152,8 @@ def test_no_product_with_the_head_is_computed_again(monkeypatch):
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, as_on_a_gpu):
+def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, monkeypatch):
+    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
     ids = torch.randint(60, (3, 16))
     model.skips_logits = True
     with torch.no_grad():
@@ -180,14 +167,12 @@ def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, 
     assert model(ids, labels=ids, skip_logits=False).logits is not None
 
 
-def test_logits_are_skipped_for_those_who_ask(model, as_on_a_gpu):
+def test_logits_are_skipped_on_a_gpu_and_for_those_who_ask(model, monkeypatch):
     """TRL and callbacks of users read the logits of a training step."""
     ids = torch.randint(60, (3, 16))
-    assert model.train()(ids, labels=ids).logits is not None
+    model.train().skips_logits = True
+    assert model(ids, labels=ids).logits is not None  # on a CPU
+    model.skips_logits = False
+    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
+    assert model(ids, labels=ids).logits is not None
     assert model(ids, labels=ids, skip_logits=True).logits is None
-
-
-def test_a_cpu_trains_with_logits(model):
-    ids = torch.randint(60, (3, 16))
-    model.skips_logits = True
-    assert model.train()(ids, labels=ids).logits is not None

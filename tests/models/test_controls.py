@@ -15,33 +15,28 @@ def model(request, make_config, build):
     return build(make_config(request.param))
 
 
-@pytest.fixture
-def row():
-    return torch.randint(61, (2, 12))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_cached_decoding_equals_the_full_pass(model, row, cache):
+def test_cached_decoding_equals_the_full_pass(model, ids, cache):
     options = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
-    cached = model.generate(row, cache_implementation=cache, **options)
-    assert torch.equal(cached, model.generate(row, use_cache=False, **options))
+    cached = model.generate(ids, cache_implementation=cache, **options)
+    assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-def test_hugging_faces_kernels_agree_or_are_refused(model, row, implementation):
-    expected = model(input_ids=row).logits
+def test_hugging_faces_kernels_agree_or_are_refused(model, ids, implementation):
+    expected = model(input_ids=ids).logits
     model.set_attn_implementation(implementation)
     if model.config.attention.needs_maps:
         with pytest.raises(ConfigError, match="needs attn_implementation 'diffattn', got"):
-            model(input_ids=row)
+            model(input_ids=ids)
         return
-    torch.testing.assert_close(model(input_ids=row).logits, expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model(input_ids=ids).logits, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_reach_every_parameter(model, row):
-    model(input_ids=row, labels=row).loss.backward()
+def test_gradients_reach_every_parameter(model, ids):
+    model(input_ids=ids, labels=ids).loss.backward()
     weights = model.named_parameters()
     unread = {name for name, x in weights if x.grad is None or not x.grad.any()}
     if model.config.attention_type == "none":  # nobody reads what is normalised for attention
@@ -51,26 +46,26 @@ def test_gradients_reach_every_parameter(model, row):
 
 
 @torch.no_grad()
-def test_a_saved_control_loads(model, row, tmp_path):
+def test_a_saved_control_loads(model, ids, tmp_path):
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert torch.equal(loaded(input_ids=row).logits, model(input_ids=row).logits)
+    assert torch.equal(loaded(input_ids=ids).logits, model(input_ids=ids).logits)
 
 
 @torch.no_grad()
-def test_without_attention_tokens_never_meet(make_config, build, row):
+def test_without_attention_tokens_never_meet(make_config, build, ids):
     model = build(make_config("none"))
-    changed = row.clone()
-    changed[:, 0] = (row[:, 0] + 1) % 61
-    expected, logits = model(input_ids=row).logits, model(input_ids=changed).logits
+    changed = ids.clone()
+    changed[:, 0] = (ids[:, 0] + 1) % 61
+    expected, logits = model(input_ids=ids).logits, model(input_ids=changed).logits
     assert torch.equal(logits[:, 1:], expected[:, 1:])
     assert not torch.equal(logits[:, 0], expected[:, 0])
 
 
 @torch.no_grad()
-def test_a_normalised_map_is_given_as_it_acts(make_config, build, row):
+def test_a_normalised_map_is_given_as_it_acts(make_config, build, ids):
     config = make_config("shared_diff_map_norm")
-    output = build(config)(input_ids=row, output_attentions=True)
+    output = build(config)(input_ids=ids, output_attentions=True)
     for layer, signed in enumerate(output.attentions):
         factor = 1 - config.layer_lambda_init(layer)
         lengths = signed.norm(dim=-1)
@@ -85,11 +80,11 @@ def test_a_normalised_map_runs_on_the_eager_definition_alone(make_config):
         make_config("shared_diff_map_norm", attention_backend="chunked")
 
 
-def test_the_probe_of_lambda_reads_it_as_it_acts(make_config, build, row):
+def test_the_probe_of_lambda_reads_it_as_it_acts(make_config, build, ids):
     model = build(make_config("diff_v2_raw_lambda"))
     for block in model.model.layers:
         block.self_attn.lambda_proj.weight.data.zero_()
-    assert layer_lambdas(model, row) == [0.0, 0.0]
+    assert layer_lambdas(model, ids) == [0.0, 0.0]
 
 
 def test_pairs_across_groups_are_not_split_over_devices(make_config):

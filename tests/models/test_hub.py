@@ -5,8 +5,11 @@ import time
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.data.corpora import Document
+from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.models import hub
 from diffattn.models.loading import load_model
+from model_folders import edit_config
 
 
 class NoNetwork:
@@ -30,13 +33,22 @@ def test_the_hub_is_not_waited_for(name):
     assert time.monotonic() - began < 10
 
 
-def test_the_cache_is_read(monkeypatch, tmp_path):
-    place = tmp_path / "models--nobody--gpt2"
+@pytest.mark.parametrize("size", ["1GB", "8KB"], ids=["one file", "shards"])
+def test_the_cache_is_read_and_its_files_are_checked(
+    size, make_config, build, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--nobody--tiny"
     snapshot = place / "snapshots" / "0123"
-    snapshot.mkdir(parents=True)
+    build(make_config("diff", vocab_size=300)).save_pretrained(snapshot, max_shard_size=size)
+    documents = [Document(name="a", text="the city " * 50)]
+    train_tokenizer(documents, vocab_size=280).save_pretrained(snapshot)
     (place / "refs").mkdir()
     (place / "refs" / "main").write_text("0123")
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    assert hub.name_or_cached("nobody/gpt2") == str(snapshot)
-    for path in (str(tmp_path), "./nobody/gpt2"):
-        assert hub.name_or_cached(path) == path
+    for name in (str(tmp_path), "./nobody/tiny"):
+        assert hub.name_or_cached(name) == name
+    assert hub.name_or_cached("nobody/tiny") == str(snapshot)
+    load_model("nobody/tiny")
+    edit_config(snapshot, num_heads=10**8)
+    with pytest.raises(CheckpointError, match=r"nobody/tiny/config\.json: num_heads must fit"):
+        load_model("nobody/tiny")

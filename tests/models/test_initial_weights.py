@@ -16,29 +16,21 @@ from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MODELS = {
-    "softmax": "d33bb8170081e97f",
-    "diff": "e2aed3a01adc5bbc",
-    "diff_v2": "4a6d94d44c313855",
-    "shared_diff": "54e771535af3f869",
-    "grouped_diff": "6a77612180a8b83f",
-    "dex": "e7b75f082cfbb388",
-    "none": "2f2081f0db9e888f",
-    "softmax_half": "d33bb8170081e97f",
-    "softmax_minus_mean": "d33bb8170081e97f",
-    "gated_element": "f417d0d25d10bf91",
-    "gated_head": "6e723ab32ed6bd3a",
-    "diff_v2_constant": "fd1a439289ab01a9",
-    "diff_added": "e2aed3a01adc5bbc",
-    "diff_uniform": "5187c30a8e92872d",
-    "diff_v2_added": "4a6d94d44c313855",
-    "diff_v2_added_matched": "4a6d94d44c313855",
-    "diff_v2_shuffled": "4a6d94d44c313855",
-    "diff_token_lambda": "b6cc7715e6159155",
-    "diff_v2_no_lambda": "fd1a439289ab01a9",
-    "diff_v2_raw_lambda": "4a6d94d44c313855",
-    "diff_v2_across": "4a6d94d44c313855",
-    "shared_diff_map_norm": "60dead57ddc7b7fc",
-}
+    "d33bb8170081e97f": ("softmax", "softmax_half", "softmax_minus_mean"),
+    "e2aed3a01adc5bbc": ("diff", "diff_added"),
+    "4a6d94d44c313855": ("diff_v2", "diff_v2_added", "diff_v2_added_matched", "diff_v2_shuffled",
+                         "diff_v2_raw_lambda", "diff_v2_across"),
+    "54e771535af3f869": ("shared_diff",),
+    "6a77612180a8b83f": ("grouped_diff",),
+    "e7b75f082cfbb388": ("dex",),
+    "2f2081f0db9e888f": ("none",),
+    "f417d0d25d10bf91": ("gated_element",),
+    "6e723ab32ed6bd3a": ("gated_head",),
+    "fd1a439289ab01a9": ("diff_v2_constant", "diff_v2_no_lambda"),
+    "5187c30a8e92872d": ("diff_uniform",),
+    "b6cc7715e6159155": ("diff_token_lambda",),
+    "60dead57ddc7b7fc": ("shared_diff_map_norm",),
+}  # fmt: skip
 LAYERS = {"diff": "9a98f1cfbe429ee6", "shared_diff": "2083310b4b547105"}
 
 
@@ -55,7 +47,7 @@ def digest(named_parameters):
 def test_models_start_from_the_same_weights(attention_type, make_config):
     torch.manual_seed(7)
     model = DiffTransformerForCausalLM(make_config(attention_type, depth_scaled_init=True))
-    assert digest(model.named_parameters()) == MODELS[attention_type]
+    assert attention_type in MODELS[digest(model.named_parameters())]
 
 
 def test_the_row_of_the_padding_token_is_zero_and_the_others_as_ever(make_config):

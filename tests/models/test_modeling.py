@@ -4,35 +4,18 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from diffattn.errors import ConfigError
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.rotary import rotary_embedding
 
 
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
-def test_no_gradient_comes_from_the_future(model, ids, implementation, name):
+def test_no_gradient_comes_from_the_future_or_another_row(model, ids, implementation, name):
     """A leak too small for the logits shows as a gradient that is not exactly zero."""
     embeds = model.model.embed_tokens(ids).detach().requires_grad_()
     with implementation(model, name):
-        model(inputs_embeds=embeds).logits[:, 5].square().sum().backward()
+        model(inputs_embeds=embeds).logits[0, 5].square().sum().backward()
     reached = embeds.grad.abs().amax(-1) > 0
-    assert reached[:, :6].all()
-    assert not reached[:, 6:].any()
-
-
-def test_rows_of_a_batch_do_not_mix(model, ids):
-    embeds = model.model.embed_tokens(ids).detach().requires_grad_()
-    model(inputs_embeds=embeds).logits[0].sum().backward()
-    assert embeds.grad[0].abs().sum() > 0
-    assert embeds.grad[1].abs().sum() == 0
-
-
-def test_inputs_must_be_given_once(model, ids):
-    with pytest.raises(ConfigError, match="input_ids or inputs_embeds must be given, got neither"):
-        model()
-    with pytest.raises(ConfigError, match="got both"):
-        model(ids, inputs_embeds=model.model.embed_tokens(ids))
+    assert reached.tolist() == [[True] * 6 + [False] * 5, [False] * 11]
 
 
 @pytest.mark.parametrize("keep", [1, 3, torch.tensor([0, 4, 9])], ids=["last", "three", "indices"])
@@ -59,14 +42,6 @@ def test_loss_is_the_cross_entropy_of_the_next_token(model, ids):
     assert abs(out.loss - expected) <= 17 * torch.finfo(torch.float32).eps * picked.max()
 
 
-def test_hidden_states_are_recorded(model, ids):
-    with torch.no_grad():
-        out = model.model(ids, output_hidden_states=True)
-    assert len(out.hidden_states) == 3
-    assert torch.equal(out.hidden_states[0], model.model.embed_tokens(ids))
-    assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
-
-
 def test_a_block_adds_its_two_residuals(attention_type, make_config):
     """Eq. (4) and (5) of the DIFF Transformer paper."""
     config = make_config(attention_type, attn_implementation="diffattn")
@@ -75,30 +50,6 @@ def test_a_block_adds_its_two_residuals(attention_type, make_config):
     y = block.self_attn(block.input_layernorm(x)) + x
     expected = block.mlp(block.post_attention_layernorm(y)) + y
     assert torch.equal(block(x), expected)
-
-
-def test_positions_count(model, ids, assert_only_rounding, logits_of):
-    """Logits depend on the distance of tokens, not on where counting starts."""
-    positions, ones = torch.arange(11)[None], torch.ones_like(ids)
-    plain = logits_of(input_ids=ids)
-    shifted = logits_of(input_ids=ids, position_ids=positions + 5)(model)
-    # Rotary angles are float32 products with positions up to 15: as many half units off.
-    assert_only_rounding(shifted, model, plain, ulps=8)
-    stretched = logits_of(input_ids=ids, position_ids=2 * positions, attention_mask=ones)(model)
-    assert (stretched[0] - plain(model)[0]).abs().max() > 0.01
-
-
-def test_rotary_positions_use_the_configured_theta(make_config, build, ids):
-    rope = {"rope_theta": 500.0, "rope_type": "default"}
-    model = build(make_config("diff", rope_parameters=rope))
-    tables = model.model.rotary_emb(torch.zeros(1, 11, 24), position_ids=torch.arange(11)[None])
-    expected = rotary_embedding(torch.arange(11), 8, theta=500.0)
-    for table, wanted in zip(tables, expected, strict=True):
-        # Angles up to 10, whose frequencies are powers rounded in either order.
-        assert (table[0] - wanted).abs().max() <= 10 * 4 * torch.finfo(torch.float32).eps
-    with torch.no_grad():
-        other = build(make_config("diff"))(ids).logits
-        assert (model(ids).logits - other).abs().max() > 0.01
 
 
 def test_gradient_checkpointing_gives_the_same_gradients(model, ids):

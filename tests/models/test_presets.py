@@ -74,14 +74,8 @@ def test_counts_are_exact_on_the_meta_device(name, kind, built_parameters):
     assert built_parameters(config) == parameter_count(config) == total
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("3bb",), "preset: name must be in .*, got '3bb'. Did you mean '3b'\\?"),
-        (("gpt2",), "Did you mean 'gpt2-small'\\?"),
-        (("830m", "sotfmax"), "attention_type must be in .*Did you mean 'softmax'\\?"),
-    ],
-)
-def test_unknown_names_get_a_hint(arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        preset(*arguments)
+def test_unknown_names_get_a_hint():
+    with pytest.raises(ConfigError, match=r"preset: name must be in .*'3bb'. Did you mean '3b'\?"):
+        preset("3bb")
+    with pytest.raises(ConfigError, match=r"attention_type must be in .*Did you mean 'softmax'\?"):
+        preset("830m", "sotfmax")

@@ -1,71 +1,46 @@
 """Runs command lines, each in a process of its own that costs no start-up.
 
-``python command_server.py`` reads one call per line of standard input, as JSON, and answers with
-one line each. PyTorch is loaded once; every call runs in a fork, which may abort, eat memory or
-hang without harm.
+``python -m trials.command_server`` reads one call per line of standard input, as JSON, and answers
+with one line each. PyTorch is loaded once; every call runs in a fork with limits.
 """
 
 import contextlib
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
-HEADROOM_BYTES = 3 << 30
-"""What a call may allocate, besides what is loaded."""
+from children import in_child
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command ended."""
-
-    status: int
-    """Exit status, or minus the signal."""
-    out: str
-    err: str
-
-
-class Commands:
-    """A server, and calls to it."""
-
-    def __init__(self, server: "subprocess.Popen[str]") -> None:
-        self.server = server
-
-    def call(
-        self, *arguments: str, cwd: Path, seconds: int = 60, environment: Mapping[str, str] = {}
-    ) -> Ended:
-        """Run ``diffattn`` with these arguments; killed after so much processor time."""
-        order = {
-            "arguments": [*map(str, arguments)],
-            "cwd": str(cwd),
-            "seconds": seconds,
-            "environment": dict(environment),
-        }
-        assert self.server.stdin is not None
-        assert self.server.stdout is not None
-        self.server.stdin.write(json.dumps(order) + "\n")
-        self.server.stdin.flush()
-        return Ended(**json.loads(self.server.stdout.readline()))
+TESTS = Path(__file__).parents[1]
 
 
 @contextlib.contextmanager
-def commands() -> Iterator[Commands]:
-    """A server for as long as the block runs."""
+def commands() -> Iterator[Callable[..., SimpleNamespace]]:
+    """A server for as long as the block runs, and the function that calls it."""
     with subprocess.Popen(
-        [sys.executable, __file__],
+        [sys.executable, "-m", "trials.command_server"],
+        cwd=TESTS,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"DIFFATTN_DEBUG": "", "PYTHONUTF8": "1"},  # errors as a user sees them
     ) as server:
+
+        def call(*arguments, cwd, seconds=60, **environment):
+            """Run ``diffattn``: exit status or minus the signal, and what it wrote."""
+            order = {"arguments": [*map(str, arguments)], "cwd": str(cwd), "seconds": seconds}
+            server.stdin.write(json.dumps(order | {"environment": environment}) + "\n")
+            server.stdin.flush()
+            return SimpleNamespace(**json.loads(server.stdout.readline()))
+
         try:
-            yield Commands(server)
+            yield call
         finally:
             server.communicate()
 
@@ -85,52 +60,38 @@ def _serve() -> None:
 
 def _run(order: dict) -> dict:
     """One call in a fork."""
-    folder = Path(order["cwd"])
-    out, err = folder / ".stdout", folder / ".stderr"
-    child = os.fork()
-    if child == 0:
-        try:
-            for path, number in ((out, 1), (err, 2), (Path(os.devnull), 0)):
-                os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
-            os._exit(_main(order))
-        finally:
-            os._exit(99)
-    waited = time.monotonic() + 10 * order["seconds"]
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > waited:
-            os.kill(child, signal.SIGKILL)
-        time.sleep(0.002)
-    written = [path.read_bytes().decode(errors="replace") for path in (out, err)]
+    out, err = (Path(order["cwd"], name) for name in (".stdout", ".stderr"))
+
+    def call():
+        for number, path in enumerate((Path(os.devnull), out, err)):
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+        os.chdir(order["cwd"])
+        os.environ.update(order["environment"])
+        status = _main(["diffattn", *order["arguments"]])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return status
+
+    kind, value = in_child(call, seconds=order["seconds"])
+    written = {"out": out.read_text(errors="replace"), "err": err.read_text(errors="replace")}
     out.unlink()
     err.unlink()
-    status = os.waitstatus_to_exitcode(ended[1])
-    return {"status": status, "out": written[0], "err": written[1]}
+    return written | {"status": value if kind == "done" else -getattr(signal, value)}
 
 
-def _main(order: dict) -> int:
+def _main(arguments: list[str]) -> int:
     """The command in this process; its exit status."""
-    import traceback
-
     from diffattn.lab.cli.app import main
 
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + HEADROOM_BYTES,) * 2)
-    resource.setrlimit(resource.RLIMIT_CPU, (order["seconds"],) * 2)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.chdir(order["cwd"])
-    os.environ.update(order["environment"])
-    sys.argv = ["diffattn", *order["arguments"]]
+    sys.argv = arguments
     try:
         main()
-        status = 0
     except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BaseException:
         traceback.print_exc()
-        status = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    return status
+        return 1
+    return 0
 
 
 if __name__ == "__main__":

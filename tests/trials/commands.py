@@ -77,7 +77,6 @@ class Command:
             restore(self.before, self.out)
 
     def run(self) -> str | None:
-        """Run it to its end."""
         return call(self.arguments)
 
     def recorded(self, state: State | None = None) -> Recorder:
@@ -135,7 +134,6 @@ def _timeless(value: object) -> object:
 
 
 def corpus(folder: Path, files: int = 1) -> Path:
-    """Text files of random words."""
     rng = random.Random(0)
     folder.mkdir(parents=True)
     for number in range(files):
@@ -150,7 +148,6 @@ def settings(text: Path, steps: int) -> list[str]:
 
 
 def model_folder(folder: Path, kind: str) -> Path:
-    """A tiny model with a tokenizer."""
     from model_folders import tiny_folder
 
     rng = random.Random(0)

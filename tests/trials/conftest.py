@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from language_models import build, models, text, tokenizer
+from language_models import build, save, text, tokenizer
 from trials import commands
 from trials.commands import Command
 from trials.disk import Moment
-from trials.recorded_outputs import write_outputs
 
-__all__ = ["build", "models", "text", "tokenizer"]
+__all__ = ["build", "text", "tokenizer"]
 
 
 @dataclass
@@ -61,15 +60,7 @@ def whole(build, tmp_path_factory):
     def of(kind):
         if kind not in folders:
             folders[kind] = tmp_path_factory.mktemp(kind)
-            model = build(kind)
-            model.network.save_pretrained(folders[kind])
-            model.tokenizer.save_pretrained(folders[kind])
+            save(build(kind), folders[kind])
         return folders[kind]
 
     return of
-
-
-@pytest.fixture
-def outputs(tmp_path):
-    """A folder with two outputs to be judged."""
-    return write_outputs(tmp_path)

@@ -5,6 +5,7 @@ Every change below a folder is an event: see :mod:`trials.tracing`.
 
 import hashlib
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,14 +15,6 @@ DEAD = 2**22 + 1
 """A number that no process has."""
 State = dict[str, bytes | None]
 """Path below the folder to the content of a file; ``None`` for a folder."""
-
-LOSSES = ("zero length", "half", "old content", "removals only")
-"""What is left of what was not synced when the power went.
-
-``"zero length"`` and ``"half"``: every name is as it was last, files end where they were synced or
-half-way from there. ``"old content"``: names and contents are those of the last sync of folder and
-file. ``"removals only"``: the same, but what was removed since is gone.
-"""
 
 
 @dataclass(eq=False)
@@ -42,17 +35,19 @@ class Moment:
     killed: State
     """What a killed process leaves."""
     lost: dict[str, State]
-    """What a loss of power leaves, by kind of loss; empty in the middle of a write."""
+    """What a loss of power leaves, by kind of loss; empty in the middle of a write.
+
+    ``"zero length"`` and ``"half"``: every name is as it was last, files end where they were synced
+    or half-way from there. ``"old content"``: names and contents are those of the last sync of
+    folder and file. ``"removals only"``: the same, but what was removed since is gone.
+    """
 
 
 class Recorder:
-    """Follows a folder event by event.
+    """Follows a folder event by event; what lies there already counts as synced.
 
-    Args:
-        root: The folder; what lies there already counts as synced.
-        before: Called with the number and the name of every event before it happens: to kill the
-            process there, or to raise.
-        snapshots: Whether to keep what the disk holds at every event.
+    ``before`` is called with the number and the name of every event before it happens: to kill the
+    process there, or to raise. ``snapshots`` says whether to keep what the disk holds then.
     """
 
     def __init__(
@@ -103,13 +98,11 @@ class Recorder:
         return text.removeprefix(f"{self.root}/") if text.startswith(f"{self.root}/") else None
 
     def written(self, path: str, *, emptied: bool = True) -> None:
-        """A file is opened for writing."""
         self.opened.add(path)
         (self.continued.discard if emptied else self.continued.add)(path)
         self.event("write", path)
 
     def renamed(self, source: str, target: str) -> None:
-        """A file or folder gets another name."""
 
         def after() -> None:
             if os.path.lexists(os.path.join(self.root, source)):
@@ -150,17 +143,17 @@ class Recorder:
         else:
             self.tree.entries = {}
         self.unseen += [path for path in changed if path not in self.opened]
-        now = _current(self.tree)
+        now = _state(self.tree)
         for path, old in changed.items():
             new = now[path]
             assert new is not None
             for part, torn in _torn(old, new, whole=path not in self.continued):
                 self.moments.append(Moment(f"{part} of {path}", now | {path: torn}, {}))
         lost = {
-            "zero length": _current(self.tree, lambda node: _kept(node, 0.0)),
-            "half": _current(self.tree, lambda node: _kept(node, 0.5)),
-            "old content": _durable(self.tree),
-            "removals only": _durable(self.tree, removed=True),
+            "zero length": _state(self.tree, lambda node: _kept(node, 0.0)),
+            "half": _state(self.tree, lambda node: _kept(node, 0.5)),
+            "old content": _state(self.tree, lambda node: node.synced, lambda node: node.durable),
+            "removals only": _state(self.tree, lambda node: node.synced, _not_removed),
         }
         self.moments.append(Moment(f"before {what}", now, lost))
 
@@ -226,34 +219,27 @@ def _torn(old: bytes | None, new: bytes, *, whole: bool) -> Iterator[tuple[str, 
         yield "half", new[: start + (len(new) - start) // 2]
 
 
-def _current(
-    node: _Node, content: Callable[[_Node], bytes] = lambda node: node.content or b""
+def _state(
+    node: _Node,
+    content: Callable[[_Node], bytes] = lambda node: node.content or b"",
+    entries: Callable[[_Node], "dict[str, _Node]"] = lambda node: node.entries or {},
 ) -> State:
     state: State = {}
-    for name, inner in (node.entries or {}).items():
+    for name, inner in entries(node).items():
         if inner.entries is None:
             state[name] = content(inner)
             continue
         state[name] = None
-        state |= {f"{name}/{path}": held for path, held in _current(inner, content).items()}
+        below = _state(inner, content, entries)
+        state |= {f"{name}/{path}": held for path, held in below.items()}
     return state
 
 
-def _durable(node: _Node, *, removed: bool = False) -> State:
-    state: State = {}
-    for name, inner in node.durable.items():
-        if removed and name not in (node.entries or {}):
-            continue
-        if inner.entries is None:
-            state[name] = inner.synced
-            continue
-        state[name] = None
-        state |= {f"{name}/{path}": held for path, held in _durable(inner, removed=removed).items()}
-    return state
+def _not_removed(node: _Node) -> "dict[str, _Node]":
+    return {name: x for name, x in node.durable.items() if name in (node.entries or {})}
 
 
 def restore(state: State, root: Path) -> None:
-    """Make a folder hold a state and nothing else."""
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
     suffix = f".{os.getpid()}.tmp"
@@ -267,11 +253,22 @@ def restore(state: State, root: Path) -> None:
 
 
 def held(root: Path) -> State:
-    """What a folder holds."""
     return {
         str(path.relative_to(root)): None if path.is_dir() else path.read_bytes()
         for path in sorted(root.rglob("*"))
     }
+
+
+def damages(content: bytes, rng: random.Random, flips: int = 3) -> Iterator[tuple[str, bytes]]:
+    """Names of damages besides a missing file, and what is left; ``flips`` bits at random."""
+    yield "empty", b""
+    yield "cut in half", content[: len(content) // 2]
+    yield "without its last byte", content[:-1]
+    for _ in range(flips):
+        bit = rng.randrange(8 * len(content))
+        changed = bytearray(content)
+        changed[bit // 8] ^= 1 << bit % 8
+        yield f"bit {bit} flipped", bytes(changed)
 
 
 def digest(state: State) -> str:

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from diffattn.files.io import log_facts
@@ -52,7 +52,6 @@ Path = tuple[str | int, ...]
 
 
 def nested(depth: int) -> Any:
-    """Lists in lists."""
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -64,45 +63,27 @@ HOSTILE: tuple[Any, ...] = (*MARKUP, *OTHERS, nested(200))
 
 def places(value: Any, path: Path = ()) -> Iterator[Path]:
     """Every place of a record but its top: leaves, and what holds them."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    for key, entry in inner:
+    inner = dict(enumerate(value)) if isinstance(value, list) else value
+    for key, entry in inner.items() if isinstance(inner, dict) else ():
         yield (*path, key)
         yield from places(entry, (*path, key))
 
 
 def at(value: Any, path: Path) -> Any:
-    """What stands at a place."""
     for step in path:
         value = value[step]
     return value
 
 
+def changed(value: Any, path: Path, change: Callable[[Any, Any], None]) -> Any:
+    """A copy in which a change was made to what holds a place, and to its key there."""
+    copied = copy.deepcopy(value)
+    change(at(copied, path[:-1]), path[-1])
+    return copied
+
+
 def replaced(value: Any, path: Path, new: Any) -> Any:
-    """A copy with ``new`` at a place."""
-    changed = copy.deepcopy(value)
-    at(changed, path[:-1])[path[-1]] = new
-    return changed
-
-
-def removed(value: Any, path: Path) -> Any:
-    """A copy without a place."""
-    changed = copy.deepcopy(value)
-    del at(changed, path[:-1])[path[-1]]
-    return changed
-
-
-def renamed(value: Any, path: Path, key: str) -> Any:
-    """A copy in which an entry of an object has another key."""
-    changed = copy.deepcopy(value)
-    holder = at(changed, path[:-1])
-    holder[key] = holder.pop(path[-1])
-    return changed
+    return changed(value, path, lambda holder, key: holder.__setitem__(key, new))
 
 
 def write_record(file: Any, value: Any) -> None:

@@ -65,16 +65,23 @@ def text_study(folder: Path, *, finished: bool = True) -> Folder:
     return Folder(tuple(records), lambda: _study_page(folder))
 
 
-def recall_study(folder: Path) -> Folder:
-    """Two tasks, two types, two trials and a control."""
-    write_recall_study(folder)
-    return _of_study(folder, "noisy_recall-diff-seed0")
-
-
-def _of_study(folder: Path, run: str) -> Folder:
+def study_of_runs(write: Callable[[Path], Any], run: str) -> Callable[[Path], Folder]:
     """The records of a study and of one of its runs."""
-    names = ("study.json", "results.json", *(f"runs/{run}/{name}" for name in OF_RUN))
-    return Folder(tuple(folder / name for name in names), lambda: _study_page(folder))
+
+    def make(folder: Path) -> Folder:
+        write(folder)
+        names = ("study.json", "results.json", *(f"runs/{run}/{name}" for name in OF_RUN))
+        return Folder(tuple(folder / name for name in names), lambda: _study_page(folder))
+
+    return make
+
+
+STUDIES = {
+    "recall": study_of_runs(write_recall_study, "noisy_recall-diff-seed0"),
+    "stability": study_of_runs(write_stability, "diff-lr0.128-seed1"),
+    "gradient_flow": study_of_runs(write_gradient_flow, "base-diff-seed1"),
+    "scaling": study_of_runs(write_scaling, "diff-h64-s200-seed1"),
+}
 
 
 def evaluation(folder: Path) -> Folder:
@@ -121,21 +128,6 @@ def benchmarks(folder: Path) -> Folder:
     return Folder((path,), build)
 
 
-def stability_study(folder: Path) -> Folder:
-    """Two types at two rates, one run diverged."""
-    return _of_study(write_stability(folder), "diff-lr0.128-seed1")
-
-
-def gradient_flow_study(folder: Path) -> Folder:
-    """Two types over two widths, and the heads of one."""
-    return _of_study(write_gradient_flow(folder), "base-diff-seed1")
-
-
-def scaling_study(folder: Path) -> Folder:
-    """Two types, two sizes and two budgets, a fit and an equivalent refused."""
-    return _of_study(write_scaling(folder), "diff-h64-s200-seed1")
-
-
 def claims(folder: Path) -> Folder:
     """Every kind of record that claims are read from, beside a study.
 
@@ -144,23 +136,17 @@ def claims(folder: Path) -> Folder:
     root = folder / "published"
     text_study(folder / "study", finished=False)
     text_study(root / "text")
-    recall_study(root / "recall")
-    stability_study(root / "stability")
-    scaling_study(root / "scaling")
-    gradient_flow_study(root / "gradient_flow")
+    for name, make in STUDIES.items():
+        make(root / name)
     evaluation(root / "evaluations" / "needle")
-    names = ("text", "recall", "stability", "scaling", "gradient_flow")
-    records = tuple(root / name / "results.json" for name in names)
+    records = tuple(root / name / "results.json" for name in ("text", *STUDIES))
     return Folder(records, lambda: _page(build_report(folder / "study", claims=folder)))
 
 
 FOLDERS: dict[str, Callable[[Path], Folder]] = {
     "text study": text_study,
     "unfinished text study": lambda folder: text_study(folder, finished=False),
-    "recall study": recall_study,
-    "stability study": stability_study,
-    "gradient-flow study": gradient_flow_study,
-    "scaling study": scaling_study,
+    **{f"{name} study": make for name, make in STUDIES.items()},
     "evaluation": evaluation,
     "analysis": analysis,
     "claims": claims,

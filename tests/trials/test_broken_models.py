@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import json
 import math
 import random
@@ -17,10 +18,11 @@ from diffattn.files.io import read_jsonl
 from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.registry import parts, protocol_class
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.attention.kernels import AttentionMapRecorder
+from language_models import save
 from lm_documents import write_task
 from tally import sample, trial
 
@@ -59,7 +61,6 @@ def now_and_then(logits, cached):
 ALL = slice(None)
 LOGITS = {
     "NaN everywhere": (fill(NAN, ALL), True),
-    "NaN in one entry": (fill(NAN, ALL, ALL, 3), True),
     "NaN in the first row of several": (in_first_row, False),
     "NaN after many tokens": (late, False),
     "NaN now and then": (now_and_then, False),
@@ -68,8 +69,6 @@ LOGITS = {
 }
 # Weights by the end of their names, and what is written to them: all items are hit.
 WEIGHTS = {
-    "NaN in the final norm": ("model.norm.weight", NAN),
-    "NaN in a value": ("layers.0.self_attn.v_proj.weight", NAN),
     "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
     "NaN in a feed-forward": ("layers.1.mlp.down_proj.weight", NAN),
     "NaN in lambda": ("layers.0.self_attn.lambda_", NAN),
@@ -78,25 +77,18 @@ WEIGHTS = {
 }
 
 
-@contextlib.contextmanager
 def changed_logits(network, change):
-    """The same network with changed logits."""
+    """``with`` it, the same network has changed logits."""
 
-    def hook(module, args, kwargs, output):
+    def hook(module, args, output):
         cache = output.past_key_values
         change(output.logits, 0 if cache is None else cache.get_seq_length())
-        return output
 
-    handle = network.register_forward_hook(hook, with_kwargs=True)
-    try:
-        yield
-    finally:
-        handle.remove()
+    return network.register_forward_hook(hook)
 
 
-@contextlib.contextmanager
 def changed_maps(network, value):
-    """The same network, whose attention maps alone are changed: answers stay as they are."""
+    """``with`` it, attention maps alone are changed: answers stay as they are."""
 
     def hook(module, args):
         signed, raw = args
@@ -104,12 +96,10 @@ def changed_maps(network, value):
 
     recorders = [m for m in network.modules() if isinstance(m, AttentionMapRecorder)]
     assert recorders
-    handles = [m.register_forward_pre_hook(hook) for m in recorders]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    changes = contextlib.ExitStack()
+    for recorder in recorders:
+        changes.enter_context(recorder.register_forward_pre_hook(hook))
+    return changes
 
 
 def with_weights(model, name, value):
@@ -130,26 +120,25 @@ def chosen(text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     (folder / "texts").mkdir()
     sentences = text.split(". ")
+    texts, tasks = folder / "texts", folder / "tasks"
     for i in range(3):
         long = ". ".join(random.Random(i).choices(sentences, k=1_000))
-        (folder / "texts" / f"{i}.txt").write_text(long, encoding="utf-8")
+        (texts / f"{i}.txt").write_text(long, encoding="utf-8")
     for task in TASKS:
-        write_task(folder / "tasks", task, 4)
-    quantized = {"tasks": ["hellaswag"], "data": str(folder / "tasks"), "limit": 2}
+        write_task(tasks, task, 4)
+    quantized = {"tasks": ["hellaswag"], "data": str(tasks), "limit": 2}
     settings = {
-        "lm_tasks.data": folder / "tasks", "lm_tasks.limit": 2, "ar_hits.sequences": 4,
-        "quantized_logits.settings": json.dumps(quantized), "ar_hits.data": folder / "texts",
-        "quantized_logits.text": folder / "texts", "word_perplexity.documents": 1,
-        "single_needle.lengths": "[384]", "babilong.samples": 1,
-        "needle.samples": 1, "hidden_needle.needles": 1, "hallucination.samples": 2,
-        "many_shot.test_items": 3, "order_robustness.test_items": 3,
-        "remapped_labels.test_items": 3, "attention_segments.samples": 1,
+        "lm_tasks.data": tasks, "lm_tasks.limit": 2, "ar_hits.data": texts, "ar_hits.sequences": 4,
+        "quantized_logits.settings": json.dumps(quantized), "word_perplexity.documents": 1,
+        "single_needle.lengths": "[384]", "babilong.samples": 1, "needle.samples": 1,
+        "hidden_needle.needles": 1, "hallucination.samples": 2, "many_shot.test_items": 3,
+        "order_robustness.test_items": 3, "remapped_labels.test_items": 3,
+        "attention_segments.samples": 1,
     }  # fmt: skip
-    for name in ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle"):
-        settings[f"{name}.haystack"] = folder / "texts"
-    settings["ruler.haystack"] = folder / "texts"
-    for name in ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity"):
-        settings[f"{name}.texts"] = folder / "texts"
+    for name in PROTOCOLS:
+        named = {field.name for field in dataclasses.fields(protocol_class(name))}
+        for field in named & {"haystack", "text", "texts"}:
+            settings[f"{name}.{field}"] = texts
     made = parts(["all"], [f"{key}={value}" for key, value in settings.items()], quick=True)
     assert {part.protocol.name for part in made} == set(PROTOCOLS)
     return made
@@ -269,12 +258,8 @@ def test_broken_models_in_short(sound, chosen, expected, tmp_path):
 
 KINDS = ("softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama")
 BROKEN_FOLDERS = {
-    "NaN in the final norm": ("model.norm.weight", NAN),
     "NaN in one layer": ("layers.1.self_attn.o_proj.weight", NAN),
-    "NaN in the output head": ("lm_head.weight", NAN),
     "+inf in the output head": ("lm_head.weight", INF),
-    "NaN in a key": ("layers.1.self_attn.k_proj.weight", NAN),
-    "NaN in a feed-forward": ("layers.0.mlp.up_proj.weight", NAN),
 }
 FEW = ("diff: NaN in one layer: 0.0", "llama: +inf in the output head: 0.7")
 
@@ -297,7 +282,7 @@ def generate_fault(folder, temperature):
 
 @pytest.mark.parametrize("few", [pytest.param(False, marks=pytest.mark.scheduled), True])
 def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
-    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 70) as tally:
+    with trial(f"broken models: generate{sample(few)}", minimum=2 if few else 24) as tally:
         for kind in KINDS:
             for name, (weight, value) in BROKEN_FOLDERS.items():
                 cases = {t: f"{kind}: {name}: {t}" for t in (0.0, 0.7)}
@@ -305,9 +290,7 @@ def test_generate_says_that_a_model_is_broken(build, tmp_path, few):
                 if not wanted:
                     continue
                 folder = tmp_path / kind / name.replace(" ", "-")
-                model = with_weights(untied(build(kind)), weight, value)
-                model.network.save_pretrained(folder)
-                model.tokenizer.save_pretrained(folder)
+                save(with_weights(untied(build(kind)), weight, value), folder)
                 for temperature in wanted:
                     tally.check(cases[temperature], generate_fault(folder, temperature))
 

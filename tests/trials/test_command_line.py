@@ -7,12 +7,13 @@ import shutil
 
 import pytest
 
+from diffattn.files.io import log_facts, write_json, write_jsonl
+from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION
+from evaluation_folders import eval_result
 from small_corpus import WORDS
 from tally import trial
 from trials.command_server import commands
-from trials.recorded_outputs import write_outputs
-from trials.wrong_calls import SMALL, calls, changed
-from trials.wrong_judge_calls import SECRET, judge_calls
+from trials.wrong_calls import SMALL, Call, calls, changed, each
 
 NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
 # What may stand before the line: a stage that needed work before the fault could show.
@@ -27,6 +28,24 @@ def server():
     """Forks of it run the command line."""
     with commands() as running:
         yield running
+
+
+def write_outputs(folder):
+    """An evaluation folder with two outputs to be judged."""
+    part = folder / "model" / "hallucination"
+    rows = [
+        {"id": f"item-{i}", "kind": "summary", "document": "A cat sat.", "references": ["Cat."],
+         "output": f"A cat {i}.", "read": 1, "scores": {}}
+        for i in range(2)
+    ]  # fmt: skip
+    write_jsonl(part / "items.jsonl", rows)
+    facts = log_facts(part / "items.jsonl")
+    eval_result("hallucination", model={"label": "model"}, num_items=2, items=facts).write(part)
+    write_json(
+        folder / "evaluation.json",
+        {"schema": EVAL_SCHEMA_VERSION, "kind": "evaluation folder", "models": ["model"],
+         "variants": ["hallucination"]},
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +77,7 @@ def files(server, tmp_path_factory):
     }.items():
         (root / f"{name}.jsonl").write_bytes(content + b"\n")
     arguments = [part.replace("{files}", str(root)) for part in changed(SMALL)]
-    done = server.call("train", "smoke", "--out", "run", *arguments, cwd=root)
+    done = server("train", "smoke", "--out", "run", *arguments, cwd=root)
     assert done.status == 0, done
     (root / "run" / "model").rename(root / "model")
     (root / "run" / "data").rename(root / "data")
@@ -103,10 +122,10 @@ def try_all(server, files, folder, tally, chosen):
         here.mkdir()
         arguments = [filled(part, files) for part in call.arguments]
         environment = {name: filled(text, files) for name, text in call.environment}
-        ended = server.call(*arguments, cwd=here, seconds=30, environment=environment)
+        ended = server(*arguments, cwd=here, seconds=30, **environment)
         left = sorted(path.relative_to(here).as_posix() for path in here.rglob("*"))
         if left and arguments[0] == "evaluate":  # the folder may be an evaluation's already
-            corrected = server.call(*evaluation(files), cwd=here)
+            corrected = server(*evaluation(files), cwd=here)
             left = left if corrected.status else []
         tally.check(str(call), fault(call, ended, left))
         shutil.rmtree(here)
@@ -122,8 +141,54 @@ def evaluation(files):
 
 
 def contents(folder):
-    """Every file with its size."""
     return {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+
+
+SECRET = "sk-proj-Zx81vQm-Jr4"
+LOCAL = "http://127.0.0.1:9"
+ENDPOINTS = [
+    *("", "host", "host:8000", "127.0.0.1:9/v1", "//127.0.0.1:9/v1", "http:", "http:///v1"),
+    *("ftp://127.0.0.1:9/v1", "file:///etc/passwd", "http://127.0.0.1:0/v1", "http://[::1"),
+    *("http://127.0.0.1:65536/v1", "http://127.0.0.1:1e3/v1", LOCAL + "/v1#{secret}"),
+    *("http://me:{secret}@127.0.0.1:9/v1", "htp://127.0.0.1:9/v1?key={secret}"),
+]
+JUDGE_SETTINGS = {
+    "temperature": "nan inf -1 101 1e999 hot true [] {}",
+    "max_tokens": "0 -1 1.5 nan true x [] 2147483648",
+    "workers": "0 -1 null 1001 1.5 nan true x [] {}",
+    "timeout_seconds": "0 -1 nan inf 86401 null true x [] {}",
+    "max_attempts": "0 -1 1001 1.5 null true nan x []",
+    "first_wait_seconds": "-1 nan inf 86401 null true x []",
+    "longest_wait_seconds": "-1 nan inf 9223372037 null true x []",
+    "give_up_after": "0 -1 1.5 1000000001 null nan true x []",
+    "document": "half null true 1 [] {} Whole",
+    "name": '1 1.5 true [] {} ["a"] ""',
+    "key_variable": 'NO_SUCH_VARIABLE {secret} 1 true [] {} EMPTY_KEY BLANK_KEY LATIN_KEY ""',
+    "model": "other", "endpoint": "http://a/v1", "worker": "2", "": "1", "api_key": "{secret}",
+}  # fmt: skip
+KEYS = {"EMPTY_KEY": "", "BLANK_KEY": " \n\t", "LATIN_KEY": f"{SECRET}é"}
+JUDGE = ["--model", "m", "--endpoint", "http://127.0.0.1:9/v1"]
+
+
+def judge_calls() -> list[Call]:
+    """Refused before anything is written or sent."""
+    judge = ("judge", "{files}/judged")
+    environment = tuple(KEYS.items())
+    wrong = [Call((*judge, "--model", "m", "--endpoint", url)) for url in ENDPOINTS]
+    for name, values in JUDGE_SETTINGS.items():
+        wrong += [
+            Call((*judge, *JUDGE, "--set", f"{name}={value}"), environment=environment)
+            for value in values.split(" ")
+        ]
+    files = ("{files}/judged", "{files}/null", "{files}/pipe")
+    for option in ("--replies", "--requests"):
+        wrong += each(files, *judge, "--model", "m", option, "@")
+    for option, values in {
+        "--set": ("workers", "", "="), "--dtype": ("int3",), "--device": ("toaster", "", "cpu:x"),
+    }.items():  # fmt: skip
+        wrong += each(values, *judge, "--model", "{files}/judged", option, "@")
+    rest = ((), ("--set",), ("--nothing",), JUDGE[2:], (*JUDGE, "--replies", "x"))
+    return wrong + [Call((*judge, *words)) for words in rest]
 
 
 @pytest.mark.scheduled

@@ -6,22 +6,7 @@ import pytest
 
 from tally import trial
 from trials import commands
-from trials.disk import restore
-
-FLIPS = 3
-
-
-def damages(content, rng):
-    """Names of damages, and what is left of a file."""
-    yield "missing", None
-    yield "empty", b""
-    yield "cut in half", content[: len(content) // 2]
-    yield "without its last byte", content[:-1]
-    for _ in range(FLIPS):
-        bit = rng.randrange(8 * len(content))
-        changed = bytearray(content)
-        changed[bit // 8] ^= 1 << bit % 8
-        yield f"bit {bit} flipped", bytes(changed)
+from trials.disk import damages, restore
 
 
 def damaged(state, rng):
@@ -29,9 +14,9 @@ def damaged(state, rng):
     for path, content in sorted(state.items()):
         # Neither a folder nor empty, nor a model's card, which is written to be changed.
         if content and not path.endswith("README.md"):
+            yield f"{path} missing", path, {k: x for k, x in state.items() if k != path}
             for what, left in damages(content, rng):
-                others = {key: value for key, value in state.items() if key != path}
-                yield f"{path} {what}", path, others | ({} if left is None else {path: left})
+                yield f"{path} {what}", path, state | {path: left}
 
 
 def try_all(command, state, tally, *, outputs=("",), without=()):
@@ -70,45 +55,13 @@ def _is_named(out, path, fault):
     return any(sentence in text for sentence in sentences)
 
 
-def interrupted(recorded, *present):
-    """What an undisturbed run held when these files were there for the first time."""
-    states = (m.killed for m in recorded.moments if m.killed.keys() >= set(present))
-    return next(states)
-
-
-@pytest.mark.scheduled
-def test_an_interrupted_training(recorded):
-    known = recorded("train")
-    state = interrupted(known, "checkpoints/checkpoint-4/manifest.json")
-    with trial("damages of an interrupted training", minimum=150) as tally:
-        try_all(known.command, state, tally)
-
-
-@pytest.mark.scheduled
-def test_a_finished_training(recorded):
-    known = recorded("train")
-    known.command.start()
-    assert known.command.run() is None
-    with trial("damages of a finished training", minimum=90) as tally:
-        try_all(
-            known.command, commands.held(known.command.out), tally,
-            without=["costs.json missing", "launches.jsonl missing"],
-        )  # fmt: skip
-
-
-UNTOLD = ["costs.json missing", "data.json missing"]
-"""Of a finished part, and what older records lack."""
-
-
-@pytest.mark.scheduled
-def test_an_interrupted_evaluation(recorded):
-    known = recorded("evaluate")
-    state = interrupted(known, "softmax/hallucination/result.json", "diff/key_values/items.jsonl")
-    with trial("damages of an interrupted evaluation", minimum=60) as tally:
-        try_all(known.command, state, tally, without=UNTOLD)
-
-
+INTERRUPTED = {
+    "train": {"checkpoints/checkpoint-4/manifest.json"},
+    "evaluate": {"softmax/hallucination/result.json", "diff/key_values/items.jsonl"},
+}
+"""Commands, and files that were all there when they were interrupted."""
 OUTPUTS = {
+    "train": ("",),
     "evaluate": ("",),
     "judge": tuple(
         f"{kind}/hallucination.judged-judge/{name}"
@@ -117,15 +70,29 @@ OUTPUTS = {
     ),
     "report": ("r",),
 }
-"""Commands, and what of an evaluation folder they write whole: replies stand as they came."""
+"""Commands, and what of a folder they write whole: replies stand as they came."""
+UNTOLD = ["costs.json missing", "data.json missing"]
+"""Of a finished part, and what older records lack."""
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("name", INTERRUPTED)
+def test_what_an_interrupted_command_left(recorded, name):
+    known = recorded(name)
+    states = (m.killed for m in known.moments if m.killed.keys() >= INTERRUPTED[name])
+    with trial(f"damages of an interrupted {name}", minimum=60) as tally:
+        without = UNTOLD if name == "evaluate" else ()
+        try_all(known.command, next(states), tally, without=without)
 
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_a_finished_evaluation(recorded, name):
+def test_what_a_finished_command_left(recorded, name):
+    """Of an evaluation also what a judge and a report read of it."""
     command = recorded(name).command
     command.start()
     assert command.run() is None
-    with trial(f"damages of a finished evaluation, then {name}", minimum=60) as tally:
+    without = UNTOLD if name != "train" else ["costs.json missing", "launches.jsonl missing"]
+    with trial(f"damages of a finished folder, then {name}", minimum=60) as tally:
         state = commands.held(command.out)
-        try_all(command, state, tally, outputs=OUTPUTS[name], without=UNTOLD)
+        try_all(command, state, tally, outputs=OUTPUTS[name], without=without)

@@ -14,25 +14,17 @@ NEEDS_ROOM = ("write", "mkdir", "sync")
 """Events that a full disk refuses; it still renames and removes."""
 
 
-class Full:
-    """From the event of a number on nothing more fits.
+def full_from(number, room=None):
+    """From the event of a number on nothing more fits, or in a file no more than ``room`` bytes."""
 
-    Args:
-        number: Of the event.
-        room: Bytes that a file may still have; ``None`` refuses at once.
-    """
-
-    def __init__(self, number, room=None):
-        self.number, self.room, self.is_full = number, room, False
-
-    def __call__(self, number, what):
-        if number == self.number:
-            self.is_full = True
-            if self.room is not None:
-                hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-                resource.setrlimit(resource.RLIMIT_FSIZE, (self.room, hard))
-        if self.is_full and self.room is None and what.startswith(NEEDS_ROOM):
+    def before(now, what):
+        if now == number and room is not None:
+            hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        if now >= number and room is None and what.startswith(NEEDS_ROOM):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    return before
 
 
 def fault_of(command, full):
@@ -53,14 +45,14 @@ def cases(known):
     """Every event that needs room, refused; and every file, cut in the middle of its writing."""
     for number, event in enumerate(known.events):
         if event.startswith(NEEDS_ROOM):
-            yield f"no room for {event}", Full(number)
+            yield f"no room for {event}", full_from(number)
     sizes = {}
     for moment in known.moments:
         sizes |= {path: len(data) for path, data in moment.killed.items() if data}
     for number, event in enumerate(known.events):
         what, _, path = event.partition(" ")
         if what == "write" and sizes.get(path, 0) > 1:
-            yield f"half the room for {event}", Full(number, sizes[path] // 2)
+            yield f"half the room for {event}", full_from(number, sizes[path] // 2)
 
 
 SCHEDULED = [("train", 6), ("pack", 1), ("evaluate", 4), ("judge", 4), ("report", 1)]

@@ -28,7 +28,7 @@ def weight_cases(raw):
         yield f"header of {other}", weights(content, header, length=other)
     for text in (b"[]", b"7", b"null", b"{", b"\xff\xfe", b'{"a": 1}', b"[" * 10_000):
         yield f"header {text[:8]!r}", weights(content, text)
-    for i in (0, len(names) // 2, len(names) - 1):
+    for i in (0, len(names) - 1):
         entry = header[names[i]]
         begin, end = entry["data_offsets"]
         for change in (
@@ -44,26 +44,18 @@ def weight_cases(raw):
             if same and change["shape"] == entry["shape"]:
                 continue
             yield f"{names[i]}: {change}", weights(content, header | {names[i]: entry | change})
-        yield (
-            f"without {names[i]}",
-            weights(content, {name: header[name] for name in header if name != names[i]}),
-        )
-        yield (
-            f"{names[i]} under another name",
-            weights(
-                content, {name if name != names[i] else "else": header[name] for name in header}
-            ),
-        )
+        others = {name: x for name, x in header.items() if name != names[i]}
+        yield f"without {names[i]}", weights(content, others)
+        yield f"{names[i]} under another name", weights(content, others | {"else": entry})
         yield f"{names[i]} no object", weights(content, header | {names[i]: 7})
-    more = header | {"extra": {"dtype": "F32", "shape": [1], "data_offsets": [len(content)] * 2}}
-    more["extra"]["data_offsets"] = [len(content), len(content) + 4]
-    yield "one more", weights(content + bytes(4), more)
+    extra = {"dtype": "F32", "shape": [1], "data_offsets": [len(content), len(content) + 4]}
+    yield "one more", weights(content + bytes(4), header | {"extra": extra})
 
 
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 40])
 def test_damaged_weights(whole, tmp_path, step):
     raw = (whole("diff") / "model.safetensors").read_bytes()
-    with trial(f"hostile weights{sample(step > 1)}", minimum=90 // step) as tally:
+    with trial(f"hostile weights{sample(step > 1)}", minimum=65 // step) as tally:
         for name, content in list(weight_cases(raw))[::step]:
             change = partial(written, "model.safetensors", content)
             try_folder(tally, name, whole("diff"), tmp_path, change, must_fail=True)

@@ -1,8 +1,7 @@
 """Killed at any of its writes, or without power there, a command continues when called again.
 
-The end is that of an undisturbed run, to the byte apart from times, and nothing is left over. For
-the four kinds of loss, from files whose content never came to names never written, see
-``disk.LOSSES``.
+The end is that of an undisturbed run, to the byte apart from times, and nothing is left over. Of a
+loss of power there are four kinds, see ``disk.Moment``.
 """
 
 import multiprocessing
@@ -20,7 +19,7 @@ from diffattn.lab.training.loop.trainer import RunTrainer
 from tally import trial
 from trials import commands
 from trials.commands import Command, call
-from trials.disk import LOSSES, Recorder
+from trials.disk import Recorder
 from trials.tracing import recording
 
 POINTS = {"train": 81, "pack": 25, "evaluate": 94, "judge": 40, "reproduce": 40, "report": 5}
@@ -38,60 +37,41 @@ def points(recorded):
             yield moment
 
 
-def test_a_few_points_of_every_push(recorded):
-    """Of a packing and of a training."""
-    with trial("kill points of a push", minimum=20) as tally:
-        for name, step in (("pack", 2), ("train", 250)):
-            command = recorded(name).command
-            for moment in recorded(name).moments[step // 2 :: step]:
-                tally.check(f"{name} {moment.what}", command.continued(moment.killed))
+STOPS = {
+    "killed": lambda moment: {"killed": moment.killed},
+    "power lost": lambda moment: moment.lost,
+}
+"""Kinds of stop, and the states that each may leave, by kind of loss."""
+PUSHED = [("pack", 5), ("train", 250)]
 
 
-@pytest.mark.scheduled
-@pytest.mark.parametrize("name", POINTS)
-def test_every_point(recorded, name):
-    known = recorded(name)
-    with trial(f"{name} killed at every write", minimum=POINTS[name]) as tally:
-        for moment in points(known):
-            tally.check(moment.what, known.command.continued(moment.killed))
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize(("name", "step"), TWICE)
-def test_killed_again_while_it_continues(recorded, name, step):
-    """At one point of the second run, drawn at random; the third one ends."""
-    known, rng = recorded(name), random.Random(0)
-    with trial(f"{name} killed twice", minimum=15) as tally:
-        for moment in known.moments[::step]:
-            second = rng.choice(known.command.recorded(moment.killed).moments)
-            fault = known.command.continued(second.killed)
-            tally.check(f"{moment.what}, then {second.what}", fault)
-
-
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(
     ("name", "step"),
-    [("pack", 5), *(pytest.param(name, 1, marks=pytest.mark.scheduled) for name in POINTS)],
+    [*PUSHED, *(pytest.param(name, 1, marks=pytest.mark.scheduled) for name in POINTS)],
 )
-def test_power_loss_at_a_write(recorded, name, step):
-    known, minimum = recorded(name), POINTS[name] * 2 // step
-    with trial(f"{name}: power lost at one write in {step}", minimum=minimum) as tally:
+def test_a_command_stopped_at_any_write_continues(recorded, name, step, stop):
+    known, minimum = recorded(name), POINTS[name] // step
+    with trial(f"{name}: {stop} at one write in {step}", minimum=minimum) as tally:
         for moment in list(points(known))[::step]:
-            for loss, state in moment.lost.items():
+            for loss, state in STOPS[stop](moment).items():
                 tally.check(f"{loss}, {moment.what}", known.command.continued(state))
 
 
 @pytest.mark.scheduled
+@pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize(("name", "step"), TWICE)
-def test_power_lost_again_while_it_continues(recorded, name, step):
-    """At one point of the run after a loss, drawn at random; the third run ends."""
-    known, rng = recorded(name), random.Random(1)
-    whole = [moment for moment in known.moments if moment.lost]
-    with trial(f"{name}: power lost twice", minimum=15) as tally:
+def test_stopped_again_while_it_continues(recorded, name, step, stop):
+    """At one point of the second run, drawn at random; the third one ends."""
+    known, left, rng = recorded(name), STOPS[stop], random.Random([*STOPS].index(stop))
+    whole = [moment for moment in known.moments if left(moment)]
+    with trial(f"{name}: {stop} twice", minimum=15) as tally:
         for moment in whole[::step]:
-            first, second = rng.choice(LOSSES), rng.choice(LOSSES)
-            again = [m for m in known.command.recorded(moment.lost[first]).moments if m.lost]
+            kinds = [*left(moment)]
+            first, second = (rng.choice(kinds) if len(kinds) > 1 else kinds[0] for _ in range(2))
+            again = [m for m in known.command.recorded(left(moment)[first]).moments if left(m)]
             then = rng.choice(again)
-            fault = known.command.continued(then.lost[second])
+            fault = known.command.continued(left(then)[second])
             tally.check(f"{first}, {moment.what}, then {second}, {then.what}", fault)
 
 

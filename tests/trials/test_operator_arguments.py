@@ -87,15 +87,10 @@ def odd_layouts(x):
         warnings.simplefilter("ignore")  # PyTorch's own: beta, a prototype, deprecated
         if x.ndim:
             made["sparse"] = x.to_sparse()
-        if x.ndim == 2:
-            made["sparse rows"] = x.to_sparse_csr()
         if x.ndim > 1:
             made["nested"] = torch.nested.nested_tensor(list(x))
-            made["jagged"] = torch.nested.nested_tensor(list(x), layout=torch.jagged)
         if x.dtype == torch.float32:
             made["quantised"] = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
-            if x.ndim in (2, 3, 4, 5):
-                made["mkldnn"] = x.to_mkldnn()
     return made
 
 
@@ -321,32 +316,6 @@ def test_real_numbers_are_scales(scale):
 
 
 def test_wrong_arguments():
-    with trial("wrong arguments of operators", minimum=5_000) as tally:
+    with trial("wrong arguments of operators", minimum=6_000) as tally:
         for label, function, arguments in wrong_calls():
             tally.check(label, fault(function, arguments))
-
-
-def test_empty_lengths_are_no_fault():
-    """B, T or S of 0, on every backend, in every form: a result of the documented shape."""
-    with trial("empty calls", minimum=140) as tally:
-        for name in backends.names("diff_attention"):
-            for shared in (False, True):
-                for batch in (0, 2):
-                    for queries in (0, 3):
-                        for keys in (0, 5):
-                            label = f"{name}, shared {shared}, {batch} x {queries} x {keys}"
-                            if 0 in (batch, queries, keys):
-                                tally.check(label, empty_fault(name, shared, batch, queries, keys))
-
-
-def empty_fault(name, shared, batch, queries, keys):
-    q = torch.ones(batch, queries, 4, 2, 32)
-    k = torch.ones(batch, keys, 2, *(() if shared else (2,)), 32)
-    v = torch.ones(batch, keys, 2, 64)
-    lengths = torch.full((batch,), keys, dtype=torch.int32)
-    try:
-        out = diff_attention(q, k, v, torch.tensor(0.3), backend=name, kv_lengths=lengths)
-    except BackendError as error:
-        return None if name == "hopper" else str(error)
-    right = out.shape == (batch, queries, 4, 64) and not out.any()
-    return None if right else f"got {list(out.shape)}"

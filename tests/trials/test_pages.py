@@ -13,9 +13,8 @@ from trials.hostile_values import (
     MARK,
     MARKUP,
     at,
+    changed,
     places,
-    removed,
-    renamed,
     replaced,
     shown,
     write_record,
@@ -28,7 +27,7 @@ MINIMUM = {
     "text study": 2_900,
     "unfinished text study": 550,
     "recall study": 1_000,
-    **dict.fromkeys(("stability study", "gradient-flow study", "scaling study"), 750),
+    **dict.fromkeys(("stability study", "gradient_flow study", "scaling study"), 750),
     "evaluation": 650,
     "analysis": 2_000,
     "claims": 3_300,
@@ -100,10 +99,11 @@ def mutations(value, stride: int) -> Iterator[tuple[str, object]]:
         for new in tried:
             yield shown(path, new), replaced(value, path, new)
         if index % 3 == 0:
-            yield f"{path} removed", removed(value, path)
+            yield f"{path} removed", changed(value, path, lambda holder, key: holder.pop(key))
             if isinstance(at(value, path[:-1]), dict):
-                key = MARKUP[index // 3 % len(MARKUP)]
-                yield f"{path} renamed to {key}", renamed(value, path, key)
+                text = MARKUP[index // 3 % len(MARKUP)]
+                renamed = changed(value, path, lambda d, key: d.update({text: d.pop(key)}))  # noqa: B023
+                yield f"{path} renamed to {text}", renamed
 
 
 @pytest.fixture(autouse=True)
@@ -123,10 +123,10 @@ def test_hostile_records_make_a_page_or_one_line(kind, step, tmp_path):
         number = 0
         for record in folder.records:
             value = read(record)
-            for what, changed in mutations(value, STRIDE):
+            for what, new in mutations(value, STRIDE):
                 number += 1
                 if number % step:
                     continue
-                write_record(record, changed)
+                write_record(record, new)
                 tally.check(f"{record.name}: {what}", outcome(folder, record))
             write_record(record, value)

@@ -33,6 +33,10 @@ def models(tmp_path_factory):
     return {kind: commands.model_folder(home / kind, kind) for kind in ("softmax", "diff")}
 
 
+def first(faults):
+    return next(filter(None, faults), None)
+
+
 def evaluate(out, models, protocols):
     changes = [change for change in SMALL if change.split(".")[0] in protocols]
     return [
@@ -57,37 +61,24 @@ def lost(out, labels, protocols):
     return None
 
 
-def halves(values):
-    """All ways to give two processes one or more of three values."""
-    values = list(values)
-    return [(values[:1], values[1:]), (values[:2], values[2:]), (values, values)]
+def shares(models):
+    """Ways to give processes protocols and models; together they have all of two or three."""
+    each = [{label: path} for label, path in models.items()]
+    for cut in (1, 2):
+        yield PROTOCOLS, [(models, PROTOCOLS[:cut]), (models, PROTOCOLS[cut:])]
+    yield PROTOCOLS, [(models, PROTOCOLS)] * 2
+    yield PROTOCOLS, [(part, PROTOCOLS) for part in each]
+    two = PROTOCOLS[:2]
+    yield two, [(part, [protocol]) for part in each for protocol in two]
 
 
 @pytest.mark.scheduled
 def test_evaluations(side_by_side, models, tmp_path):
-    with trial("evaluations side by side", minimum=12) as tally:
-        for number in range(2):
-            for first, second in halves(PROTOCOLS):
-                out = tmp_path / f"protocols{number}-{len(first)}-{len(second)}"
-                faults = side_by_side(evaluate(out, models, first), evaluate(out, models, second))
-                fault = next(filter(None, faults), None) or lost(out, models, PROTOCOLS)
-                tally.check(f"protocols {first} beside {second}", fault)
-            for label in models:
-                out = tmp_path / f"models{number}-{label}"
-                others = {other: path for other, path in models.items() if other != label}
-                calls = [
-                    evaluate(out, part, PROTOCOLS) for part in ({label: models[label]}, others)
-                ]
-                fault = next(filter(None, side_by_side(*calls)), None)
-                tally.check(f"{label} beside the other", fault or lost(out, models, PROTOCOLS))
-            out = tmp_path / f"four{number}"
-            calls = [
-                evaluate(out, {label: path}, [protocol])
-                for label, path in models.items()
-                for protocol in PROTOCOLS[:2]
-            ]
-            fault = next(filter(None, side_by_side(*calls)), None)
-            tally.check("one process for each part", fault or lost(out, models, PROTOCOLS[:2]))
+    with trial("evaluations side by side", minimum=10) as tally:
+        for number, (protocols, parts) in enumerate([*shares(models)] * 2):
+            out = tmp_path / str(number)
+            fault = first(side_by_side(*(evaluate(out, *part) for part in parts)))
+            tally.check(f"{parts}", fault or lost(out, models, protocols))
 
 
 @pytest.mark.scheduled
@@ -114,12 +105,11 @@ def test_judges_and_reports(side_by_side, models, tmp_path):
                 ["report", copy, "--out", copy / "report.html"],
             )
             parts = ["hallucination.judged-one", "hallucination.judged-two", "key_values"]
-            fault = next(filter(None, faults), None) or lost(copy, models, parts)
+            fault = first(faults) or lost(copy, models, parts)
             tally.check("two judges, an evaluation and a report", fault)
-            faults = side_by_side(["report", copy], ["report", copy])
+            fault = first(side_by_side(["report", copy], ["report", copy]))
             page = (copy / "report.html").read_text(encoding="utf-8")
             whole = page.rstrip().endswith("</html>") and "judged-two" in page
-            fault = next(filter(None, faults), None)
             tally.check("two reports", fault or (None if whole else "half a page"))
 
 

@@ -78,23 +78,6 @@ def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementat
         assert layer.values.shape == (2, num_heads, length, width)
 
 
-@pytest.mark.parametrize("layout", ["compact", "of kernels"])
-def test_a_static_cache_can_be_made_before_the_first_token(
-    model, ids, assert_only_rounding, logits_of, layout
-):
-    """As our models make it, and by the configuration's numbers as exporters do."""
-    config = model.config
-    heads, width = config.num_key_value_heads, config.head_dim
-    if layout == "compact":
-        heads, width = model._get_static_cache_init_shape()
-    cache = make_cache("static", config)
-    cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
-    storage = [layer.keys.data_ptr() for layer in cache.layers]
-    stepwise = in_steps(model, ids, cache, CHUNKS["prefill"])
-    assert [layer.keys.data_ptr() for layer in cache.layers] == storage
-    assert_only_rounding([stepwise], model, logits_of(input_ids=ids))
-
-
 def test_layers_on_several_devices_get_no_early_cache(model):
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert model._get_static_cache_init_shape() is None
@@ -199,10 +182,6 @@ class TestKeyMask:
     """The translation of Hugging Face's mask, cache and positions into the operator's options."""
 
     embeds = torch.zeros(2, 3, 4)
-
-    def test_nothing_to_hide(self):
-        assert key_mask(None, None, None, self.embeds) == KeyMask()
-        assert key_mask(torch.ones(2, 3), None, None, self.embeds) == KeyMask()
 
     def test_a_mask_on_the_host_is_looked_at_there(self):
         """No device is waited for: here one that has no values to look at."""

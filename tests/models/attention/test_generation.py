@@ -87,17 +87,6 @@ def test_caches_agree(model, ids, greedy, implementation, name, options):
         assert torch.equal(generate(model, ids, **options), greedy)
 
 
-@pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize(("name", "options"), RUNS)
-def test_a_left_padded_row_generates_as_it_does_alone(
-    model, ids, greedy, padding_mask, implementation, name, options
-):
-    alone = generate(model, ids[:1, 4:])
-    with implementation(model, name):
-        both = generate(model, ids * padding_mask, attention_mask=padding_mask, **options)
-    assert torch.equal(both, torch.cat([alone, greedy[1:]]))
-
-
 @pytest.mark.parametrize("name", ["diffattn", "sdpa"])
 def test_beam_search_needs_no_cache(model, ids, padding_mask, implementation, name):
     options = {"num_beams": 3, "attention_mask": padding_mask}

@@ -84,22 +84,6 @@ def test_training_on_a_packed_row_equals_training_on_its_documents(
     assert_only_rounding(packed(model), model, separate)
 
 
-def test_compiled_code_keeps_documents_apart(make_config, build, ids, assert_only_rounding):
-    """One graph, made without a look at positions, serves those that restart and those that do
-    not."""
-    model = build(make_config("diff", num_hidden_layers=1))
-    torch._dynamo.reset()
-    step = torch.compile(model.forward, fullgraph=True, backend="eager")
-    counted, separate = torch.arange(11).repeat(2, 1), by_documents(ids, BATCH_BORDERS)
-    with torch.no_grad():
-        plain = step(ids, position_ids=counted, use_cache=False).logits
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            packed = step(ids, position_ids=BATCH, use_cache=False).logits
-    assert_only_rounding(
-        [plain, packed], model, torch.no_grad()(lambda m: [m(ids).logits, *separate(m)])
-    )
-
-
 @pytest.mark.parametrize("name", ["diffattn", "eager"])
 def test_maps_of_packed_rows(model, ids, implementation, name):
     with implementation(model, name), torch.no_grad():
@@ -113,11 +97,6 @@ def test_maps_of_packed_rows(model, ids, implementation, name):
         for row, borders in enumerate(([4, 5], [2])):
             for border in borders:
                 assert (raw[row, :, :, border:, :border] == 0).all()
-
-
-def test_borders_are_given_for_one_row_alone(model, ids):
-    with pytest.raises(ConfigError, match=r"one packed row, so it needs B = 1, got B = 2"):
-        model(ids, cu_seq_lens_q=CU_SEQLENS)
 
 
 def test_windows_with_documents_apart_are_one_packed_row(
@@ -227,18 +206,6 @@ def test_positions_that_jump_or_repeat_are_one_document(
             assert torch.equal(plain, masked.logits)
 
 
-def test_compiled_code_takes_jumps_and_repetitions_for_one_document(make_config, build, ids):
-    model = build(make_config("diff", num_hidden_layers=1))
-    torch._dynamo.reset()
-    step = torch.compile(model.forward, fullgraph=True, backend="eager")
-    for positions in UNBROKEN.values():
-        positions = torch.tensor([positions]).expand(2, -1)
-        with torch.no_grad():
-            compiled = step(ids, position_ids=positions, use_cache=False).logits
-            plain = model(ids, position_ids=positions, attention_mask=torch.ones_like(ids)).logits
-        torch.testing.assert_close(compiled, plain)
-
-
 NUMBERED = {
     "neat packing": ([[1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 0]], [0, 4, 5, 10]),
     "padding before": ([[0, 0, 4, 4, 2, 2, 2, 2, 1, 1, 1]], [2, 4, 8, 11]),
@@ -276,12 +243,31 @@ def test_masks_whose_numbers_mean_nothing_are_refused(make_config, build, ids, i
                       past_key_values=cache)  # fmt: skip
 
 
-def test_compiled_code_refuses_masks_that_number_documents(make_config, build, ids):
-    """It cannot look before it computes."""
+@pytest.fixture
+def compiled(make_config, build):
+    """A model, and a function that compiles it."""
     model = build(make_config("diff", num_hidden_layers=1))
     torch._dynamo.reset()
-    step = torch.compile(model.forward, fullgraph=True, backend="aot_eager")
-    mask = torch.ones_like(ids)
+    return model, lambda name: torch.compile(model.forward, fullgraph=True, backend=name)
+
+
+def test_compiled_code_keeps_the_same_documents_apart(compiled, ids):
+    """One graph, made without a look at positions, serves those that restart, jump or repeat."""
+    model, make_step = compiled
+    step, counted = make_step("eager"), torch.arange(11).repeat(2, 1)
+    others = [torch.tensor(positions).repeat(2, 1) for positions in UNBROKEN.values()]
+    with torch.no_grad():
+        step(ids, position_ids=counted, use_cache=False)
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            for positions in (counted, BATCH, *others):
+                logits = step(ids, position_ids=positions, use_cache=False).logits
+                plain = model(ids, position_ids=positions, use_cache=False).logits
+                torch.testing.assert_close(logits, plain)
+
+
+def test_compiled_code_refuses_masks_that_number_documents(compiled, ids):
+    """It cannot look before it computes."""
+    step, mask = compiled[1]("aot_eager"), torch.ones_like(ids)
     step(ids, attention_mask=mask, use_cache=False)
     with pytest.raises(RuntimeError, match="in compiled code an attention_mask must be 0 or 1"):
         step(ids, attention_mask=mask * 2, use_cache=False)

