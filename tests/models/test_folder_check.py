@@ -64,9 +64,13 @@ def test_unknown_fields_of_a_folder_give_a_warning(make_config, build, tmp_path)
     [
         ("num_hidden_layers", 10**7, "num_hidden_layers must be from 0 to 1,024"),  # of tensors
         ("vocab_sise", 10, "unknown field 'vocab_sise'. Did you mean 'vocab_size'?"),
-        ("fusion_config", {"x": True}, "fusion_config must be None, for a DIFF Transformer has no"),
-        ("layer_lambda_init", 0.5, "must set nothing but settings, got 'layer_lambda_init' = 0.5"),
-        ("_attn_implementation", "x", "must set nothing but settings, got '_attn_implementation'"),
+        (
+            "fusion_config",
+            {"x": True},
+            "fusion_config must be None, as a DIFF Transformer lacks it",
+        ),
+        ("layer_lambda_init", 0.5, "must hold nothing but known settings, got 'layer_lambda_init'"),
+        ("_attn_implementation", "x", "nothing but known settings, got '_attn_implementation'"),
     ],
 )
 def test_fields_that_would_change_the_model_are_refused(folder, name, value, message):

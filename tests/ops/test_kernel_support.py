@@ -24,8 +24,8 @@ triton = pytest.importorskip("triton", reason="its version is what is asked for"
 )
 def test_available_names_what_is_missing(installed, reason, monkeypatch):
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
-    monkeypatch.setattr(kernel_support, "_WRONG_VERSION", kernel_support.refused_version(installed))
-    assert kernel_support.available() == reason
+    monkeypatch.setattr(kernel_support, "_WRONG_VERSION", kernel_support.why_refused(installed))
+    assert kernel_support.why_unavailable() == reason
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):
     @torch.compile(fullgraph=True, backend="eager")
     def asked(x):
         reasons = [kernel_support.takes_kernels(chip) for chip in ((9, 0), (8, 0))]
-        return x, *reasons, kernel_support.available()
+        return x, *reasons, kernel_support.why_unavailable()
 
     assert asked(torch.ones(())) == (1, True, True, None)
 
@@ -61,12 +61,12 @@ def test_cpu_tensors_need_the_interpreter(monkeypatch):
     monkeypatch.setattr(kernel_support, "_CAPABILITIES", {})
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(kernel_support, "_INTERPRETED", False)
-    assert kernel_support.available() == (
+    assert kernel_support.why_unavailable() == (
         "needs a CUDA device, or TRITON_INTERPRET=1 set before Python starts, got neither"
     )
     assert "cpu" not in kernel_support.devices()
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
-    assert kernel_support.available() is None
+    assert kernel_support.why_unavailable() is None
     assert "cpu" in kernel_support.devices()
 
 
@@ -77,7 +77,7 @@ def test_rocm_is_no_cuda(monkeypatch):
     monkeypatch.setattr(torch.version, "hip", "7.1")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", None)
-    assert kernel_support.available() == "needs a CUDA device, got ROCm"
+    assert kernel_support.why_unavailable() == "needs a CUDA device, got ROCm"
     assert kernel_support.compute_capability(torch.device("cuda", 97)) is None
 
 
@@ -124,7 +124,7 @@ def test_kernels_wait_for_tests_on_their_device(tested, capability, reason, monk
     monkeypatch.delenv(kernel_support.VARIABLE, raising=False)
     monkeypatch.setattr(kernel_support, "TESTED", tested)
     monkeypatch.setattr(kernel_support, "_INSTALLED", "3.7.0")
-    assert kernel_support.untested(capability) == reason
+    assert kernel_support.why_untested(capability) == reason
     if capability is not None:
         assert kernel_support.passed_tests(capability) == (reason is None)
 

@@ -111,7 +111,7 @@ def test_one_text_is_analysed(fails, trained, tmp_path):
     for options, message in (
         ((), "one of --text, --file and --data must be given, got none"),
         (("--text", "a", "--data", "b"), "got --text and --data"),
-        (("--file", out), "must be a file of text, got none"),
+        (("--file", out), "must be a text file, got none"),
     ):
         assert message in fails("analyze", trained, *options, "--out", out, code=2)
 

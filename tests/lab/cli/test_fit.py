@@ -23,7 +23,7 @@ def test_fits_and_shares_are_printed(cli, table):
     text = " ".join(done.out.split())
     assert "softmax 25.17 (7.272 to 43.08) 1.076 (0.8708 to 1.281) 2.47" in text
     assert "diff 160 251.26 63.7 % 55.1 to 73.5 %" in text
-    assert "not said: both x must lie within the points of their fits" in text
+    assert "no estimate: both x must lie within the points of their fits" in text
 
 
 def test_extrapolation_has_to_be_asked_for(cli, table):

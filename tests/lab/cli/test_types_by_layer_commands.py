@@ -35,7 +35,9 @@ def test_a_page_shows_layers_of_one_kind(cli, fails, mixed, tmp_path):
 
 def test_analysis_and_conversion_refuse(fails, corpus, mixed, tmp_path):
     analysed = fails("analyze", mixed, "--file", corpus, "--out", tmp_path / "a", code=2)
-    assert analysed.endswith(f"must have as many heads and maps, got attention_type {MIX!r}.")
+    assert analysed.endswith(
+        f"must have the same numbers of heads and maps, got attention_type {MIX!r}."
+    )
     converted = fails("convert", mixed, "--to", "diffllama", "--out", tmp_path / "c", code=2)
     assert converted.endswith(f"attention_type must be the same in all layers, got {MIX!r}.")
 

@@ -186,7 +186,7 @@ def test_other_protocols_run_every_row_alone(models, name):
 
 def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
     settings = dict(protocol_class("attention_segments").quick) | {"depths": (50,), "samples": 1}
-    with pytest.raises(DiffAttnError, match=r"nothing else may choose|attention maps need"):
+    with pytest.raises(DiffAttnError, match=r"must not be changed inside|attention maps need"):
         run(
             models["diff"], tmp_path / "out", protocol="attention_segments", settings=settings,
             bits=(4,), text=None,

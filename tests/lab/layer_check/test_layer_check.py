@@ -134,8 +134,8 @@ def test_a_step_that_no_formula_has_is_not_explained():
         ("handwritten:number", "--layer: number must be a class, a function or a layer, got int."),
         (
             "handwritten:needs_configuration",
-            "--layer: needs_configuration needs 'config', which no rule fills: name a function "
-            "without arguments that returns the layer.",
+            "--layer: needs_configuration needs 'config', whose name does not show its "
+            "value: name a function without arguments that returns the layer.",
         ),
         ("handwritten:fails", "--layer: fails(dim=64) raises RuntimeError: no such."),
         ("handwritten:OtherShape", "OtherShape: with 4 heads of width 8 k must have 2 x Hkv x 8"),

@@ -32,7 +32,7 @@ def test_free_names_and_what_may_be_replaced_are_accepted(tmp_path, monkeypatch)
         ("gone", "got a link to nothing"),
         ("device", "got a device"),
         ("loop", "Too many levels"),
-        ("new/../x", "got a way back from a folder that is not there"),
+        ("new/../x", "got '..' after a folder that does not exist"),
         ("\0", "embedded null"),
         ("\ud800", "surrogates not allowed"),
         ("x" * 250, "more than 200 bytes"),
@@ -52,7 +52,7 @@ def test_wrong_places_are_refused(check, name, message, tmp_path, monkeypatch):
 def test_a_folder_that_may_not_be_written_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
     for check in (require_file_destination, require_folder_destination):
-        with pytest.raises(ConfigError, match="where nothing may be written"):
+        with pytest.raises(ConfigError, match="a folder that is not writable"):
             check(tmp_path / "new" / "x")
 
 

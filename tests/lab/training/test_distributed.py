@@ -120,7 +120,7 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
         assert names[0] == "DiffAttnError"
         assert "checkpoint-1: must be written whole, got: " in message
         assert "No space left" in message
-    assert "process 1 must be able to go on" in outcomes[0][1]
+    assert "process 1 failed" in outcomes[0][1]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -227,7 +227,7 @@ def test_the_error_of_the_first_process_ends_all(make_run, data, tmp_path):
     (names, message, _), (other_names, other_message, _) = raised(outcomes)
     assert names[0] == other_names[0] == "CheckpointError"
     assert "must be empty or hold" in message
-    assert other_message.startswith("training: the first process must be able to go on, got: ")
+    assert other_message.startswith("training: the first process failed: ")
     assert entries(tmp_path / "run") == ["notes.txt"]
 
 

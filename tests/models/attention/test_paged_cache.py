@@ -169,7 +169,7 @@ def test_maps_are_refused_beside_pages(make_config, build, monkeypatch):
     batch = paged_cache.PagedBatch(allocator=None, write_index=None, cu_seqlens=None)
     hidden = torch.zeros(1, 2, model.config.hidden_size)
     places = model.model.rotary_emb(hidden, torch.arange(2)[None])
-    with pytest.raises(ConfigError, match="maps need a pass without pages"):
+    with pytest.raises(ConfigError, match="continuous batching gives no attention maps"):
         block(hidden, attention_mask=batch, position_embeddings=places, record_maps=True)
 
 

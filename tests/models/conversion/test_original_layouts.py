@@ -94,7 +94,7 @@ def test_stretching_rope_cannot_be_added(original, missing_settings, tmp_path):
     facts = {"model_type": "original_diff_transformer", "rms_norm_eps": 1e-6}
     (folder / "config.json").write_text(json.dumps(facts))
     with open_source(str(folder)) as source:
-        with pytest.raises(ConfigError, match="'dynamic' turns longer texts otherwise"):
+        with pytest.raises(ConfigError, match="'dynamic' sets the frequencies of longer texts"):
             settings_of(source, {"rope_parameters": dynamic})
         settings_of(source, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
 

@@ -48,7 +48,7 @@ ELSEWHERE = {"where": {"task": "N=4, R=2"}}
     ("results", "why"),
     [
         ([result("softmax-seed0", "softmax", 0.5), result("diff-seed0", "diff", 0.9, **ELSEWHERE)],
-         "these models share no number of this claim"),
+         "no number of this claim was measured for both models"),
         ([result("a", "softmax", 0.5), result("b", "diff", 0.8)],
          "models must be called softmax-seed0, diff-seed0, … to be compared by seed"),
         ([result("a", "softmax", 0.5)], "it needs models with softmax and with DIFF V1 attention"),

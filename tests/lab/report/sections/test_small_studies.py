@@ -43,7 +43,7 @@ SHOWN = {
         "models of 96,000 to 192,000 parameters at equal tokens, and one size with 51,200 to "
         "102,400 tokens",
         "DIFF V1 Transformer (softmax) 96,000 4.250 120,000 80 % 60 to 90 % extrapolated",
-        "read for the verdict; not said: made-up &lt;i&gt;reason&lt;/i&gt;",
+        "read for the verdict; no estimate: made-up &lt;i&gt;reason&lt;/i&gt;",
         "No fit: made-up &lt;i&gt;why&lt;/i&gt;.",
         "0.5 0.25 to 0.75",
         "Made-up &lt;b&gt;chip&lt;/b&gt;",
