@@ -89,8 +89,9 @@ def test_compile(backend, case, kernel_device, deterministic):
     )
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 @pytest.mark.parametrize("backend", [*FORMS, "triton_decode"])
-def test_export(backend, kernel_device):
+def test_export(backend, strict, kernel_device):
     class Attend(torch.nn.Module):
         def forward(self, q, k, v, lam):
             return diff_attention(q, k, v, lam, backend=backend)
@@ -99,7 +100,7 @@ def test_export(backend, kernel_device):
     tensors, _ = make(case, backend, kernel_device)
     tensors = tuple(x.detach() for x in tensors)
     with torch.no_grad():
-        program = torch.export.export(Attend(), tensors).module()
+        program = torch.export.export(Attend(), tensors, strict=strict).module()
         assert torch.equal(program(*tensors), Attend()(*tensors))
 
 

@@ -3,10 +3,7 @@
 import pytest
 import torch
 
-from backend_skips import require_backend
-from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.ops.inputs import backends
 
 
 def test_cases_cover_lengths_heads_and_options():
@@ -63,20 +60,3 @@ def test_options_are_the_operators():
     packed = OpCase(name="", num_queries=5, batch=1, documents=(2, 0, 3))
     assert make_diff_attention_inputs(packed).options["cu_seqlens"].tolist() == [0, 2, 2, 5]
     assert make_diff_attention_inputs(OpCase(name="", num_queries=5)).options == {}
-
-
-def test_require_backend_skips_with_the_reason():
-    equal_widths = OpCase(name="", num_queries=2, head_dim=8, value_dim=8)
-    where = {"device": "cpu", "dtype": torch.float32}
-    with pytest.raises(pytest.skip.Exception, match="'flash_diff_attn_2' needs Dv = 2 head_dim"):
-        require_backend("diff_attention", "flash_diff_attn_2", case=equal_widths, **where)
-    require_backend("diff_attention", "flash_diff_attn_2", **where)
-    for name in backends.names("diff_attention"):
-        require_backend("diff_attention", name, **where)
-
-
-def test_require_backend_does_not_skip_what_does_not_exist():
-    """A skip would pass for this test's own, so both are caught and distinguished."""
-    with pytest.raises((BackendError, pytest.skip.Exception), match="Did you mean 'comp") as error:
-        require_backend("diff_attention", "compose", device="cpu", dtype=torch.float32)
-    assert error.type is BackendError

@@ -7,7 +7,6 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op, decode_op, hopper_op
 
 pytest.importorskip("triton")
@@ -77,27 +76,3 @@ def test_the_hopper_kernel_runs_under_the_guard_of_its_queries(current, monkeypa
     monkeypatch.setattr(hopper, "forward", launch)
     with torch.no_grad(), pytest.raises(BackendError, match="launched"):
         hopper_op.diff_attention(q, k, v, lam, scale=0.2)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-@pytest.mark.parametrize("backend", ["triton", "triton_decode"])
-def test_a_second_device_and_its_stream(backend):
-    """The first device is current all along, and must not be touched."""
-    dtype = torch.bfloat16
-    here, there = (
-        make_diff_attention_inputs(CASE, dtype=dtype, device=f"cuda:{index}") for index in (0, 1)
-    )
-    results = []
-    for inputs in (here, there):
-        stream = torch.cuda.Stream(inputs.q.device)
-        stream.wait_stream(torch.cuda.current_stream(inputs.q.device))
-        with torch.cuda.stream(stream), torch.cuda.device(0):
-            with torch.set_grad_enabled(backend == "triton"):
-                out = diff_attention(**inputs.tensors(), backend=backend)
-            if out.requires_grad:
-                out = torch.autograd.grad(out.float().square().sum(), inputs.q)[0]
-        stream.synchronize()
-        results.append(out.cpu())
-    assert torch.cuda.current_device() == 0
-    assert torch.equal(*results)
