@@ -65,27 +65,35 @@ def test_compile_cases_name_every_argument(capability):
         assert {id(kernel) for kernel in aot_cases.kernels(op).values()} <= compiled
 
 
+IN_ORDER = {"dkv", "dq"}
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
 @pytest.mark.parametrize(
-    ("capability", "in_order", "separate", "shared"),
+    ("capability", "in_order", "separate", "others"),
     [
         ((8, 0), False, {"bwd"}, {"bwd"}),
-        ((8, 0), True, {"dkv", "dq"}, {"dkv", "dq"}),
+        ((8, 0), True, IN_ORDER, IN_ORDER),
         # Measured: atomics take longer than the products that they save.
-        ((9, 0), False, {"dk", "dv", "dq"}, {"dkv", "dq"}),
-        ((9, 0), True, {"dk", "dv", "dq"}, {"dkv", "dq"}),
+        ((9, 0), False, {"dk", "dv", "dq"}, IN_ORDER),
+        ((9, 0), True, {"dk", "dv", "dq"}, IN_ORDER),
     ],
 )
-def test_rows_are_chosen_by_dtype_and_chip(monkeypatch, capability, in_order, separate, shared):
+def test_rows_are_chosen_by_dtype_chip_and_order(
+    monkeypatch, capability, in_order, separate, others, warn_only
+):
+    """One order of sums is what deterministic algorithms ask for."""
     monkeypatch.setattr(configs, "interpreted", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
-    assert set(configs.backward_configs("", q.float(), 256)) == {"dkv", "dq"}
     by_map = capability == (9, 0)
     assert set(configs.forward_configs("", q, 256)) == {"fwd_by_map" if by_map else "fwd"}
     assert set(configs.forward_configs("", q, 128, shared_keys=True)) == {"fwd"}
-    monkeypatch.setattr(configs, "adds_in_order", lambda q: in_order)
+    torch.use_deterministic_algorithms(in_order, warn_only=warn_only)  # ops/conftest.py undoes it
     assert set(configs.backward_configs("", q, 256)) == separate
-    assert set(configs.backward_configs("", q, 128, shared_keys=True)) == shared
+    assert set(configs.backward_configs("", q, 128, shared_keys=True)) == others
+    assert set(configs.backward_configs("softmax_", q, 128)) == others
+    assert set(configs.backward_configs("", q.float(), 256)) == IN_ORDER
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)

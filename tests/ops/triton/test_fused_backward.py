@@ -118,41 +118,6 @@ def test_the_interpreter_splits_nothing():
     assert configs.num_multiprocessors(torch.device("cpu")) == 1
 
 
-class TestTheRule:
-    """``adds_in_order`` and ``backward_configs`` themselves, on a chip that is not here."""
-
-    @pytest.fixture(autouse=True)
-    def _chip(self, monkeypatch):
-        monkeypatch.undo()
-        monkeypatch.setattr(configs, "interpreted", lambda: False)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-
-    @staticmethod
-    def launches(dtype, head_dim, value_dim, op=""):
-        q = torch.empty(1, 1, 1, 2, head_dim, dtype=dtype)
-        return set(configs.backward_configs(op, q, value_dim))
-
-    @pytest.fixture
-    def any_order(self):
-        torch.use_deterministic_algorithms(False)
-        yield
-        torch.use_deterministic_algorithms(True)
-
-    @pytest.mark.usefixtures("any_order")
-    def test_one_kernel_where_the_table_has_one(self):
-        assert self.launches(torch.bfloat16, 64, 128) == {"bwd"}
-        assert self.launches(torch.bfloat16, 128, 256) == {"bwd"}
-        assert self.launches(torch.bfloat16, 64, 64, "softmax_") == {"bwd"}
-        assert self.launches(torch.float32, 64, 128) == {"dkv", "dq"}
-
-    @pytest.mark.parametrize("warn_only", [False, True])
-    def test_one_order_on_request(self, warn_only):
-        torch.use_deterministic_algorithms(True, warn_only=warn_only)
-        assert self.launches(torch.bfloat16, 64, 128) == {"dkv", "dq"}
-        assert self.launches(torch.bfloat16, 128, 256) == {"dkv", "dq"}
-        assert self.launches(torch.bfloat16, 64, 64, "softmax_") == {"dkv", "dq"}
-
-
 def test_masks_reach_the_kernel_by_keys_as_intervals():
     """Full tiles of padded, packed and windowed calls are not masked; see test_tile_bounds."""
     q, k = torch.zeros(2, 5, 1, 2, 4), torch.zeros(2, 8, 1, 2, 4)
