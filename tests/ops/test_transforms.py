@@ -10,11 +10,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from diffattn.errors import BackendError, ShapeError
-from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends
+from ops.backend_cases import assert_same
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
 BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
@@ -28,11 +28,6 @@ PACKED = OpCase(name="", num_queries=6, batch=1, documents=(2, 4))
 
 def call(backend, q, k, v, lam, options):
     return diff_attention(q, k, v, lam, backend=backend, **options)
-
-
-def assert_same(actual, expected, inputs):
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
 
 # PyTorch's fused CPU attention has no batching rule and says so.

@@ -28,8 +28,6 @@ with no_device():
             tensors = sum(e.count for e in events if e.key.startswith("aten::empty"))
             print(len(record_launches(call)), tensors)
 """
-
-
 BY_FORMULAS = {
     "softmax": [1, 14, 1, 20], "diff": [1, 32, 3, 46], "diff_v2": [1, 17, 3, 25],
     "shared_diff": [1, 38, 3, 60],
@@ -42,18 +40,14 @@ BY_KERNELS = {
 
 
 def test_the_form_is_the_one_that_triton_finds(tmp_path):
-    done = fresh([str(HERE / "same_forms.py")], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 20
+    assert int(fresh([str(HERE / "same_forms.py")], tmp_path)) > 20
 
 
 def test_a_call_makes_no_more_launches_and_tensors_than_the_record_says(tmp_path):
-    done = fresh(["-c", COUNTS], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split("\n") == ["1 3", "4 10", "1 3", "4 10", ""]
+    printed = fresh(["-c", COUNTS], tmp_path)
+    assert printed.split("\n") == ["1 3", "4 10", "1 3", "4 10", ""]
 
 
 def test_a_layer_makes_no_more_launches_than_the_record_says(tmp_path):
-    done = fresh([str(HERE / "layer_launches.py")], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert [json.loads(line) for line in done.stdout.splitlines()] == [BY_FORMULAS, BY_KERNELS]
+    printed = fresh([str(HERE / "layer_launches.py")], tmp_path)
+    assert [json.loads(line) for line in printed.splitlines()] == [BY_FORMULAS, BY_KERNELS]

@@ -1,5 +1,8 @@
 """The decode kernel through a block table, in Triton's interpreter and on a GPU if there is one."""
 
+from dataclasses import replace
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -11,30 +14,17 @@ from diffattn.ops.inputs import backends
 from diffattn.ops.paged_decode import paged_decode
 from ops.paged_inputs import pages_of, scattered
 
+from .test_decode import CASES as DENSE_CASES
+from .test_decode import GQA, V1, V2
+
 pytest.importorskip("triton", reason="the kernels need triton")
 
-V1 = {"head_dim": 32, "value_dim": 64}
-V2 = {"head_dim": 32, "value_dim": 32, "shared_keys": True}
-GQA = {"num_heads": 4, "num_kv_heads": 2}
+PAGE_SIZES = (16, 64, 5, 1, 256, 32)
+"""Of one case after the other; pages know no padding."""
 CASES = [
-    (OpCase(name="v1-T1-page16", num_queries=1, num_keys=70, **V1, **GQA), 16),
-    (OpCase(name="v1-T16-page64", num_queries=16, num_keys=70, **V1, **GQA), 64),
-    (OpCase(name="v1-T4-page5", num_queries=4, num_keys=33, lam_axes="bth", **V1, **GQA), 5),
-    (OpCase(name="v1-T3-page1", num_queries=3, num_keys=11, batch=1, **V1), 1),
-    (OpCase(name="v1-mqa-T>S-page256", num_queries=9, num_keys=5, num_kv_heads=1, **V1), 256),
-    (OpCase(name="v1-lengths", num_queries=2, num_keys=300, kv_lengths=(300, 37), **V1, **GQA), 32),
-    (OpCase(name="v1-window", num_queries=3, num_keys=90, window=17, kv_lengths=(90, 61), **V1),
-     16),
-    (OpCase(name="v1-noncausal", num_queries=4, num_keys=50, causal=False, **V1, **GQA), 16),
-    (OpCase(name="v2-T1", num_queries=1, num_keys=260, lam_axes="bth", **V2, **GQA), 16),
-    (OpCase(name="v2-empty-and-short", num_queries=4, num_keys=50, kv_lengths=(0, 2), **V2), 16),
-    (OpCase(name="v2-window-scale", num_queries=5, num_keys=48, window=9, scale=0.3, lam_axes="h",
-            **V2, **GQA), 16),
-    (OpCase(name="d96", num_queries=1, num_keys=40, head_dim=96, value_dim=192, batch=1, **GQA),
-     16),
-    (OpCase(name="d128-shared-2d", num_queries=2, num_keys=40, head_dim=128, value_dim=256,
-            shared_keys=True, batch=1, **GQA), 32),
-]  # fmt: skip
+    (replace(case, padding=None), size)
+    for case, size in zip(DENSE_CASES, cycle(PAGE_SIZES), strict=False)
+]
 
 
 @pytest.mark.sampled(one_of=4)

@@ -1,8 +1,5 @@
 """The decode kernel with one map: the softmax baseline, dense and through a block table."""
 
-from dataclasses import replace
-from functools import partial
-
 import pytest
 import torch
 
@@ -11,7 +8,7 @@ from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs.masking import AttentionMask
-from ops.paged_inputs import scattered
+from ops.paged_inputs import pages_of, scattered
 
 from .kernel_calls import inputs_of, softmax_decode
 
@@ -33,28 +30,22 @@ CASES = [
 ]  # fmt: skip
 
 
-@torch.no_grad()
-def run(q, k, v, lam, *, backend, page_size=None, scale=None, **options):
-    """The shape of ``diff_attention``; λ is 0."""
-    if page_size is None or backend == "reference":
-        return softmax_decode(q, k, v, lam, backend=backend, scale=scale, **options)
+def paged_softmax(q, k_pages, v_pages, lam, *, block_table, backend, scale=None, **options):
+    """In the shape of ``paged_decode``; λ is 0."""
     q, scale, mask = q[:, :, :, 0], scale or q.shape[-1] ** -0.5, AttentionMask(**options)
-    if mask.kv_lengths is None:
-        lengths = torch.full((q.shape[0],), k.shape[1], dtype=torch.int32, device=q.device)
-        mask = replace(mask, kv_lengths=lengths)
-    fill = min(1e30, torch.finfo(k.dtype).max)
-    (k_pages, table), (v_pages, _) = (scattered(x, page_size, fill=fill) for x in (k, v))
-    return decode_op.paged_softmax(q, k_pages, v_pages, table, scale=scale, mask=mask)
+    return decode_op.paged_softmax(q, k_pages, v_pages, block_table, scale=scale, mask=mask)
+
+
+OPERATORS = {"dense": softmax_decode, "paged": pages_of(16, op=paged_softmax, fill=6e4)}
 
 
 @pytest.mark.sampled(one_of=4)
-@pytest.mark.parametrize("page_size", [None, 16], ids=["dense", "paged"])
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=OPERATORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_one_map_is_softmax_attention(case, dtype, page_size, kernel_device):
+def test_one_map_is_softmax_attention(case, dtype, op, kernel_device):
     inputs = inputs_of(softmax_decode, case, dtype=dtype, device=kernel_device)
-    one_map = partial(run, page_size=page_size)
-    assert_close_to_reference(one_map, inputs, backend="kernel", gradients=False)
+    assert_close_to_reference(op, inputs, backend="kernel", gradients=False)
 
 
 def test_opcheck_without_lambda(kernel_device):
