@@ -1,4 +1,4 @@
-"""What all attention layers have in common."""
+"""What all attention layers have in common, and the norm of their heads."""
 
 import re
 from functools import partial
@@ -10,6 +10,7 @@ from torch import nn
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention
@@ -118,10 +119,8 @@ def test_biases_and_norms_come_before_the_rotation(kind, formulas, assert_matche
             y = torch.stack([formulas.rotate(head, rotary) for head in heads], dim=2)
             return y if maps == 1 else y.unflatten(2, (-1, maps))
 
-        q, k = (
-            projected("q", layer.query_maps, layer.q_norm),
-            projected("k", layer.key_maps, layer.k_norm),
-        )
+        q = projected("q", layer.query_maps, layer.q_norm)
+        k = projected("k", layer.key_maps, layer.k_norm)
         v = (x @ layer.v_proj.weight.T + layer.v_proj.bias).unflatten(-1, (2, -1))
         out = operator(kind)(q, k, v, *layer.lambdas(x))
         if kind in ("diff", "grouped_diff"):
@@ -207,7 +206,6 @@ def test_empty_batch_and_length(kind):
     [
         ({"num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3."),
         ({"num_kv_heads": 0}, "num_kv_heads must divide num_heads = 4, got 0."),
-        ({"num_kv_heads": 8}, "num_kv_heads must divide num_heads = 4, got 8."),
         ({"num_kv_heads": -2}, "num_kv_heads must divide num_heads = 4, got -2."),
         ({"num_heads": 0}, "num_heads and head_dim must be 1 or more, got 0 and 4."),
         ({"head_dim": 0}, "num_heads and head_dim must be 1 or more, got 4 and 0."),
@@ -244,3 +242,18 @@ def test_compiles_to_one_graph(kind):
     x = torch.randn(2, LENGTH, HIDDEN)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
     assert torch.equal(compiled(x, tables), layer(x, tables))
+
+
+def test_the_norms_factor_is_a_constant_of_the_configuration():
+    """Not a buffer: a checkpoint holds no copy of λ_init."""
+    assert HeadNorm(8, affine=False, factor=0.3).state_dict() == {}
+
+
+@pytest.mark.parametrize("eps", [0.0, -1e-5])
+def test_the_norms_eps_must_be_positive(eps):
+    with pytest.raises(ConfigError, match=rf"^HeadNorm: eps must be above 0, got {eps}\.$"):
+        HeadNorm(8, eps=eps)
+
+
+def test_the_norm_prints_its_settings():
+    assert repr(HeadNorm(8, factor=0.8)) == "HeadNorm(eps=1e-05, factor=0.8000)"

@@ -48,13 +48,9 @@ def test_whole_maps_equal_those_of_the_model(network, ids):
     ):
         if network.config.model_type == "diffllama":
             attention = network.model.layers[layer].self_attn
-            lam = (attention.lambda_q1 @ attention.lambda_k1).exp() - (
-                attention.lambda_q2 @ attention.lambda_k2
-            ).exp()
-            lam = (lam + attention.lambda_init).detach()
-            expected = torch.stack(
-                [expected_map[0, i] - lam * expected_map[0, i + 2] for i in range(2)]
-            )
+            lam = (attention.lambda_q1 @ attention.lambda_k1).exp()
+            lam = lam - (attention.lambda_q2 @ attention.lambda_k2).exp() + attention.lambda_init
+            expected = expected_map[0, :2] - lam.detach() * expected_map[0, 2:]
         else:
             expected = expected_map[0]
         torch.testing.assert_close(actual.signed, expected, rtol=0, atol=ROUNDING)
