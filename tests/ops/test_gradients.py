@@ -200,16 +200,13 @@ def error_of_the_printed_form(width, heads, dim, tokens, lam):
     }
 
 
-def test_the_printed_form_is_off_by_40_to_66_percent_with_norm_and_factor():
-    """C = 64, 4 heads of d = 8, N = 32, λ = λ_init = 0.5. It is no constant of the formula."""
+def test_the_printed_form_is_off_with_norm_and_factor():
+    """C = 64, 4 heads of d = 8, N = 32, λ = λ_init. The error is no constant of the formula: at 0.8
+    heads are small and the norm's Jacobian is large."""
     errors = error_of_the_printed_form(64, 4, 8, 32, 0.5)
     assert {name: round(error, 2) for name, error in errors.items()} == {
         "q1": 0.66, "q2": 0.59, "k1": 0.66, "k2": 0.61, "v": 0.5, "o": 0.43,
     }  # fmt: skip
-
-
-def test_the_printed_form_may_be_off_by_more():
-    """λ = λ_init = 0.8, where heads are small and the norm's Jacobian is large: over 100 %."""
     assert min(error_of_the_printed_form(64, 4, 8, 32, 0.8).values()) > 1.0
 
 

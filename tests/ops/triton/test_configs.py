@@ -8,13 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from diffattn.ops.inputs.kernel_support import HEAD_DIMS
-from diffattn.ops.triton import (
-    backward,
-    configs,
-    decode,
-    forward,
-    launch,
-)
+from diffattn.ops.triton import backward, configs, decode, forward, launch
 from tools import aot_cases
 
 
