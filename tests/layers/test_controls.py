@@ -1,7 +1,5 @@
 """Each control differs from its original in one thing."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -16,14 +14,10 @@ from diffattn.ops.attention import diff_attention
 WIDTH, HEADS, DIM = 24, 3, 4
 
 
-assert_near = partial(torch.testing.assert_close, rtol=0, atol=1e-12)
-
-
 def pair(control, original, **options):
     """Both layers with the same weights, as far as they have the same."""
-    control, original = (
-        layer(WIDTH, HEADS, DIM, layer_idx=1, **options).double() for layer in (control, original)
-    )
+    control = control(WIDTH, HEADS, DIM, layer_idx=1, **options).double()
+    original = original(WIDTH, HEADS, DIM, layer_idx=1, **options).double()
     for name, weight in original.named_parameters():
         there = dict(control.named_parameters()).get(name)
         if there is not None and there.shape == weight.shape:
@@ -52,13 +46,13 @@ def test_minus_the_mean_of_the_values_that_a_token_sees(x):
     v = softmax.v_proj(x)
     seen = torch.arange(1, 8, dtype=torch.float64)[:, None]
     means = softmax.o_proj(v.cumsum(1) / seen)
-    assert_near(control(x), softmax(x) - 0.7 * means, atol=1e-7)
+    torch.testing.assert_close(control(x), softmax(x) - 0.7 * means, rtol=0, atol=1e-7)
 
 
 def test_a_constant_is_v2_without_a_projection_of_lambda(x):
     constant, v2 = pair(controls.ConstantLambdaAttention, DiffAttentionV2)
     v2.lambda_proj.weight.data.zero_()  # σ(0) = ½
-    assert_near(constant(x), v2(x))
+    torch.testing.assert_close(constant(x), v2(x), rtol=0, atol=1e-12)
 
 
 def test_added_maps_are_v2_with_the_other_sign(x):
@@ -71,21 +65,21 @@ def test_added_maps_are_v2_with_the_other_sign(x):
     for name in ("k_proj", "v_proj", "o_proj"):
         first.get_parameter(f"{name}.weight").data.copy_(v2.get_parameter(f"{name}.weight"))
     # (A1 - λA2) + (A1 + λA2) = 2 A1
-    assert_near(added(x) + v2(x), 2 * first(x))
+    torch.testing.assert_close(added(x) + v2(x), 2 * first(x), rtol=0, atol=1e-12)
 
 
 def test_matched_added_maps_have_rows_as_large_as_those_of_v2(x):
     """Where all tokens have one value, an output is that value times the sum of a row."""
     matched, v2 = pair(controls.MatchedAddedMapsAttention, DiffAttentionV2)
     same = torch.ones_like(x)
-    assert_near(matched(same), v2(same))
+    torch.testing.assert_close(matched(same), v2(same), rtol=0, atol=1e-12)
     assert not torch.allclose(matched(x), v2(x))
     lam = v2.lambdas(x)[0][..., None]
     v = v2.v_proj(x).unflatten(-1, (HEADS, DIM))
     q, k = v2.queries_keys(x)
     added = diff_attention(q, k, v, -lam[..., 0])
     expected = v2.o_proj((added * (1 - lam) / (1 + lam)).flatten(2))
-    assert_near(matched(x), expected)
+    torch.testing.assert_close(matched(x), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("lambda_init", [0.8, -0.8])
@@ -93,7 +87,7 @@ def test_added_maps_are_v1_with_the_other_sign(x, lambda_init):
     """Its queries, keys, head norm and factor are V1's; it never subtracts, whatever λ becomes."""
     added, v1 = pair(controls.AddedMapsV1, DiffAttention, lambda_init=lambda_init)
     expected = v1(x, attend=lambda q, k, v, lam: v1.operator(q, k, v, -lam.abs()))
-    assert_near(added(x), expected)
+    torch.testing.assert_close(added(x), expected, rtol=0, atol=1e-12)
     assert torch.allclose(added(x), v1(x)) == (lambda_init < 0)
     assert added.lam() == v1.lam()
 
@@ -105,19 +99,19 @@ def test_a_uniform_second_map_is_v1_whose_second_queries_are_zero(x):
         if name == "q_proj":
             maps[:, 1] = 0
         uniform.get_parameter(f"{name}.weight").data.copy_(maps[:, 0].reshape(-1, WIDTH))
-    assert_near(uniform(x), v1(x))
+    torch.testing.assert_close(uniform(x), v1(x), rtol=0, atol=1e-12)
     v = v1.v_proj(x).unflatten(-1, (HEADS, 2 * DIM))
     seen = torch.arange(1, 8, dtype=torch.float64)[:, None, None]
     first = v1.operator(*uniform.queries_keys(x), v, torch.tensor(0.0))
     expected = v1.head_norm(first - v1.lam() * v.cumsum(1) / seen)
-    assert_near(uniform(x), v1.o_proj(expected.flatten(2)), atol=1e-7)
+    torch.testing.assert_close(uniform(x), v1.o_proj(expected.flatten(2)), rtol=0, atol=1e-7)
 
 
 def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):
     token, v1 = pair(controls.TokenLambdaAttention, DiffAttention)
     token.lambda_proj.weight.data.zero_()
     expected = v1(x, attend=lambda q, k, v, _: v1.operator(q, k, v, torch.tensor(0.5)))
-    assert_near(token(x), expected)
+    torch.testing.assert_close(token(x), expected, rtol=0, atol=1e-12)
 
 
 def whole_maps(layer, x, query, key, heads):
@@ -141,11 +135,11 @@ def test_a_shuffled_map_has_v2s_weights_at_other_keys(x):
     first, second, v = v2_maps(layer, x)
     lam = layer.lambdas(x)[0].transpose(1, 2)[..., None]
     shuffled = (first - layer.acting_map(first, second, lam)) / lam
-    assert_near(shuffled.sort(-1)[0], second.sort(-1)[0])
+    torch.testing.assert_close(shuffled.sort(-1)[0], second.sort(-1)[0], rtol=0, atol=1e-12)
     assert not shuffled.triu(1).any()  # the future stays hidden
     assert not torch.allclose(shuffled, second)
     expected = torch.einsum("bhts,bshd->bthd", first - lam * shuffled, v)
-    assert_near(layer(x), layer.o_proj(expected.flatten(2)))
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
 
 
 def assert_v2_with_lambda(layer, x, lam):
@@ -153,7 +147,7 @@ def assert_v2_with_lambda(layer, x, lam):
     first, second, v = v2_maps(layer, x)
     signed = first - lam.transpose(1, 2)[..., None] * second
     expected = torch.einsum("bhts,bshd->bthd", signed, v)
-    assert_near(layer(x), layer.o_proj(expected.flatten(2)))
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
 
 
 def test_without_lambda_the_maps_are_subtracted_whole(x):
@@ -186,14 +180,14 @@ def test_pairs_across_groups_read_different_keys_and_values(x, num_kv_heads):
     expected = torch.stack(
         [out[:, :, i] - lam[:, :, i] * out[:, :, i + heads] for i in range(heads)], dim=2
     )
-    assert_near(layer(x), layer.o_proj(expected.flatten(2)))
+    torch.testing.assert_close(layer(x), layer.o_proj(expected.flatten(2)), rtol=0, atol=1e-12)
 
 
 def test_with_one_group_the_pairs_are_those_of_v2(x):
     across, v2 = pair(controls.AcrossGroupsAttention, DiffAttentionV2, num_kv_heads=1)
     rows = v2.q_proj.weight.data.view(HEADS, 2, DIM, WIDTH)
     across.q_proj.weight.data.copy_(rows.transpose(0, 1).reshape(-1, WIDTH))
-    assert_near(across(x), v2(x))
+    torch.testing.assert_close(across(x), v2(x), rtol=0, atol=1e-12)
 
 
 class TestNormOnTheMap:
@@ -211,7 +205,7 @@ class TestNormOnTheMap:
         rows = signed / (signed.square().sum(-1, keepdim=True) + 1e-5).sqrt()
         v = layer.v_proj(x).unflatten(-1, (HEADS, 2 * DIM))
         out = (1 - layer.lambda_init) * torch.einsum("bhts,bshd->bthd", rows, v)
-        assert_near(layer(x), layer.o_proj(out.flatten(2)))
+        torch.testing.assert_close(layer(x), layer.o_proj(out.flatten(2)), rtol=0, atol=1e-12)
         assert layer.lambda_init == pytest.approx(0.8 - 0.6 * 2.718281828**-0.3)
 
     def test_has_the_weights_of_shared_diff_but_the_norms_scale(self, layer):

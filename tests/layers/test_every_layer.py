@@ -65,39 +65,6 @@ def test_shapes_given_to_attend(kind, device):
 
 
 @every_layer
-@pytest.mark.parametrize("head_norm", [True, False])
-def test_no_future_token_changes_the_past(kind, head_norm, device):
-    """Not through attention and not through the norm of the heads, bit for bit."""
-    layer = make(kind, head_norm=head_norm).to(device)
-    tables = rotary_embedding(torch.arange(LENGTH, device=device), DIM)
-    x = torch.randn(2, LENGTH, HIDDEN, device=device)
-    before = layer(x, tables)
-    for token in range(1, LENGTH):
-        changed = x.clone()
-        changed[:, token:] = 50 * torch.randn_like(changed[:, token:])
-        after = layer(changed, tables)
-        assert torch.equal(after[:, :token], before[:, :token])
-        assert not torch.equal(after[:, token:], before[:, token:])
-
-
-@every_layer
-def test_positions_matter_only_if_given(kind, assert_matches_formula):
-    """Without them a layer sees a set: permuted earlier tokens give the same last output."""
-    layer, order = make(kind), torch.tensor([3, 0, 2, 1, 4, 5])
-
-    def last(layer, x, rotary):
-        return layer(x, rotary)[:, -1:]
-
-    def last_of_permuted(layer, x, rotary):
-        return layer(x[:, order], rotary)[:, -1:]
-
-    assert_matches_formula(layer, last, call=last_of_permuted, gradients=False)
-    x = torch.randn(2, 6, HIDDEN, dtype=torch.float64)
-    tables = tuple(t.double() for t in rotary_embedding(torch.arange(6), DIM))
-    assert (last(layer, x, tables) - last_of_permuted(layer, x, tables)).abs().max() > 1e-3
-
-
-@every_layer
 def test_wrong_positions_are_refused(kind):
     with pytest.raises(ShapeError, match="cos and sin must be"):
         make(kind)(torch.randn(2, LENGTH, HIDDEN), rotary_embedding(torch.arange(LENGTH + 1), DIM))
@@ -172,25 +139,6 @@ def test_autocast_keeps_lambda_in_float32(kind, device):
         assert torch.equal(cast["lam"], plain["lam"])
     out.float().square().sum().backward()
     assert all(p.grad.isfinite().all() for p in layer.parameters())
-
-
-@every_layer
-def test_masks_are_bound_to_attend(kind, assert_matches_formula):
-    """A padded row equals its real tokens alone."""
-    mask = torch.ones(2, 6, dtype=torch.bool)
-    mask[1, :3] = False
-    masked = partial(operator(kind), key_padding_mask=mask)
-
-    def padded(layer, x, rotary):
-        return layer(x, attend=masked)[1:, 3:]
-
-    def alone(layer, x, rotary):
-        return layer(x[1:, 3:])
-
-    layer = make(kind)
-    assert_matches_formula(layer, alone, call=padded, gradients=False)
-    x = torch.randn(2, 6, HIDDEN, dtype=torch.float64)
-    assert (padded(layer, x, None) - layer(x)[1:, 3:]).abs().max() > 1e-3
 
 
 @every_layer

@@ -1,7 +1,5 @@
 """The launch table is whole, and every kernel of the package is among the compile cases."""
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -102,18 +100,6 @@ def test_a_tuner_would_try_every_seed(capability, launch):
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
-def test_padded_rows_take_the_tiles_of_the_kernel_unless_they_have_their_own(capability):
-    for head_dim, kernel in product((32, 64, 96, 128), ("bwd", "dkv", "dq")):
-        widths = (head_dim, 2 * head_dim, capability)
-        tile = configs.seed(kernel, *widths)
-        narrow = kernel == "bwd" and head_dim > 64 and capability in configs.SMALL_SHARED
-        padded = configs.LaunchConfig(32, 16, 4, 2) if narrow else tile
-        assert configs.seed(kernel, *widths, padding=True) == padded
-    short = configs.seed("dkv", 64, 64, 90, shared_keys=True, padding=True)
-    assert short == configs.LaunchConfig(32, 64, 4, 2)
-
-
-@pytest.mark.parametrize("capability", configs.CAPABILITIES)
 def test_every_line_has_a_tile_per_column(capability):
     lengths = {len(tiles) for tiles in configs.table_row(capability).values()}
     assert lengths == {configs.NUM_COLUMNS}
@@ -142,16 +128,6 @@ def test_rows_are_put_in_place_and_taken_away(monkeypatch):
             assert list(configs.backward_configs("", q, 128)) == ["dk", "dv", "dq"]
         assert configs.backward_configs("", q, 128) == {"bwd": tile}
     assert configs.backward_configs("", q, 128) == before
-
-
-def test_keys_of_their_own_take_tiles_that_hold_them():
-    """Two tiles of keys need more than the one of V2, whatever the width of the values."""
-    for narrow in (64, 128):
-        tile = configs.seed("fwd_by_map", narrow, narrow, 90)
-        assert tile == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
-    shared = configs.seed("fwd", 128, 128, 90, True)
-    assert shared is not None
-    assert configs.seed("fwd", 128, 128, 90, False) is None
 
 
 @pytest.mark.skipif(not configs.interpreted(), reason="launches are recorded in the interpreter")

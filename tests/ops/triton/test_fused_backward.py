@@ -11,7 +11,6 @@ from diffattn.lab.testing.assertions import exact_weights
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.inputs import make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_errors
-from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.triton import configs, launch
 from ops.triton.test_diff_attention_kernels import (  # noqa: F401  run again, in this form
@@ -83,20 +82,6 @@ def test_query_heads_in_parts(base, in_order, monkeypatch):
     check(make_diff_attention_inputs(base))
 
 
-def test_softmax_query_heads_in_parts(monkeypatch):
-    inputs = make_diff_attention_inputs(replace(V2, num_heads=4, num_keys=20))
-    tensors = [inputs.q.detach()[:, :, :, 0].requires_grad_(), inputs.k, inputs.v]
-
-    def gradients():
-        out = custom_op.softmax_attention(*tensors, scale=0.2)
-        return torch.autograd.grad(out, tensors, exact_weights(out))
-
-    whole = gradients()
-    monkeypatch.setattr(launch, "num_multiprocessors", lambda device: 132)
-    for got, want in zip(gradients(), whole, strict=True):
-        torch.testing.assert_close(got, want)
-
-
 @pytest.mark.parametrize(
     ("group", "num_programs", "multiprocessors", "splits"),
     [(1, 1, 132, 1), (8, 132, 132, 1), (8, 131, 132, 2), (8, 40, 132, 4), (8, 1, 132, 8),
@@ -105,10 +90,6 @@ def test_softmax_query_heads_in_parts(monkeypatch):
 def test_as_few_parts_as_fill_the_chip(group, num_programs, multiprocessors, splits, monkeypatch):
     monkeypatch.setattr(launch, "num_multiprocessors", lambda device: multiprocessors)
     assert launch.group_splits(group, num_programs, torch.device("cpu")) == splits
-
-
-def test_the_interpreter_splits_nothing():
-    assert configs.num_multiprocessors(torch.device("cpu")) == 1
 
 
 def test_masks_reach_the_kernel_by_keys_as_intervals():
