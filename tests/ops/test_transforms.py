@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from diffattn.errors import BackendError, ShapeError
 from diffattn.lab.testing.assertions import assert_close_to_reference
@@ -77,20 +76,6 @@ def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
     assert torch.equal(actual, expected)
     with pytest.raises(ShapeError, match="lam must not be NaN"):
         torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
-
-
-@pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("case", "mode"),
-    [(CASE, "real"), (PACKED, "real"), (CASE, "symbolic")],
-    ids=["cache", "packed", "cache-symbolic"],
-)
-def test_traced_graph_equals_the_call(backend, case, mode):
-    inputs = make_diff_attention_inputs(case)
-    arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
-    graph = make_fx(partial(call, backend), tracing_mode=mode)(*arguments)
-    assert torch.equal(graph(*arguments), call(backend, *arguments))
 
 
 class Operator(torch.nn.Module):

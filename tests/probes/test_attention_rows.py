@@ -71,21 +71,6 @@ def test_the_output_of_diffllama_is_the_signed_map_times_v(make_model, ids):
     )
 
 
-def test_rows_sum_to_one_and_to_one_minus_lambda(network, ids):
-    for layer in attention_rows(network, ids):
-        maps, signed = layer.maps, layer.signed
-        torch.testing.assert_close(
-            maps.sum(-1), torch.ones_like(maps[..., 0]), rtol=0, atol=ROUNDING
-        )
-        if maps.shape[1] == 1:
-            assert torch.equal(signed, maps[:, 0])
-        else:
-            lam = 1 - signed.sum(-1, keepdim=True)
-            expected = maps[:, 0] - lam * maps[:, 1]
-            torch.testing.assert_close(signed, expected, rtol=0, atol=ROUNDING)
-            assert lam.abs().min() > 1e-3
-
-
 def test_memory_grows_with_rows_times_keys(network):
     ids = torch.randint(50, (1, 600), generator=torch.Generator().manual_seed(3))
     cache = cached(network, ids[:, :-2])

@@ -23,10 +23,13 @@ PACKED = OpCase(name="", num_queries=6, batch=1, num_heads=1, num_kv_heads=1, he
                 value_dim=32, shared_keys=True, documents=(2, 4), window=3)  # fmt: skip
 
 
-def arguments(case, device):
+def arguments(case, device, op="diff_attention"):
     """Tensors and all options by name, as the two functions take them."""
     inputs = make_diff_attention_inputs(case, device=device)
-    return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
+    tensors = list(inputs.tensors().values())
+    if op == "softmax_attention":
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    return tensors, {"scale": 0.2} | inputs.options
 
 
 def triton_diff_attention(*tensors, scale, **options):
@@ -71,9 +74,7 @@ def operators_called(function):
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_what_serves_gradients_is_written_only_for_them(op, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    if op == "softmax_attention":
-        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    tensors, options = arguments(PACKED, kernel_device, op)
     scale = options.pop("scale")
 
     def run(tensors):
@@ -114,9 +115,7 @@ def test_only_the_output_is_differentiable(kernel_device):
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    if op == "softmax_attention":
-        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    tensors, options = arguments(PACKED, kernel_device, op)
     public = diff_attention if op == "diff_attention" else softmax_attention
     seconds = []
     for backend in ("triton", "reference"):

@@ -7,17 +7,16 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, hopper_op
+from diffattn.ops.backends import hopper_op
+
+from .kernel_calls import decode, differential, inputs_of, softmax
 
 pytest.importorskip("triton")
 
 CASE = OpCase(name="", num_queries=3, num_keys=5, batch=1, num_heads=2, num_kv_heads=1,
-              head_dim=32, value_dim=64, lam_axes="h")  # fmt: skip
-KERNELS = {
-    "diff": ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"],
-    "softmax": ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"],
-    "decode": ["decode", "combine"],
-}
+              head_dim=32, value_dim=32, shared_keys=True, lam_axes="h")  # fmt: skip
+BACKWARD = ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"]
+KERNELS = {differential: BACKWARD, softmax: BACKWARD, decode: ["decode", "combine"]}
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def current(monkeypatch):
     return guards
 
 
-@pytest.mark.parametrize("op", KERNELS)
+@pytest.mark.parametrize("op", KERNELS, ids=lambda op: op.__name__)
 def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     launch, launches = interpreter.GridExecutor.__call__, []
@@ -45,21 +44,13 @@ def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
         return launch(self, *args, **options)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
-    inputs = make_diff_attention_inputs(CASE)
-    q, *rest = inputs.tensors().values()
-    if op == "softmax":
-        q = q.detach()[:, :, :, 0].requires_grad_()
-        out = custom_op.softmax_attention(q, rest[0][:, :, :, 0], rest[1], scale=0.2)
-    elif op == "decode":
-        with torch.no_grad():
-            out = decode_op.forward(q, *rest, scale=0.2)
-    else:
-        out = custom_op.diff_attention(q, *rest, scale=0.2)
+    inputs = inputs_of(op, CASE)
+    out = op(*inputs.tensors().values(), backend="triton")
     if out.requires_grad:
         out.sum().backward()
     for name, guard in launches:
         assert guard is not None, f"{name} was launched on the current device"
-        assert guard.data_ptr() == q.data_ptr()
+        assert guard.data_ptr() == inputs.q.data_ptr()
     for kernel in KERNELS[op]:
         assert any(kernel in name for name, _ in launches), kernel
 
