@@ -21,6 +21,7 @@ from diffattn.ops.backends.gradients import (
 from diffattn.ops.inputs.head_norm import head_norm
 from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.softmax_attention import softmax_attention
 
 WIDTH, HEADS, DIM, TOKENS = 24, 3, 4, 7
 LAMBDA_INIT = 0.5
@@ -87,11 +88,7 @@ def by_autograd(layer, x, grad_y, lam, causal):
 
     def attend(q, k, v, *_):
         if lam is None:
-            k, v = (y.repeat_interleave(q.shape[2] // y.shape[2], dim=2) for y in (k, v))
-            map_ = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
-            hidden = torch.ones(map_.shape[-2:], dtype=torch.bool).triu(1)
-            map_ = (map_.masked_fill(hidden, -torch.inf) if causal else map_).softmax(-1)
-            return (map_ @ v.transpose(1, 2)).transpose(1, 2)
+            return softmax_attention(q, k, v, causal=causal, backend="reference")
         return diff_attention(q, k, v, lam, causal=causal, backend="reference")
 
     y = layer(x if x.ndim == 3 else x[None], attend=attend).view(x.shape)

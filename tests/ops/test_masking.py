@@ -91,35 +91,27 @@ def test_flat_options_build_the_same_mask():
         assert AttentionMask(**{name: option}).at_most_causal == (name == "causal")
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
-def test_masked_softmax_is_float32_and_zero_where_hidden(dtype):
+DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_masked_softmax_is_wide_and_zero_where_hidden(dtype):
+    """Whatever the hidden logits are, infinite and NaN included."""
     logits = torch.randn(3, 4, dtype=dtype, requires_grad=True)
     visible = bools("xx..", "....", "xxxx")
+    wide = logits.detach().to(torch.promote_types(dtype, torch.float32))
+    assert torch.equal(masked_softmax(logits, None), wide.softmax(-1))
     weights = masked_softmax(logits, visible)
-    assert weights.dtype == torch.float32
-    wide = logits.detach().float()
+    assert weights.dtype == wide.dtype
     assert torch.equal(weights[0, :2], wide[0, :2].softmax(-1))
     assert torch.equal(weights[2], wide[2].softmax(-1))
     assert (weights[~visible] == 0).all()
+    for garbage in (torch.nan, torch.inf, -torch.inf):
+        assert torch.equal(masked_softmax(logits.masked_fill(~visible, garbage), visible), weights)
     weights.square().sum().backward()
     assert logits.grad.isfinite().all()
     assert (logits.grad[~visible] == 0).all()
     assert (logits.grad[2] != 0).all()
-
-
-def test_masked_softmax_reads_no_hidden_logit():
-    """Whatever the hidden logits are, infinite and NaN included."""
-    logits = torch.randn(2, 3)
-    visible = bools("x.x", "xx.")
-    expected = masked_softmax(logits, visible)
-    for garbage in (torch.nan, torch.inf, -torch.inf):
-        assert torch.equal(masked_softmax(logits.masked_fill(~visible, garbage), visible), expected)
-
-
-def test_softmax_without_mask_keeps_float64():
-    logits = torch.randn(2, 3, dtype=torch.float64)
-    assert torch.equal(masked_softmax(logits, None), logits.softmax(-1))
-    assert masked_softmax(logits, bools("xxx")).dtype == torch.float64
 
 
 @pytest.mark.parametrize("causal", [True, False])

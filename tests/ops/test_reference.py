@@ -14,7 +14,7 @@ from ops.backend_cases import assert_same
 from ops.plain_attention import plain_attention, plain_maps
 
 _SMALL = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2, "value_dim": 3}
-_CASES = (
+CASES = (
     OpCase(name="v1", num_queries=4, lam_axes="bth", **_SMALL),
     OpCase(name="v2", num_queries=4, shared_keys=True, lam_axes="bth", **_SMALL),
     OpCase(name="scale", num_queries=3, scale=-1.3, **_SMALL),
@@ -52,7 +52,7 @@ def arguments(inputs):
     return tuple(inputs.tensors().values())
 
 
-@pytest.mark.parametrize("case", [*_CASES, *_HEADS], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *_HEADS], ids=str)
 def test_equals_equation_1(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     out = plain_attention(*arguments(inputs), **inputs.options)
@@ -65,21 +65,21 @@ def test_equals_equation_1(case):
         assert torch.equal(actual == 0, expected == 0)  # a hidden key has no weight at all
 
 
-@pytest.mark.parametrize("case", _CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_first_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention, backend="reference", **inputs.options)
     assert gradcheck(function, arguments(inputs), **DIFFERENCES)
 
 
-@pytest.mark.parametrize("case", _CASES[:2] + _CASES[5:7] + _CASES[-2:], ids=str)
+@pytest.mark.parametrize("case", CASES[:2] + CASES[5:7] + CASES[-2:], ids=str)
 def test_second_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention, backend="reference", **inputs.options)
     assert gradgradcheck(function, arguments(inputs), **DIFFERENCES)
 
 
-@pytest.mark.parametrize("case", _CASES[:2], ids=str)
+@pytest.mark.parametrize("case", CASES[:2], ids=str)
 def test_maps_have_derivatives(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     function = partial(diff_attention_maps, **inputs.options)
@@ -89,7 +89,7 @@ def test_maps_have_derivatives(case):
 @pytest.mark.parametrize(
     "dtype", [torch.float32, torch.bfloat16, torch.float16], ids=["fp32", "bf16", "fp16"]
 )
-@pytest.mark.parametrize("case", [*_CASES, *_HEADS], ids=str)
+@pytest.mark.parametrize("case", [*CASES, *_HEADS], ids=str)
 def test_queries_logits_map_and_output_are_rounded_and_nothing_else(case, dtype, device):
     """In 16 bits two roundings of a logit of size L move weight and normaliser: 4 L; map and
     output: 2."""
@@ -108,7 +108,7 @@ def test_queries_logits_map_and_output_are_rounded_and_nothing_else(case, dtype,
     assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
 
-@pytest.mark.parametrize("case", _CASES, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_rows_are_slices_of_the_full_maps(case):
     inputs = make_diff_attention_inputs(case, dtype=torch.float64)
     full = diff_attention_maps(inputs.q, inputs.k, inputs.lam, **inputs.options)

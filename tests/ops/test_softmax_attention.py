@@ -1,5 +1,7 @@
 """The baseline operator against a second oracle, and its own maps."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,24 +11,11 @@ from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from ops.plain_attention import plain_attention, plain_maps
 from ops.test_diff_attention import assert_zero_without_keys
+from ops.test_reference import CASES as ALL_CASES
 from ops.test_softmax_backends import softmax
 
 _SMALL = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_dim": 2, "shared_keys": True}
-CASES = [
-    OpCase(name="causal", num_queries=5, **_SMALL),
-    OpCase(name="scale", num_queries=4, scale=0.3, **_SMALL),
-    OpCase(name="decode", num_queries=1, num_keys=5, **_SMALL),
-    OpCase(name="T<S", num_queries=3, num_keys=5, **_SMALL),
-    OpCase(name="T>S", num_queries=5, num_keys=3, **_SMALL),
-    OpCase(name="cross", num_queries=3, num_keys=5, causal=False, **_SMALL),
-    OpCase(name="window", num_queries=5, window=2, **_SMALL),
-    OpCase(name="window-noncausal", num_queries=5, causal=False, window=2, **_SMALL),
-    OpCase(name="padding", num_queries=5, padding=((2, 0), (0, 5)), **_SMALL),
-    OpCase(name="kv_lengths", num_queries=3, num_keys=6, kv_lengths=(0, 4), **_SMALL),
-    OpCase(name="packed", num_queries=6, batch=1, documents=(2, 0, 4), **_SMALL),
-    OpCase(name="all", num_queries=3, num_keys=6, window=2, kv_lengths=(6, 4),
-           padding=((5, 0), (0, 1)), **_SMALL),
-]  # fmt: skip
+CASES = [replace(case, lam_axes="", **_SMALL) for case in ALL_CASES if not case.shared_keys]
 
 
 def softmax_inputs(case, **kwargs):
@@ -69,7 +58,7 @@ def test_16_bits_round_the_output_and_little_else(case, dtype, device):
     assert actual.dtype == dtype
     assert softmax_attention_maps(*tensors[:2], **inputs.options).dtype == torch.float32
     q, k, v = (x.detach().double().abs().max() for x in tensors)
-    logit = float(inputs.options.get("scale", case.head_dim**-0.5) * case.head_dim * q * k)
+    logit = abs(inputs.options.get("scale", case.head_dim**-0.5)) * case.head_dim * float(q * k)
     assert_equal_to_rounding(actual, exact, steps=3 * logit + 1, magnitude=float(v))
 
 
@@ -115,9 +104,7 @@ def test_scales_below_and_at_zero(scale, causal, dtype, device):
     q, k, v = (torch.randn(2, 34, 3, 8, device=device).to(dtype).requires_grad_() for _ in "qkv")
     out = softmax_attention(q, k, v, scale=scale, causal=causal)
     q_64, k_64, v_64 = (x.detach().double().requires_grad_() for x in (q, k, v))
-    hidden = torch.ones(34, 34, dtype=torch.bool, device=device).triu(1) & causal
-    maps = (scale * torch.einsum("bihd,bjhd->bhij", q_64, k_64)).masked_fill(hidden, -torch.inf)
-    wanted = torch.einsum("bhij,bjhd->bihd", maps.softmax(-1), v_64)
+    wanted = softmax_attention(q_64, k_64, v_64, scale=scale, causal=causal, backend="reference")
     grads = torch.autograd.grad(out.double().sum(), (q, k, v))
     wanted_grads = torch.autograd.grad(wanted.sum(), (q_64, k_64, v_64))
     tolerance = 16 * torch.finfo(dtype).eps

@@ -16,9 +16,6 @@ from diffattn.ops.softmax_attention import softmax_attention
 
 pytest.importorskip("triton")
 
-CASE = OpCase(name="", num_queries=3, num_keys=5, batch=2, num_heads=2, num_kv_heads=1,
-              head_dim=32, value_dim=64, lam_axes="h", kv_lengths=(5, 4),
-              padding=((1, 0), (0, 0)))  # fmt: skip
 PACKED = OpCase(name="", num_queries=6, batch=1, num_heads=1, num_kv_heads=1, head_dim=32,
                 value_dim=32, shared_keys=True, documents=(2, 4), window=3)  # fmt: skip
 
