@@ -9,15 +9,15 @@ import torch
 from . import gpu_cases
 
 RUNS_AT_A_PUSH = 60
-"""On a CPU one case in so many, and all in the scheduled tier: the interpreter is slow."""
+"""Of the operators on a CPU one case in so many; the scheduled tier has all, as it takes long."""
 
 
 @pytest.hookimpl(tryfirst=True)  # before marks are chosen
 def pytest_collection_modifyitems(items):
     for item in items:
-        if not item.path.is_relative_to(Path(__file__).parent) or not hasattr(item, "callspec"):
+        if item.path != Path(__file__).with_name("test_operators_on_gpu.py"):
             continue
-        on_cpu = item.callspec.params.get("kernel_device") == "cpu"
+        on_cpu = item.callspec.params["kernel_device"] == "cpu"
         if on_cpu and zlib.crc32(item.name.encode()) % RUNS_AT_A_PUSH:
             item.add_marker(pytest.mark.scheduled)
 

@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from .gpu_cases import BACKENDS, KERNELS
+
 pytest.importorskip("triton", reason="the kernels need triton")
 
 TESTS = Path(__file__).parents[1]
-BACKENDS = (
-    "reference", "decode", "triton", "triton_decode", "hopper", "composed", "flash_diff_attn_1",
-    "flash_diff_attn_2", "flex",
-)  # fmt: skip
-KERNELS = ("triton", "triton_decode", "hopper")
 
 
 def collected(*folders):

@@ -89,8 +89,9 @@ def test_compile(backend, case, kernel_device, deterministic):
     )
 
 
+@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 @pytest.mark.parametrize("backend", [*FORMS, "triton_decode"])
-def test_export(backend, kernel_device):
+def test_export(backend, strict, kernel_device):
     class Attend(torch.nn.Module):
         def forward(self, q, k, v, lam):
             return diff_attention(q, k, v, lam, backend=backend)
@@ -99,7 +100,7 @@ def test_export(backend, kernel_device):
     tensors, _ = make(case, backend, kernel_device)
     tensors = tuple(x.detach() for x in tensors)
     with torch.no_grad():
-        program = torch.export.export(Attend(), tensors).module()
+        program = torch.export.export(Attend(), tensors, strict=strict).module()
         assert torch.equal(program(*tensors), Attend()(*tensors))
 
 
@@ -134,6 +135,19 @@ def deterministic():
     torch.use_deterministic_algorithms(False)
 
 
+def captured(run):
+    """A graph of a call, and where every replay of it leaves the results."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        run()  # kernels are compiled and loaded before the capture
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = run()
+    return graph, results
+
+
 @needs_gpu
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -142,22 +156,13 @@ def test_cuda_graph(backend, case, kernel_device, deterministic):
     """Captured once, replayed on other values; a wait for the device would end the capture."""
     tensors, options = make(case, backend, kernel_device)
 
-    def run():
-        return output_and_gradients(attend, tensors, backend, options)
-
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        run()  # kernels are compiled and loaded before the capture
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = run()
+    graph, results = captured(lambda: output_and_gradients(attend, tensors, backend, options))
     with torch.no_grad():
         for x in tensors:
             x.copy_(torch.randn_like(x))
     graph.replay()
-    assert_same([x.clone() for x in captured], run())
+    results = [x.clone() for x in results]
+    assert_same(results, output_and_gradients(attend, tensors, backend, options))
 
 
 @needs_gpu
@@ -167,17 +172,10 @@ def test_cuda_graph_of_decoding(lengths, kernel_device):
     case = replace(V1, num_queries=1, num_keys=4_096, kv_lengths=lengths)
     tensors, options = make(case, "triton_decode", kernel_device)
     with torch.no_grad():
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            attend(*tensors, "triton_decode", options)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            captured = attend(*tensors, "triton_decode", options)
+        graph, result = captured(lambda: attend(*tensors, "triton_decode", options))
         tensors[0].copy_(torch.randn_like(tensors[0]))
         graph.replay()
-        assert torch.equal(captured, attend(*tensors, "triton_decode", options))
+        assert torch.equal(result, attend(*tensors, "triton_decode", options))
 
 
 @needs_gpu
@@ -225,12 +223,7 @@ def test_memory_grows_with_tokens_not_with_their_square(backend, kernel_device):
     """Peak above the inputs, forward and backward: far below one pair of maps, and linear."""
     peaks = []
     for length in (2_048, 4_096):
-        tensors, options = make(V1, backend, kernel_device)
-        del tensors
-        inputs = make_diff_attention_inputs(
-            replace(V1, num_queries=length), dtype=DTYPE, device=kernel_device
-        )
-        tensors = list(inputs.tensors().values())
+        tensors, options = make(replace(V1, num_queries=length), backend, kernel_device)
         output_and_gradients(attend, tensors, backend, options)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()

@@ -10,6 +10,7 @@ from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention
+from diffattn.ops.softmax_attention import softmax_attention_maps
 
 WIDTH, HEADS, DIM = 24, 3, 4
 
@@ -114,19 +115,16 @@ def test_a_lambda_per_token_is_v1_where_it_equals_v1s(x):
     torch.testing.assert_close(token(x), expected, rtol=0, atol=1e-12)
 
 
-def whole_maps(layer, x, query, key, heads):
-    """softmax(s Q Kᵀ) of projections ``[B, T, heads, D]``, causal, as plain sums."""
-    q, k = (y.unflatten(-1, (heads, DIM)) for y in (query, key))
-    logits = torch.einsum("bthd,bshd->bhts", q, k) * DIM**-0.5
-    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-    return logits.masked_fill(hidden, -torch.inf).softmax(-1)
+def whole_maps(query, key, heads):
+    """Causal maps of projections ``[B, T, heads D]``."""
+    return softmax_attention_maps(*(y.unflatten(-1, (heads, DIM)) for y in (query, key)))
 
 
 def v2_maps(layer, x):
     """Both maps and the values of V2, with one key/value head per head, by hand."""
     q = layer.q_proj(x).unflatten(-1, (HEADS, 2, DIM))
     k, v = layer.k_proj(x), layer.v_proj(x).unflatten(-1, (HEADS, DIM))
-    maps = [whole_maps(layer, x, q[..., i, :].flatten(2), k, HEADS) for i in (0, 1)]
+    maps = [whole_maps(q[..., i, :].flatten(2), k, HEADS) for i in (0, 1)]
     return *maps, v
 
 
@@ -174,7 +172,7 @@ def test_pairs_across_groups_read_different_keys_and_values(x, num_kv_heads):
         projection(x).unflatten(-1, (num_kv_heads, DIM)).repeat_interleave(group, dim=2)
         for projection in (layer.k_proj, layer.v_proj)
     )
-    maps = whole_maps(layer, x, layer.q_proj(x), k.flatten(2), 2 * heads)
+    maps = whole_maps(layer.q_proj(x), k.flatten(2), 2 * heads)
     out = torch.einsum("bhts,bshd->bthd", maps, v)
     lam = layer.lambda_proj(x).sigmoid()[..., None]
     expected = torch.stack(
@@ -198,8 +196,7 @@ class TestNormOnTheMap:
     def test_is_a_row_of_unit_length_before_v(self, layer, x):
         q, k = layer.queries_keys(x)
         first, second = (
-            whole_maps(layer, x, q[..., i, :].flatten(2), k[..., i, :].flatten(2), HEADS)
-            for i in (0, 1)
+            whole_maps(q[..., i, :].flatten(2), k[..., i, :].flatten(2), HEADS) for i in (0, 1)
         )
         signed = first - layer.lam() * second
         rows = signed / (signed.square().sum(-1, keepdim=True) + 1e-5).sqrt()

@@ -1,4 +1,4 @@
-"""λ's vectors: a module of their own, never rounded."""
+"""The λ that layers start with; λ's vectors: a module of their own, never rounded."""
 
 import copy
 
@@ -7,6 +7,8 @@ import torch
 
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LambdaVectors
+
+HIDDEN, LENGTH, DIM = 12, 6, 4
 
 
 @pytest.fixture
@@ -62,3 +64,27 @@ def test_lambda_is_computed_by_the_module_that_holds_the_vectors(layer):
     layer(torch.randn(1, 3, 24))
     layer.lam()
     assert len(called) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, 0.2), ({"layer_idx": 2}, 0.4707), ({"layer_idx": 2, "lambda_init": -0.0099}, -0.0099)],
+)
+def test_lambda_init_follows_the_schedule_unless_given(options, expected):
+    layer = DiffAttention(HIDDEN, 2, DIM, **options)
+    assert layer.lambda_init == pytest.approx(expected, abs=5e-5)
+    assert layer.head_norm.factor == 1 - layer.lambda_init
+    for name in ("lambda_q1", "lambda_q2"):
+        torch.nn.init.zeros_(getattr(layer, name))
+    assert float(layer.lam().detach()) == pytest.approx(layer.lambda_init, rel=1e-7)
+
+
+def test_lambda_at_the_start_lies_near_lambda_init():
+    """std 0.01 √(2 D): each dot product sums D products of two N(0, 0.1²)."""
+    dim, num_layers = 64, 400
+    lams = torch.stack([DiffAttention(8, 1, dim).lam().detach() for _ in range(num_layers)])
+    expected = 0.01 * (2 * dim) ** 0.5
+    # exp widens it by about 1 %; n draws show it to 1 / √(2 n). Five such deviations.
+    assert abs(lams.std() / (1.01 * expected) - 1) < 5 * (2 * num_layers) ** -0.5
+    assert abs(lams.mean() - 0.2) < 5 * expected * num_layers**-0.5
+    assert lams.dtype == torch.float32

@@ -1,11 +1,13 @@
-"""Which cases a backend takes on any machine, in the widths that it takes: no other is a test."""
+"""Which cases a backend takes on any machine, in widths that it takes; how far rounding goes."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
+from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase
+from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.inputs import backends
 
 _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
@@ -49,3 +51,9 @@ def every_backend(*cases: OpCase, dtypes=(torch.float32,), op="diff_attention", 
         if row.name not in without and takes(row, case, dtype)
     ]
     return pytest.mark.parametrize(("backend", "dtype", "case"), params)
+
+
+def assert_same(actual, expected, inputs):
+    """Two evaluations of the operator on these inputs differ by rounding alone."""
+    steps, magnitude = rounding_steps(inputs)
+    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)

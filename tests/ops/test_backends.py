@@ -11,6 +11,7 @@ from torch.nn import functional
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention as api
+from diffattn.ops import softmax_attention as softmax_api
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import reference
 from diffattn.ops.backends.composed import flash_diff_attn_1, flash_diff_attn_2, one_call
@@ -30,20 +31,27 @@ def raises(message):
     return pytest.raises(BackendError, match="^" + re.escape(message) + "$")
 
 
-@pytest.mark.parametrize("name", backends.names(OP))
-def test_a_name_runs_its_own_function(name, monkeypatch):
+@pytest.mark.parametrize(
+    ("op", "table"),
+    [("diff_attention", api._FORWARD), ("softmax_attention", softmax_api._FORWARD)],
+)
+def test_a_name_runs_its_own_function(op, table, monkeypatch):
     """The named backend runs and no other one does."""
     called = []
 
     def spy(backend):
-        return lambda q, k, v, lam, **options: called.append(backend) or q.new_zeros(())
+        return lambda q, *_, **__: called.append(backend) or q.new_zeros(())
 
-    for other in backends.names(OP):
-        monkeypatch.setitem(api._FORWARD, other, spy(other))
+    for name in backends.names(op):
+        monkeypatch.setitem(table, name, spy(name))
     monkeypatch.setattr(backends.Backend, "refuses", lambda self, inputs: None)
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=3))
-    diff_attention(*inputs.tensors().values(), backend=name)
-    assert called == [name]
+    q, k, v, lam = make_diff_attention_inputs(OpCase(name="", num_queries=3)).tensors().values()
+    for name in backends.names(op):
+        if op == OP:
+            diff_attention(q, k, v, lam, backend=name)
+        else:
+            softmax_api.softmax_attention(q[:, :, :, 0], k[:, :, :, 0], v, backend=name)
+    assert called == list(backends.names(op))
 
 
 @pytest.mark.parametrize(
@@ -201,22 +209,21 @@ def test_auto_takes_the_hopper_kernel_where_it_was_right(changes, chosen, on_gpu
     assert backends.resolve(OP, "auto", inputs) == chosen
 
 
-@pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
-def test_a_name_asks_for_a_chip_that_can_and_for_no_record(op, on_gpus):
+@pytest.mark.parametrize(
+    ("op", "name", "capability", "needs"),
+    [
+        ("diff_attention", "triton", (7, 5), "8.0 or above, got 7.5"),
+        ("softmax_attention", "triton", None, "8.0 or above, got none"),
+        ("diff_attention", "hopper", (8, 9), "9.0, got 8.9"),
+        ("diff_attention", "hopper", (10, 0), "9.0, got 10.0"),
+    ],
+)
+def test_a_name_asks_for_a_chip_that_can_and_for_no_record(op, name, capability, needs, on_gpus):
     on_gpus(verified=False)
-    assert backends.resolve(op, "triton", facts(**H100)) == "triton"
-    for capability, got in (((7, 5), "7.5"), (None, "none")):
-        needs = f"backend 'triton' needs compute capability 8.0 or above, got {got}. Usable here:"
-        with pytest.raises(BackendError, match=re.escape(f"{op}: {needs}")):
-            backends.resolve(op, "triton", facts(**H100 | {"capability": capability}))
-
-
-@pytest.mark.parametrize(("capability", "got"), [((8, 9), "8.9"), ((10, 0), "10.0")])
-def test_hopper_asks_for_its_chip(capability, got, on_gpus):
-    on_gpus(verified=False)
-    assert backends.resolve(OP, "hopper", facts(**H100)) == "hopper"
-    with pytest.raises(BackendError, match=f"needs compute capability 9.0, got {got}"):
-        backends.resolve(OP, "hopper", facts(**H100 | {"capability": capability}))
+    assert backends.resolve(op, name, facts(**H100)) == name
+    message = f"{op}: backend {name!r} needs compute capability {needs}. Usable here:"
+    with pytest.raises(BackendError, match=re.escape(message)):
+        backends.resolve(op, name, facts(**H100 | {"capability": capability}))
 
 
 def test_another_machine_is_taken_as_verified(on_gpus):

@@ -8,12 +8,12 @@ from torch.nn.attention.flex_attention import create_block_mask
 
 import diffattn
 from diffattn.errors import BackendError, ShapeError
-from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends.flex import blocks, flex_diff_attention
 from diffattn.ops.inputs.masking import AttentionMask, masked_softmax, repeat_heads
+from ops import backend_cases
 
 V1 = OpCase(name="v1", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth", causal=False)
 V2 = OpCase(name="v2", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth", causal=False,
@@ -49,8 +49,7 @@ def expected_with(q, k, v, lam, visible=None, score_mod=lambda scores: scores):
 
 
 def assert_same(actual, expected, case):
-    steps, magnitude = rounding_steps(make_diff_attention_inputs(case))
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
+    backend_cases.assert_same(actual, expected, make_diff_attention_inputs(case))
 
 
 @pytest.mark.parametrize("case", [V1, V2], ids=str)

@@ -21,6 +21,7 @@ from diffattn.ops.backends.gradients import (
 from diffattn.ops.inputs.head_norm import head_norm
 from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.softmax_attention import softmax_attention
 
 WIDTH, HEADS, DIM, TOKENS = 24, 3, 4, 7
 LAMBDA_INIT = 0.5
@@ -87,11 +88,7 @@ def by_autograd(layer, x, grad_y, lam, causal):
 
     def attend(q, k, v, *_):
         if lam is None:
-            k, v = (y.repeat_interleave(q.shape[2] // y.shape[2], dim=2) for y in (k, v))
-            map_ = q.transpose(1, 2) @ k.permute(0, 2, 3, 1) * q.shape[-1] ** -0.5
-            hidden = torch.ones(map_.shape[-2:], dtype=torch.bool).triu(1)
-            map_ = (map_.masked_fill(hidden, -torch.inf) if causal else map_).softmax(-1)
-            return (map_ @ v.transpose(1, 2)).transpose(1, 2)
+            return softmax_attention(q, k, v, causal=causal, backend="reference")
         return diff_attention(q, k, v, lam, causal=causal, backend="reference")
 
     y = layer(x if x.ndim == 3 else x[None], attend=attend).view(x.shape)
@@ -200,16 +197,13 @@ def error_of_the_printed_form(width, heads, dim, tokens, lam):
     }
 
 
-def test_the_printed_form_is_off_by_40_to_66_percent_with_norm_and_factor():
-    """C = 64, 4 heads of d = 8, N = 32, λ = λ_init = 0.5. It is no constant of the formula."""
+def test_the_printed_form_is_off_with_norm_and_factor():
+    """C = 64, 4 heads of d = 8, N = 32, λ = λ_init. The error is no constant of the formula: at 0.8
+    heads are small and the norm's Jacobian is large."""
     errors = error_of_the_printed_form(64, 4, 8, 32, 0.5)
     assert {name: round(error, 2) for name, error in errors.items()} == {
         "q1": 0.66, "q2": 0.59, "k1": 0.66, "k2": 0.61, "v": 0.5, "o": 0.43,
     }  # fmt: skip
-
-
-def test_the_printed_form_may_be_off_by_more():
-    """λ = λ_init = 0.8, where heads are small and the norm's Jacobian is large: over 100 %."""
     assert min(error_of_the_printed_form(64, 4, 8, 32, 0.8).values()) > 1.0
 
 
@@ -227,13 +221,6 @@ def test_head_norm_gradients(affine):
         assert_near(grad_weight, expected[1])
     else:
         assert grad_weight is None
-
-
-def test_head_norm_lets_nothing_through_along_its_input():
-    """What the paper's Θ(1) leaves out: a change of length changes no output."""
-    x = double(5, 8)
-    grad, _ = head_norm_gradients(x, double(5, 8), HeadNormTerms(eps=0.0))
-    assert ((grad * x).sum(-1).abs() < 1e-12).all()
 
 
 @pytest.mark.parametrize("case", OP_CASES, ids=str)

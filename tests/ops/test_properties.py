@@ -8,11 +8,10 @@ import torch
 from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
-from ops.backend_cases import every_backend
+from ops.backend_cases import assert_same, every_backend
 
 CASES = [
     case
@@ -35,11 +34,6 @@ def make(case, backend, device, dtype):
 def run(inputs, backend, **changes):
     arguments = inputs.tensors() | inputs.options | changes
     return diff_attention(**arguments, backend=backend)
-
-
-def assert_same(actual, expected, inputs):
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
 
 @every_backend(*CASES)

@@ -54,23 +54,6 @@ def test_auto_is_one_rule(facts, chosen):
     assert backends.resolve(OP, "auto", inputs) == chosen
 
 
-def test_a_name_runs_its_own_function(monkeypatch):
-    from diffattn.ops import softmax_attention as module
-
-    called = []
-
-    def spy(backend):
-        return lambda q, k, v, **options: called.append(backend) or q.new_zeros(())
-
-    for name in backends.names(OP):
-        monkeypatch.setitem(module._FORWARD, name, spy(name))
-    monkeypatch.setattr(backends.Backend, "refuses", lambda self, inputs: None)
-    q = torch.randn(1, 3, 2, 8)
-    for name in backends.names(OP):
-        softmax_attention(q, q, q, backend=name)
-    assert called == list(backends.names(OP))
-
-
 def test_cudnn_is_asked_first_on_hopper_and_no_kernel_that_the_user_forbids(monkeypatch):
     """Read inside the call, also of compiled code; no kernel of a GPU is run."""
     orders, whole = [], torch._C._get_sdp_priority_order()

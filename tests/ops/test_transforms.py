@@ -7,14 +7,13 @@ from functools import partial
 
 import pytest
 import torch
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from diffattn.errors import BackendError, ShapeError
-from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends
+from ops.backend_cases import assert_same
 
 # Kernels of fixed widths have these tests in tests/ops/triton.
 BACKENDS = [b.name for b in backends.table("diff_attention") if b.accepts_widths(8, 16)]
@@ -28,11 +27,6 @@ PACKED = OpCase(name="", num_queries=6, batch=1, documents=(2, 4))
 
 def call(backend, q, k, v, lam, options):
     return diff_attention(q, k, v, lam, backend=backend, **options)
-
-
-def assert_same(actual, expected, inputs):
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
 
 
 # PyTorch's fused CPU attention has no batching rule and says so.
@@ -82,20 +76,6 @@ def test_functional_gradient_equals_autograd_and_still_looks_at_lambda(backend):
     assert torch.equal(actual, expected)
     with pytest.raises(ShapeError, match="lam must not be NaN"):
         torch.func.grad(loss)(torch.full_like(inputs.lam, float("nan")))
-
-
-@pytest.mark.sampled(one_of=3)
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("case", "mode"),
-    [(CASE, "real"), (PACKED, "real"), (CASE, "symbolic")],
-    ids=["cache", "packed", "cache-symbolic"],
-)
-def test_traced_graph_equals_the_call(backend, case, mode):
-    inputs = make_diff_attention_inputs(case)
-    arguments = (*(x.detach() for x in inputs.tensors().values()), inputs.options)
-    graph = make_fx(partial(call, backend), tracing_mode=mode)(*arguments)
-    assert torch.equal(graph(*arguments), call(backend, *arguments))
 
 
 class Operator(torch.nn.Module):

@@ -2,20 +2,7 @@
 
 import pytest
 import torch
-from transformers import (
-    BloomConfig,
-    BloomForCausalLM,
-    DiffLlamaConfig,
-    DiffLlamaForCausalLM,
-    Gemma2Config,
-    Gemma2ForCausalLM,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MistralConfig,
-    MistralForCausalLM,
-)
+import transformers
 
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -30,12 +17,12 @@ LLAMA_SIZES = SIZES | {
 }
 GPT_SIZES = SIZES | {"n_layer": 3, "n_head": 4}
 OTHER_FAMILIES = {
-    "llama": (LlamaForCausalLM, LlamaConfig, LLAMA_SIZES),
-    "diffllama": (DiffLlamaForCausalLM, DiffLlamaConfig, LLAMA_SIZES),
-    "gpt2": (GPT2LMHeadModel, GPT2Config, GPT_SIZES),
-    "mistral": (MistralForCausalLM, MistralConfig, LLAMA_SIZES),
-    "gemma2": (Gemma2ForCausalLM, Gemma2Config, LLAMA_SIZES | {"head_dim": 8}),
-    "bloom": (BloomForCausalLM, BloomConfig, GPT_SIZES),
+    "llama": ("LlamaForCausalLM", LLAMA_SIZES),
+    "diffllama": ("DiffLlamaForCausalLM", LLAMA_SIZES),
+    "gpt2": ("GPT2LMHeadModel", GPT_SIZES),
+    "mistral": ("MistralForCausalLM", LLAMA_SIZES),
+    "gemma2": ("Gemma2ForCausalLM", LLAMA_SIZES | {"head_dim": 8}),
+    "bloom": ("BloomForCausalLM", GPT_SIZES),
 }
 
 
@@ -46,8 +33,9 @@ def make_model():
     def make(kind, **changes):
         torch.manual_seed(1)
         if kind in OTHER_FAMILIES:
-            model_class, config_class, sizes = OTHER_FAMILIES[kind]
-            return move_lambda(model_class(config_class(**sizes | changes)))
+            name, sizes = OTHER_FAMILIES[kind]
+            model_class = getattr(transformers, name)
+            return move_lambda(model_class(model_class.config_class(**sizes | changes)))
         heads = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8}
         base = DiffTransformerConfig(
             attention_type="softmax", **SIZES | {"num_hidden_layers": 3} | heads | changes

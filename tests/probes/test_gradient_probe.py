@@ -43,11 +43,8 @@ def test_gradients_updates_and_slopes_of_the_first_step(make_model):
             assert row[name]["slope"] == pytest.approx(float((g * expected).sum()), rel=1e-3)
         for name in "qk":
             g = raw[f"model.layers.{number}.self_attn.{name}_proj.weight"]
-            maps = g.view(-1, 2, 8, 32).unbind(1)
-            for index, rows_of_map in enumerate(maps, start=1):
-                assert row[f"{name}{index}"]["gradient"] == pytest.approx(
-                    rms(rows_of_map), rel=1e-6
-                )
+            for index, part in enumerate(g.view(-1, 2, 8, 32).unbind(1), start=1):
+                assert row[f"{name}{index}"]["gradient"] == pytest.approx(rms(part), rel=1e-6)
         feed_forward = [
             raw[f"model.layers.{number}.mlp.{n}_proj.weight"].flatten()
             for n in ("gate", "up", "down")

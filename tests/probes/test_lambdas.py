@@ -6,21 +6,14 @@ import torch
 from diffattn.probes.lambdas import layer_lambdas
 
 
-def test_v1_and_shared_give_the_lambda_of_each_layer(make_model, input_ids):
-    for attention_type in ("diff", "shared_diff"):
-        model = make_model(attention_type)
-        expected = []
-        for block in model.model.layers:
-            layer = block.self_attn
-            products = [
-                (getattr(layer, f"lambda_q{i}") * getattr(layer, f"lambda_k{i}")).sum().exp()
-                for i in (1, 2)
-            ]
-            expected.append((products[0] - products[1]).item() + layer.lambda_init)
-        actual = layer_lambdas(model, input_ids)
-        assert actual == pytest.approx(expected)
-        assert len(set(actual)) == 3
-        assert actual == layer_lambdas(model, input_ids[:1, :2])  # of the weights alone
+@pytest.mark.parametrize("attention_type", ["diff", "shared_diff"])
+def test_v1_and_shared_give_the_lambda_of_each_layer(make_model, attention_type, input_ids):
+    """Which is Eq. (2): tests/layers."""
+    model = make_model(attention_type)
+    actual = layer_lambdas(model, input_ids)
+    assert actual == pytest.approx([x.self_attn.lam().item() for x in model.model.layers])
+    assert len(set(actual)) == 3
+    assert actual == layer_lambdas(model, input_ids[:1, :2])  # of the weights alone
 
 
 def test_v2_gives_the_mean_over_tokens_and_heads(make_model, input_ids):

@@ -3,24 +3,7 @@
 import pytest
 import torch
 
-from backend_skips import require_backend
-from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.ops.inputs import backends
-
-
-def test_cases_cover_lengths_heads_and_options():
-    assert len({case.name for case in OP_CASES}) == len(OP_CASES)
-    assert {1, 63, 100, 128} <= {case.num_queries for case in OP_CASES}
-    kinds = {
-        (case.shared_keys, 1 if case.num_kv_heads == 1 else case.num_kv_heads < case.num_heads)
-        for case in OP_CASES
-    }
-    assert kinds == {(shared, group) for shared in (True, False) for group in (True, False)}
-    for field in ("scale", "window", "padding", "kv_lengths", "documents", "num_keys"):
-        assert any(getattr(case, field) is not None for case in OP_CASES), field
-    assert {"", "h", "t", "bth"} <= {case.lam_axes for case in OP_CASES}
-    assert any(not case.causal for case in OP_CASES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
@@ -63,20 +46,3 @@ def test_options_are_the_operators():
     packed = OpCase(name="", num_queries=5, batch=1, documents=(2, 0, 3))
     assert make_diff_attention_inputs(packed).options["cu_seqlens"].tolist() == [0, 2, 2, 5]
     assert make_diff_attention_inputs(OpCase(name="", num_queries=5)).options == {}
-
-
-def test_require_backend_skips_with_the_reason():
-    equal_widths = OpCase(name="", num_queries=2, head_dim=8, value_dim=8)
-    where = {"device": "cpu", "dtype": torch.float32}
-    with pytest.raises(pytest.skip.Exception, match="'flash_diff_attn_2' needs Dv = 2 head_dim"):
-        require_backend("diff_attention", "flash_diff_attn_2", case=equal_widths, **where)
-    require_backend("diff_attention", "flash_diff_attn_2", **where)
-    for name in backends.names("diff_attention"):
-        require_backend("diff_attention", name, **where)
-
-
-def test_require_backend_does_not_skip_what_does_not_exist():
-    """A skip would pass for this test's own, so both are caught and distinguished."""
-    with pytest.raises((BackendError, pytest.skip.Exception), match="Did you mean 'comp") as error:
-        require_backend("diff_attention", "compose", device="cpu", dtype=torch.float32)
-    assert error.type is BackendError

@@ -78,22 +78,6 @@ def test_weights_move_to_their_extremes():
     assert torch.allclose(_softmax_moves(logits, off), most, rtol=1e-9)
 
 
-@pytest.mark.parametrize("size", [0.0, 1e-9, 1e4])
-def test_weights_move_by_nothing_and_by_all(size):
-    """No move in rows of one key or none; in others at most from 0 to 1."""
-    logits = torch.full((3, 4), -torch.inf, dtype=torch.float64)
-    logits[1, 2] = 5.0
-    logits[2] = torch.tensor([1.0, 2.0, 3.0, -torch.inf])
-    moves = _softmax_moves(logits, torch.full_like(logits, size))
-    assert (moves[:2] == 0).all()
-    assert (moves[2, 3] == 0).all()
-    weights = logits[2, :3].softmax(-1)
-    expected = (
-        torch.maximum(weights, 1 - weights) if size > 1 else 2 * size * weights * (1 - weights)
-    )
-    assert torch.allclose(moves[2, :3], expected, rtol=1e-6, atol=1e-15)
-
-
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["fp16", "fp32"])
 def test_numbers_below_the_smallest_normal_one_keep_their_spacing(dtype):
     """No budget is below it; gradients of a tiny scale are multiples of it."""

@@ -1,4 +1,4 @@
-"""Run by test_layer_launches.py without Triton's interpreter: launches of one attention layer.
+"""Run by test_launcher.py without Triton's interpreter: launches of one attention layer.
 
 Every operator counts that would start a kernel on a GPU, thus no view and no new memory. Triton's
 kernels count by their names. PyTorch's attention counts once in each direction.

@@ -23,14 +23,16 @@ CASES = {
 
 
 def fresh(arguments, cache, python=sys.executable):
-    """Run Python without the interpreter of Triton, which is chosen when a kernel is defined."""
+    """What Python prints without Triton's interpreter, chosen when a kernel is defined."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(cache)}
     folders = [str(ROOT / "src"), str(ROOT), str(ROOT / "tests"), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, folders))
-    return subprocess.run(
+    done = subprocess.run(
         [python, *arguments], env=environment, capture_output=True, text=True, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 @pytest.mark.parametrize("capability", CASES)
@@ -46,9 +48,7 @@ for name in {CASES[capability]}:
         assert report.uses_wgmma and report.uses_tma and report.uses_setmaxnreg
     print(report.name, report.registers, report.spill_bytes)
 """
-    done = fresh(["-c", code], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == len(CASES[capability])
+    assert len(fresh(["-c", code], tmp_path).splitlines()) == len(CASES[capability])
 
 
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
@@ -101,9 +101,7 @@ for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
     decode.decode(q, *pages, lam, scale=0.1, mask=AttentionMask(window=length), block_table=table)
 print({name: len(compiled) for name, compiled in keys.items()})
 """
-    done = fresh(["-c", code], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == (
+    assert fresh(["-c", code], tmp_path).strip() == (
         "{'_diff_attention_decode_kernel': 2, '_diff_attention_combine_kernel': 1}"
     )
 
@@ -127,9 +125,7 @@ for name, capability in {[("FITTING", 90), *unfit]}:
     except AssertionError as error:
         print(error)
 """
-    done = fresh(["-c", code], tmp_path)
-    assert done.returncode == 0, done.stderr
-    fits, *refusals = done.stdout.splitlines()
+    fits, *refusals = fresh(["-c", code], tmp_path).splitlines()
     assert fits == "fitting fits"
     for refusal, ((_, capability), broken) in zip(refusals, unfit.items(), strict=True):
         assert f" on sm_{capability}: " in refusal
@@ -138,30 +134,26 @@ for name, capability in {[("FITTING", 90), *unfit]}:
 
 @pytest.mark.scheduled
 def test_the_command_prints_a_table(tmp_path):
-    done = fresh(["-m", "tools.aot", "90", "--match", "combine"], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "decode-combine-dv256" in done.stdout
-    assert done.stdout.endswith("0 failed\n")
+    table = fresh(["-m", "tools.aot", "90", "--match", "combine"], tmp_path)
+    assert "decode-combine-dv256" in table
+    assert table.endswith("0 failed\n")
 
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
 def test_all_kernels_keep_the_limits(capability, python, tmp_path):
-    done = fresh(["-m", "tools.aot", str(capability)], tmp_path, python)
-    assert done.returncode == 0, done.stdout + done.stderr
+    fresh(["-m", "tools.aot", str(capability)], tmp_path, python)
 
 
-def test_interpreted_kernels_are_refused(monkeypatch):
+@pytest.mark.parametrize(
+    ("capability", "message"),
+    [
+        (90, "only in a process without TRITON_INTERPRET=1"),
+        (75, r"capability must be in \{80, 86, 90, 100, 120\}, got 75"),
+    ],
+)
+def test_interpreted_kernels_and_unknown_chips_are_refused(capability, message, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    case = aot.registered_cases(90)[0]
-    with pytest.raises(BackendError, match="only in a process without TRITON_INTERPRET=1"):
-        aot.compile_case(case, 90)
-
-
-def test_an_unknown_capability_is_refused():
-    case = aot.registered_cases(90)[0]
-    with pytest.raises(
-        BackendError, match=r"capability must be in \{80, 86, 90, 100, 120\}, got 75"
-    ):
-        aot.compile_case(case, 75)
+    with pytest.raises(BackendError, match=message):
+        aot.compile_case(aot.registered_cases(90)[0], capability)

@@ -1,20 +1,12 @@
 """The launch table is whole, and every kernel of the package is among the compile cases."""
 
-from itertools import product
-
 import pytest
 import torch
 
 pytest.importorskip("triton")
 
 from diffattn.ops.inputs.kernel_support import HEAD_DIMS
-from diffattn.ops.triton import (
-    backward,
-    configs,
-    decode,
-    forward,
-    launch,
-)
+from diffattn.ops.triton import backward, configs, decode, forward, launch
 from tools import aot_cases
 
 
@@ -65,27 +57,35 @@ def test_compile_cases_name_every_argument(capability):
         assert {id(kernel) for kernel in aot_cases.kernels(op).values()} <= compiled
 
 
+IN_ORDER = {"dkv", "dq"}
+
+
+@pytest.mark.parametrize("warn_only", [False, True])
 @pytest.mark.parametrize(
-    ("capability", "in_order", "separate", "shared"),
+    ("capability", "in_order", "separate", "others"),
     [
         ((8, 0), False, {"bwd"}, {"bwd"}),
-        ((8, 0), True, {"dkv", "dq"}, {"dkv", "dq"}),
+        ((8, 0), True, IN_ORDER, IN_ORDER),
         # Measured: atomics take longer than the products that they save.
-        ((9, 0), False, {"dk", "dv", "dq"}, {"dkv", "dq"}),
-        ((9, 0), True, {"dk", "dv", "dq"}, {"dkv", "dq"}),
+        ((9, 0), False, {"dk", "dv", "dq"}, IN_ORDER),
+        ((9, 0), True, {"dk", "dv", "dq"}, IN_ORDER),
     ],
 )
-def test_rows_are_chosen_by_dtype_and_chip(monkeypatch, capability, in_order, separate, shared):
+def test_rows_are_chosen_by_dtype_chip_and_order(
+    monkeypatch, capability, in_order, separate, others, warn_only
+):
+    """One order of sums is what deterministic algorithms ask for."""
     monkeypatch.setattr(configs, "interpreted", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     q = torch.empty(1, 1, 1, 2, 128, dtype=torch.bfloat16)
-    assert set(configs.backward_configs("", q.float(), 256)) == {"dkv", "dq"}
     by_map = capability == (9, 0)
     assert set(configs.forward_configs("", q, 256)) == {"fwd_by_map" if by_map else "fwd"}
     assert set(configs.forward_configs("", q, 128, shared_keys=True)) == {"fwd"}
-    monkeypatch.setattr(configs, "adds_in_order", lambda q: in_order)
+    torch.use_deterministic_algorithms(in_order, warn_only=warn_only)  # ops/conftest.py undoes it
     assert set(configs.backward_configs("", q, 256)) == separate
-    assert set(configs.backward_configs("", q, 128, shared_keys=True)) == shared
+    assert set(configs.backward_configs("", q, 128, shared_keys=True)) == others
+    assert set(configs.backward_configs("softmax_", q, 128)) == others
+    assert set(configs.backward_configs("", q.float(), 256)) == IN_ORDER
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
@@ -97,18 +97,6 @@ def test_a_tuner_would_try_every_seed(capability, launch):
             assert seed is None or seed in configs.CANDIDATES[launch]
     wide = configs.seed(launch, 128, 256, capability)
     assert wide is None or wide in configs.CANDIDATES[launch]
-
-
-@pytest.mark.parametrize("capability", configs.CAPABILITIES)
-def test_padded_rows_take_the_tiles_of_the_kernel_unless_they_have_their_own(capability):
-    for head_dim, kernel in product((32, 64, 96, 128), ("bwd", "dkv", "dq")):
-        widths = (head_dim, 2 * head_dim, capability)
-        tile = configs.seed(kernel, *widths)
-        narrow = kernel == "bwd" and head_dim > 64 and capability in configs.SMALL_SHARED
-        padded = configs.LaunchConfig(32, 16, 4, 2) if narrow else tile
-        assert configs.seed(kernel, *widths, padding=True) == padded
-    short = configs.seed("dkv", 64, 64, 90, shared_keys=True, padding=True)
-    assert short == configs.LaunchConfig(32, 64, 4, 2)
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
@@ -140,16 +128,6 @@ def test_rows_are_put_in_place_and_taken_away(monkeypatch):
             assert list(configs.backward_configs("", q, 128)) == ["dk", "dv", "dq"]
         assert configs.backward_configs("", q, 128) == {"bwd": tile}
     assert configs.backward_configs("", q, 128) == before
-
-
-def test_keys_of_their_own_take_tiles_that_hold_them():
-    """Two tiles of keys need more than the one of V2, whatever the width of the values."""
-    for narrow in (64, 128):
-        tile = configs.seed("fwd_by_map", narrow, narrow, 90)
-        assert tile == configs.seed("fwd_by_map", narrow, 2 * narrow, 90)
-    shared = configs.seed("fwd", 128, 128, 90, True)
-    assert shared is not None
-    assert configs.seed("fwd", 128, 128, 90, False) is None
 
 
 @pytest.mark.skipif(not configs.interpreted(), reason="launches are recorded in the interpreter")

@@ -1,11 +1,11 @@
-"""The kernels as PyTorch operators: schema, tracing, checkpointing, and what they refuse."""
+"""The kernels as PyTorch operators: schema, what they save, and what they refuse.
 
-import re
+Compilation, export and checkpointing: ``tests/gpu/test_torch_features_on_gpu.py``.
+"""
 
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
@@ -16,17 +16,17 @@ from diffattn.ops.softmax_attention import softmax_attention
 
 pytest.importorskip("triton")
 
-CASE = OpCase(name="", num_queries=3, num_keys=5, batch=2, num_heads=2, num_kv_heads=1,
-              head_dim=32, value_dim=64, lam_axes="h", kv_lengths=(5, 4),
-              padding=((1, 0), (0, 0)))  # fmt: skip
 PACKED = OpCase(name="", num_queries=6, batch=1, num_heads=1, num_kv_heads=1, head_dim=32,
                 value_dim=32, shared_keys=True, documents=(2, 4), window=3)  # fmt: skip
 
 
-def arguments(case, device):
+def arguments(case, device, op="diff_attention"):
     """Tensors and all options by name, as the two functions take them."""
     inputs = make_diff_attention_inputs(case, device=device)
-    return list(inputs.tensors().values()), {"scale": 0.2} | inputs.options
+    tensors = list(inputs.tensors().values())
+    if op == "softmax_attention":
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    return tensors, {"scale": 0.2} | inputs.options
 
 
 def triton_diff_attention(*tensors, scale, **options):
@@ -43,14 +43,10 @@ def positional(case, op, device):
     return (*tensors, options["scale"], True, *(options.get(name) for name in names))
 
 
-@pytest.mark.parametrize(
-    ("op", "case"),
-    [("diff", CASE), ("diff", PACKED), ("softmax", PACKED)],
-    ids=["cache", "packed", "softmax"],
-)
-def test_operators_pass_opcheck(op, case, kernel_device):
-    """The one for inference too, which gives the output alone."""
-    inputs = positional(case, op, kernel_device)
+@pytest.mark.parametrize("op", ["diff", "softmax"])
+def test_operators_pass_opcheck(op, kernel_device):
+    """The one for inference too, which gives the output alone; other masks: tests/gpu."""
+    inputs = positional(PACKED, op, kernel_device)
     operator = torch.ops.diffattn.triton_diff_attention.default
     torch.library.opcheck(operator, inputs)
     plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
@@ -75,9 +71,7 @@ def operators_called(function):
 
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_what_serves_gradients_is_written_only_for_them(op, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    if op == "softmax_attention":
-        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    tensors, options = arguments(PACKED, kernel_device, op)
     scale = options.pop("scale")
 
     def run(tensors):
@@ -107,59 +101,6 @@ def test_backward_operators_pass_opcheck(op, kernel_device):
     torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[4:]))
 
 
-def gradients(function, tensors, options):
-    out = function(*tensors, **options)
-    return [out, *torch.autograd.grad(out.square().sum(), tensors)]
-
-
-@pytest.mark.parametrize("case", [CASE, PACKED], ids=["cache", "packed"])
-def test_compiles_to_one_graph(case, kernel_device):
-    torch.compiler.reset()
-    tensors, options = arguments(case, kernel_device)
-    compiled = torch.compile(triton_diff_attention, fullgraph=True, backend="aot_eager")
-    for got, want in zip(
-        gradients(compiled, tensors, options),
-        gradients(triton_diff_attention, tensors, options),
-        strict=True,
-    ):
-        assert torch.equal(got, want)
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
-def test_export(strict, kernel_device):
-    class Operator(torch.nn.Module):
-        def forward(self, q, k, v, lam, options):
-            return triton_diff_attention(q, k, v, lam, scale=0.2, **options)
-
-    tensors, options = arguments(CASE, kernel_device)
-    del options["scale"]
-    inputs = (*(x.detach() for x in tensors), options)
-    program = torch.export.export(Operator(), inputs, strict=strict).module()
-    assert "triton_diff_attention_inference" in program.code
-    assert torch.equal(program(*inputs), Operator()(*inputs))
-
-
-def test_activation_checkpointing(kernel_device):
-    tensors, options = arguments(CASE, kernel_device)
-
-    def recomputed(*tensors, **options):
-        return checkpoint(triton_diff_attention, *tensors, use_reentrant=False, **options)
-
-    for got, want in zip(
-        gradients(recomputed, tensors, options),
-        gradients(triton_diff_attention, tensors, options),
-        strict=True,
-    ):
-        assert torch.equal(got, want)
-
-
-def test_meta_tensors_give_the_shape():
-    tensors, options = arguments(CASE, device="meta")
-    out = triton_diff_attention(*tensors, **options)
-    assert out.is_meta
-    assert out.shape == (2, 3, 2, 64)
-
-
 def test_only_the_output_is_differentiable(kernel_device):
     out, o2, lse = torch.ops.diffattn.triton_diff_attention(
         *positional(PACKED, "diff", kernel_device)
@@ -169,15 +110,9 @@ def test_only_the_output_is_differentiable(kernel_device):
     assert not lse.requires_grad
 
 
-def raises(message):
-    return pytest.raises(BackendError, match="^" + re.escape(message) + "$")
-
-
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    if op == "softmax_attention":
-        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+    tensors, options = arguments(PACKED, kernel_device, op)
     public = diff_attention if op == "diff_attention" else softmax_attention
     seconds = []
     for backend in ("triton", "reference"):

@@ -115,29 +115,10 @@ def test_what_the_kernel_is_not_built_for_is_refused(change, message, kernel_dev
         diff_attention(**inputs.tensors(), backend="triton_decode", **inputs.options)
 
 
-@pytest.mark.parametrize("case", [CASES[0], CASES[12]], ids=str)
-def test_opcheck(case, kernel_device):
-    inputs = make_diff_attention_inputs(case, device=kernel_device)
-    options = inputs.options
-    arguments = [x.detach() for x in inputs.tensors().values()]
-    arguments += [0.2, True, options.get("window")]
-    arguments += [options.get("key_padding_mask"), options.get("kv_lengths")]
-    torch.library.opcheck(decode_op.triton_decode, arguments)
-
-
-def test_compiles_and_exports_as_one_graph(kernel_device):
-    inputs = make_diff_attention_inputs(CASES[0], device=kernel_device)
-    tensors = tuple(x.detach() for x in inputs.tensors().values())
-
-    class Attend(torch.nn.Module):
-        def forward(self, q, k, v, lam):
-            return run(q, k, v, lam, backend="decode") * 2
-
-    expected = Attend()(*tensors)
-    compiled = torch.compile(Attend(), fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(*tensors), expected)
-    exported = torch.export.export(Attend(), tensors)
-    assert torch.equal(exported.module()(*tensors), expected)
+def test_compiles_to_one_graph(kernel_device):
+    tensors = make_diff_attention_inputs(CASES[0], device=kernel_device).tensors()
+    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(**tensors, backend="decode"), run(**tensors, backend="decode"))
 
 
 def test_splits_fill_the_chip_and_no_part_is_too_short():

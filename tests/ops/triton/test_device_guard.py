@@ -7,18 +7,16 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.attention import diff_attention
-from diffattn.ops.backends import custom_op, decode_op, hopper_op
+from diffattn.ops.backends import hopper_op
+
+from .kernel_calls import decode, differential, inputs_of, softmax
 
 pytest.importorskip("triton")
 
 CASE = OpCase(name="", num_queries=3, num_keys=5, batch=1, num_heads=2, num_kv_heads=1,
-              head_dim=32, value_dim=64, lam_axes="h")  # fmt: skip
-KERNELS = {
-    "diff": ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"],
-    "softmax": ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"],
-    "decode": ["decode", "combine"],
-}
+              head_dim=32, value_dim=32, shared_keys=True, lam_axes="h")  # fmt: skip
+BACKWARD = ["fwd", "bwd_preprocess", "bwd_dkv", "bwd_dq"]
+KERNELS = {differential: BACKWARD, softmax: BACKWARD, decode: ["decode", "combine"]}
 
 
 @pytest.fixture
@@ -36,7 +34,7 @@ def current(monkeypatch):
     return guards
 
 
-@pytest.mark.parametrize("op", KERNELS)
+@pytest.mark.parametrize("op", KERNELS, ids=lambda op: op.__name__)
 def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
     interpreter = pytest.importorskip("triton.runtime.interpreter")
     launch, launches = interpreter.GridExecutor.__call__, []
@@ -46,21 +44,13 @@ def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
         return launch(self, *args, **options)
 
     monkeypatch.setattr(interpreter.GridExecutor, "__call__", record)
-    inputs = make_diff_attention_inputs(CASE)
-    q, *rest = inputs.tensors().values()
-    if op == "softmax":
-        q = q.detach()[:, :, :, 0].requires_grad_()
-        out = custom_op.softmax_attention(q, rest[0][:, :, :, 0], rest[1], scale=0.2)
-    elif op == "decode":
-        with torch.no_grad():
-            out = decode_op.forward(q, *rest, scale=0.2)
-    else:
-        out = custom_op.diff_attention(q, *rest, scale=0.2)
+    inputs = inputs_of(op, CASE)
+    out = op(*inputs.tensors().values(), backend="triton")
     if out.requires_grad:
         out.sum().backward()
     for name, guard in launches:
         assert guard is not None, f"{name} was launched on the current device"
-        assert guard.data_ptr() == q.data_ptr()
+        assert guard.data_ptr() == inputs.q.data_ptr()
     for kernel in KERNELS[op]:
         assert any(kernel in name for name, _ in launches), kernel
 
@@ -77,27 +67,3 @@ def test_the_hopper_kernel_runs_under_the_guard_of_its_queries(current, monkeypa
     monkeypatch.setattr(hopper, "forward", launch)
     with torch.no_grad(), pytest.raises(BackendError, match="launched"):
         hopper_op.diff_attention(q, k, v, lam, scale=0.2)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
-@pytest.mark.parametrize("backend", ["triton", "triton_decode"])
-def test_a_second_device_and_its_stream(backend):
-    """The first device is current all along, and must not be touched."""
-    dtype = torch.bfloat16
-    here, there = (
-        make_diff_attention_inputs(CASE, dtype=dtype, device=f"cuda:{index}") for index in (0, 1)
-    )
-    results = []
-    for inputs in (here, there):
-        stream = torch.cuda.Stream(inputs.q.device)
-        stream.wait_stream(torch.cuda.current_stream(inputs.q.device))
-        with torch.cuda.stream(stream), torch.cuda.device(0):
-            with torch.set_grad_enabled(backend == "triton"):
-                out = diff_attention(**inputs.tensors(), backend=backend)
-            if out.requires_grad:
-                out = torch.autograd.grad(out.float().square().sum(), inputs.q)[0]
-        stream.synchronize()
-        results.append(out.cpu())
-    assert torch.cuda.current_device() == 0
-    assert torch.equal(*results)

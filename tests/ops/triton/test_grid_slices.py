@@ -10,6 +10,8 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.backends import custom_op, decode_op, grid_slices, hopper_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
+from .kernel_calls import differential, inputs_of, softmax
+
 pytest.importorskip("triton")
 
 CASE = OpCase(name="", num_queries=3, num_keys=5, batch=3, num_heads=4, num_kv_heads=2,
@@ -20,6 +22,10 @@ CASES = {
     "lengths, padding, λ of all": replace(
         CASE, lam_axes="bth", kv_lengths=(5, 0, 3),
         padding=((1, 0), (0, 0), (0, 3)),
+    ),
+    "lengths, padding, shared keys": replace(
+        CASE, kv_lengths=(5, 0, 3), padding=((1, 0), (0, 0), (0, 3)), shared_keys=True,
+        value_dim=32,
     ),
     "packed, shared keys": replace(
         CASE, batch=1, num_queries=6, num_keys=None, documents=(2, 4), shared_keys=True,
@@ -32,30 +38,25 @@ LEAST = 2
 
 def results(op, inputs):
     """Output and gradients of ``op`` on ``inputs``."""
-    leaves = inputs.tensors()
-    if op == "softmax":
-        del leaves["lam"]
-        leaves["q"] = leaves["q"].detach()[:, :, :, 0].requires_grad_()
-        if leaves["k"].ndim == 5:
-            leaves["k"] = leaves["k"].detach()[:, :, :, 0].requires_grad_()
-    function = custom_op.softmax_attention if op == "softmax" else custom_op.diff_attention
-    out = function(*leaves.values(), scale=0.2, mask=AttentionMask(**inputs.options))
+    tensors = inputs.tensors().values()
+    out = op(*tensors, backend="triton", scale=0.2, **inputs.options)
     weights = torch.linspace(-1, 1, out.numel()).view(out.shape)
-    return [out.detach(), *torch.autograd.grad(out, list(leaves.values()), weights)]
+    leaves = [x for x in tensors if x.requires_grad]
+    return [out.detach(), *torch.autograd.grad(out, leaves, weights)]
 
 
 @pytest.mark.parametrize(
     ("op", "name"),
     [
-        pytest.param("diff", "scalar λ", marks=pytest.mark.scheduled),
-        pytest.param("diff", "window, λ of heads", marks=pytest.mark.scheduled),
-        ("diff", "lengths, padding, λ of all"),
-        ("diff", "packed, shared keys"),
-        ("softmax", "lengths, padding, λ of all"),
+        pytest.param(differential, "scalar λ", marks=pytest.mark.scheduled),
+        pytest.param(differential, "window, λ of heads", marks=pytest.mark.scheduled),
+        (differential, "lengths, padding, λ of all"),
+        (differential, "packed, shared keys"),
+        (softmax, "lengths, padding, shared keys"),
     ],
 )
 def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
-    inputs = make_diff_attention_inputs(CASES[name])
+    inputs = inputs_of(op, CASES[name])
     assert grid_slices.MAX_PROGRAMS == 65_535
     whole = results(op, inputs)
     assert len(launches) == 4
@@ -67,7 +68,7 @@ def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
     for got, want in zip(sliced[:4], whole[:4], strict=True):
         assert torch.equal(got, want)
         assert got.is_contiguous()
-    if op == "diff":  # λ's gradient is a sum over rows, in another order
+    if op is differential:  # λ's gradient is a sum over rows, in another order
         torch.testing.assert_close(sliced[4], whole[4], rtol=1e-5, atol=1e-6)
 
 

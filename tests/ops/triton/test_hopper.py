@@ -11,9 +11,10 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.backends import hopper_op, reference
 from diffattn.ops.inputs import kernel_support
-from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask
 
-from .gluon_emulation import Stuck, emulate
+from .gluon_emulation import emulate
+from .hopper_cases import D64, D128, LONG, V2, broken_protocols, exact_forward, on_hopper
 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
 from diffattn.ops.hopper import by_map
@@ -25,9 +26,6 @@ KERNELS = {
 }  # fmt: skip
 COMMON = ("_allocate", "_allocate_barriers", "_attend", "_produce", "_consume", "_run_warps")
 FUNCTIONS = {"hopper": (*COMMON, "_weights", "_first_block", "_fold", "_store"), "by_map": COMMON}
-D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
-D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
-V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
 CASES = [
     OpCase(name="d64-T1", num_queries=1, **D64),
     OpCase(name="d64-T200", num_queries=200, lam_axes="bth", **D64),
@@ -41,10 +39,6 @@ CASES = [
     OpCase(name="d128-T129", num_queries=129, **D128),
     OpCase(name="d128-full-T<S", num_queries=10, num_keys=333, causal=False, **D128),
 ]  # fmt: skip
-on_hopper = pytest.mark.skipif(
-    kernel_support.compute_capability(torch.device("cuda")) != kernel_support.HOPPER_CAPABILITY,
-    reason="the Hopper kernel needs a CUDA device of compute capability 9.0",
-)
 
 
 @torch.no_grad()
@@ -64,35 +58,20 @@ def emulated(monkeypatch, form, seed):
     return chip
 
 
+@torch.no_grad()
 def assert_saved_tensors(inputs, form):
     """O2 and the row sums, which the backward needs, against float64."""
-    q, k, v, _ = inputs.tensors().values()
-    scale, causal = q.shape[-1] ** -0.5, inputs.options.get("causal", True)
-    scale = inputs.options.get("scale", scale)
-    _, out_2, lse = FORMS[form].forward(**inputs.tensors(), scale=scale, causal=causal)
-    exact = inputs.map_tensors(torch.Tensor.double)
-    mask = AttentionMask(causal)
-    _, map_2, _ = reference.maps(exact.q, exact.k, exact.lam, scale=scale, mask=mask)
-    expected = torch.matmul(map_2, repeat_heads(exact.v, q.shape[2]).transpose(1, 2))
+    options = {"scale": inputs.q.shape[-1] ** -0.5, "causal": True} | inputs.options
+    _, out_2, lse = FORMS[form].forward(**inputs.tensors(), **options)
+    _, expected_2, expected_lse = exact_forward(**inputs.tensors(), **options)
     # The weights and the result are rounded to the dtype of q: two roundings of at most |V|.
-    assert_equal_to_rounding(
-        out_2.detach(), expected.transpose(1, 2).detach(), steps=2, magnitude=float(v.abs().max())
-    )
+    magnitude = float(inputs.v.abs().max())
+    assert_equal_to_rounding(out_2, expected_2, steps=2, magnitude=magnitude)
     steps, _ = rounding_steps(inputs)
-    keys = exact.k if k.ndim == 5 else exact.k[:, :, :, None]
-    keys = repeat_heads(keys, q.shape[2])
-    logits = torch.einsum("bihmd,bjhmd->bhmij", exact.q, keys.expand(-1, -1, -1, 2, -1))
-    logits = logits * scale
-    if causal:
-        num_queries, num_keys = logits.shape[-2:]
-        hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device)
-        logits = logits.masked_fill(hidden.triu(num_keys - num_queries + 1), -math.inf)
-    expected = logits.logsumexp(-1).detach() / math.log(2)
-    nothing = expected == -math.inf
+    nothing = expected_lse == math.inf
     assert torch.equal(lse == math.inf, nothing)
-    assert_equal_to_rounding(
-        lse.masked_fill(nothing, 0), expected.masked_fill(nothing, 0), steps=steps, magnitude=1.0
-    )
+    lse, expected_lse = (x.masked_fill(nothing, 0) for x in (lse, expected_lse))
+    assert_equal_to_rounding(lse, expected_lse, steps=steps, magnitude=1.0)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +85,7 @@ def test_emulated_kernel_matches_reference(case, form, seed, monkeypatch):
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
     assert_close_to_reference(run, inputs, backend=form, gradients=False)
     if seed == 0:
-        with torch.no_grad():
-            assert_saved_tensors(inputs, form)
+        assert_saved_tensors(inputs, form)
 
 
 @pytest.mark.parametrize("l2_bytes", [0, 140_000])
@@ -121,20 +99,21 @@ def test_programs_cover_all_heads_in_any_sections(l2_bytes, monkeypatch):
     assert_close_to_reference(run, inputs, backend="by_map", gradients=False)
 
 
-def assert_inference_writes_the_output_alone(inputs, form):
+@pytest.mark.parametrize(
+    "device",
+    [pytest.param("cpu", id="emulated"), pytest.param("cuda", marks=[on_hopper, pytest.mark.gpu])],
+)
+@pytest.mark.parametrize("form", FORMS)
+def test_inference_writes_the_output_alone(form, device, monkeypatch):
     """What serves the gradients has no memory then, where a store could not go unseen."""
+    if device == "cpu":
+        emulated(monkeypatch, form, 0)
+    inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16, device=device)
     with torch.no_grad():
         expected, *_ = FORMS[form].forward(**inputs.tensors(), scale=0.125)
         out, *rest = FORMS[form].forward(**inputs.tensors(), scale=0.125, inference=True)
     assert torch.equal(out, expected)
     assert [x.numel() for x in rest] == [0, 0]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_emulated_inference_writes_the_output_alone(form, monkeypatch):
-    emulated(monkeypatch, form, 0)
-    inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16)
-    assert_inference_writes_the_output_alone(inputs, form)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -175,16 +154,7 @@ def test_emulated_kernel_reads_strides_in_place(monkeypatch):
     assert torch.equal(both, plain.expand_as(both))
 
 
-@pytest.mark.parametrize(
-    ("break_it", "error"),
-    [
-        (lambda chip: setattr(chip, "init", _count_one_reader(chip.init)), AssertionError),
-        (lambda chip: setattr(chip, "arrive", lambda tile, count: None), Stuck),
-        (lambda chip: setattr(chip, "wait", lambda tile, phase: chip.current.pause()),
-         AssertionError),
-    ],
-    ids=["slot freed by one of two readers", "no arrivals", "no waits"],
-)  # fmt: skip
+@broken_protocols
 @pytest.mark.parametrize("form", FORMS)
 def test_the_emulation_notices_a_broken_protocol(form, break_it, error, monkeypatch):
     inputs = make_diff_attention_inputs(CASES[5], dtype=torch.bfloat16)
@@ -194,25 +164,15 @@ def test_the_emulation_notices_a_broken_protocol(form, break_it, error, monkeypa
         run(**inputs.tensors(), backend=form, causal=False)
 
 
-def _count_one_reader(init):
-    return lambda tile, count: init(tile, 1)
-
-
 @on_hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize(
-    "case",
-    [*CASES, OpCase(name="long", num_queries=2048, **(D128 | {"num_heads": 4})),
-     OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("case", [*CASES, *LONG], ids=str)
 @pytest.mark.parametrize("form", FORMS)
 def test_kernel_matches_reference(form, case, dtype):
     inputs = make_diff_attention_inputs(case, dtype=dtype, device="cuda")
     assert_close_to_reference(run, inputs, backend=form, gradients=False)
-    with torch.no_grad():
-        assert_saved_tensors(inputs, form)
+    assert_saved_tensors(inputs, form)
 
 
 @on_hopper
@@ -225,34 +185,6 @@ def test_kernel_gives_the_same_bits_again(form):
     first = run(**inputs.tensors(), backend=form)
     for _ in range(50):
         assert torch.equal(run(**inputs.tensors(), backend=form), first)
-
-
-@on_hopper
-@pytest.mark.gpu
-@pytest.mark.parametrize("form", FORMS)
-def test_inference_writes_the_output_alone(form):
-    inputs = make_diff_attention_inputs(CASES[2], dtype=torch.bfloat16, device="cuda")
-    assert_inference_writes_the_output_alone(inputs, form)
-
-
-@on_hopper
-@pytest.mark.gpu
-@pytest.mark.parametrize("form", FORMS)
-def test_saved_tensors_equal_those_of_the_triton_forward(form):
-    """So the Triton backward may follow either forward."""
-    forward = pytest.importorskip(
-        "diffattn.ops.triton.forward", reason="no Triton forward to compare with"
-    )
-    launch = pytest.importorskip("diffattn.ops.triton.launch")
-    inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16, device="cuda")
-    mask = launch.KeyMask(causal=True)
-    expected = forward.forward(**inputs.tensors(), scale=0.125, mask=mask)
-    actual = FORMS[form].forward(**inputs.tensors(), scale=0.125)
-    magnitude = float(inputs.v.abs().max()) * (1 + float(inputs.lam.abs().max()))
-    for got, want in zip(actual[:2], expected[:2], strict=True):
-        assert_equal_to_rounding(got.detach(), want.detach(), steps=4, magnitude=magnitude)
-    steps, _ = rounding_steps(inputs)
-    assert_equal_to_rounding(actual[2], expected[2], steps=2 * steps, magnitude=1.0)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The Hopper backward: its source emulated on CPU, and the kernel itself on a Hopper GPU."""
 
 import inspect
-import math
 
 import pytest
 import torch
@@ -11,9 +10,10 @@ from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention
 from diffattn.ops.backends import hopper_op, reference
 from diffattn.ops.inputs import backends, kernel_support
-from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask
 
-from .gluon_emulation import Stuck, emulate, put_into
+from .gluon_emulation import emulate, put_into
+from .hopper_cases import D64, D128, LONG, V2, broken_protocols, exact_forward, on_hopper
 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
 from diffattn.ops.hopper import backward as hopper
@@ -30,9 +30,6 @@ TURNS = (
     "_number", "_weights", "_seen", "_own_tiles", "_tile", "_fold", "_give", "_scores",
     "_fold_exchanging", "_multiply_keys", "_add", "_both_weights", "_put", "_announce",
 )  # fmt: skip
-D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
-D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
-V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
 CASES = [
     OpCase(name="d64-T1", num_queries=1, **D64),
     OpCase(name="d64-T200", num_queries=200, lam_axes="bth", **D64),
@@ -55,10 +52,6 @@ CASES = [
            **(D128 | {"value_dim": 128, "shared_keys": True, "num_heads": 2})),
     OpCase(name="v2-d128-wide", num_queries=70, **(D128 | {"shared_keys": True})),
 ]  # fmt: skip
-on_hopper = pytest.mark.skipif(
-    kernel_support.compute_capability(torch.device("cuda")) != kernel_support.HOPPER_CAPABILITY,
-    reason="the Hopper kernel needs a CUDA device of compute capability 9.0",
-)
 
 
 def inputs_of(case, dtype=torch.bfloat16, device="cpu"):
@@ -73,20 +66,7 @@ def inputs_of(case, dtype=torch.bfloat16, device="cpu"):
 
 def saved(q, k, v, lam, scale, causal):
     """O, O2 and the logarithms of the sums as a forward of the same dtype leaves them."""
-    mask = AttentionMask(causal)
-    exact = [x.double() for x in (q, k, v, lam)]
-    o = reference.forward(*exact, scale=scale, mask=mask)
-    _, map_2, _ = reference.maps(*(exact[0], exact[1], exact[3]), scale=scale, mask=mask)
-    o2 = torch.matmul(map_2, repeat_heads(exact[2], q.shape[2]).transpose(1, 2)).transpose(1, 2)
-    keys = repeat_heads(exact[1] if k.ndim == 5 else exact[1][:, :, :, None], q.shape[2])
-    keys = keys.expand(-1, -1, -1, 2, -1)
-    logits = torch.einsum("bihmd,bjhmd->bhmij", exact[0], keys) * scale
-    if causal:
-        num_queries, num_keys = logits.shape[-2:]
-        hidden = torch.ones(num_queries, num_keys, dtype=torch.bool, device=q.device)
-        logits = logits.masked_fill(hidden.triu(num_keys - num_queries + 1), -math.inf)
-    lse = logits.logsumexp(-1) / math.log(2)
-    lse = lse.masked_fill(lse == -math.inf, math.inf)
+    o, o2, lse = exact_forward(q, k, v, lam, scale, causal)
     return o.to(q.dtype).contiguous(), o2.to(q.dtype).contiguous(), lse.float().contiguous()
 
 
@@ -218,25 +198,12 @@ def test_a_planted_error_is_noticed(function, right, wrong, case, monkeypatch):
         run_in_many_orders()
 
 
-@pytest.mark.parametrize(
-    ("break_it", "error"),
-    [
-        (lambda chip: setattr(chip, "init", _count_one_reader(chip.init)), AssertionError),
-        (lambda chip: setattr(chip, "arrive", lambda tile, count: None), Stuck),
-        (lambda chip: setattr(chip, "wait", lambda tile, phase: chip.current.pause()),
-         AssertionError),
-    ],
-    ids=["slot freed by one of two readers", "no arrivals", "no waits"],
-)  # fmt: skip
+@broken_protocols
 def test_the_emulation_notices_a_broken_protocol(break_it, error, monkeypatch):
     inputs = inputs_of(CASES[1])
     break_it(emulated(monkeypatch, 0))
     with pytest.raises(error):
         run(**inputs.tensors(), backend="hopper").sum().backward()
-
-
-def _count_one_reader(init):
-    return lambda tile, count: init(tile, 1)
 
 
 def test_auto_takes_the_hopper_backward_only_where_a_gpu_has_tested_it(monkeypatch):
@@ -285,12 +252,7 @@ def test_the_operator_takes_the_backward_that_is_asked_for(own_backward, expecte
 @on_hopper
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["fp16", "bf16"])
-@pytest.mark.parametrize(
-    "case",
-    [*CASES, OpCase(name="long", num_queries=2048, **(D128 | {"num_heads": 4})),
-     OpCase(name="long-v2", num_queries=1111, num_keys=3000, **(V2 | {"num_heads": 4}))],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("case", [*CASES, *LONG], ids=str)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any order", "deterministic"])
 def test_kernel_matches_reference(case, dtype, deterministic, monkeypatch):
     ask_for(monkeypatch, deterministic)

@@ -7,9 +7,6 @@ import torch
 triton = pytest.importorskip("triton")
 import triton.language as tl  # noqa: E402  after the skip
 
-from diffattn import diff_attention  # noqa: E402
-from diffattn.lab.testing.assertions import assert_close_to_reference  # noqa: E402
-from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs  # noqa: E402
 from diffattn.ops.triton import (  # noqa: E402
     configs,
     interpreter,
@@ -80,10 +77,3 @@ def test_casts_round_to_the_nearest_even():
     assert torch.equal(got[~x.isnan()], x.bfloat16()[~x.isnan()])
     again = interpreter.to_float32(got.view(torch.int16).numpy().view(np.uint16))
     assert torch.equal(torch.from_numpy(again)[~x.isnan()], got.float()[~x.isnan()])
-
-
-def test_the_backend_takes_bfloat16_here_too():
-    case = OpCase(name="", num_queries=5, batch=1, num_heads=1, num_kv_heads=1, head_dim=32,
-                  value_dim=64)  # fmt: skip
-    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
-    assert_close_to_reference(diff_attention, inputs, backend="triton")

@@ -1,5 +1,8 @@
 """The decode kernel through a block table, in Triton's interpreter and on a GPU if there is one."""
 
+from dataclasses import replace
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -11,30 +14,17 @@ from diffattn.ops.inputs import backends
 from diffattn.ops.paged_decode import paged_decode
 from ops.paged_inputs import pages_of, scattered
 
+from .test_decode import CASES as DENSE_CASES
+from .test_decode import GQA, V1, V2
+
 pytest.importorskip("triton", reason="the kernels need triton")
 
-V1 = {"head_dim": 32, "value_dim": 64}
-V2 = {"head_dim": 32, "value_dim": 32, "shared_keys": True}
-GQA = {"num_heads": 4, "num_kv_heads": 2}
+PAGE_SIZES = (16, 64, 5, 1, 256, 32)
+"""Of one case after the other; pages know no padding."""
 CASES = [
-    (OpCase(name="v1-T1-page16", num_queries=1, num_keys=70, **V1, **GQA), 16),
-    (OpCase(name="v1-T16-page64", num_queries=16, num_keys=70, **V1, **GQA), 64),
-    (OpCase(name="v1-T4-page5", num_queries=4, num_keys=33, lam_axes="bth", **V1, **GQA), 5),
-    (OpCase(name="v1-T3-page1", num_queries=3, num_keys=11, batch=1, **V1), 1),
-    (OpCase(name="v1-mqa-T>S-page256", num_queries=9, num_keys=5, num_kv_heads=1, **V1), 256),
-    (OpCase(name="v1-lengths", num_queries=2, num_keys=300, kv_lengths=(300, 37), **V1, **GQA), 32),
-    (OpCase(name="v1-window", num_queries=3, num_keys=90, window=17, kv_lengths=(90, 61), **V1),
-     16),
-    (OpCase(name="v1-noncausal", num_queries=4, num_keys=50, causal=False, **V1, **GQA), 16),
-    (OpCase(name="v2-T1", num_queries=1, num_keys=260, lam_axes="bth", **V2, **GQA), 16),
-    (OpCase(name="v2-empty-and-short", num_queries=4, num_keys=50, kv_lengths=(0, 2), **V2), 16),
-    (OpCase(name="v2-window-scale", num_queries=5, num_keys=48, window=9, scale=0.3, lam_axes="h",
-            **V2, **GQA), 16),
-    (OpCase(name="d96", num_queries=1, num_keys=40, head_dim=96, value_dim=192, batch=1, **GQA),
-     16),
-    (OpCase(name="d128-shared-2d", num_queries=2, num_keys=40, head_dim=128, value_dim=256,
-            shared_keys=True, batch=1, **GQA), 32),
-]  # fmt: skip
+    (replace(case, padding=None), size)
+    for case, size in zip(DENSE_CASES, cycle(PAGE_SIZES), strict=False)
+]
 
 
 @pytest.mark.sampled(one_of=4)
@@ -47,24 +37,15 @@ def test_pages_give_what_the_keys_in_a_row_give(case, page_size, dtype, kernel_d
 
 
 @torch.no_grad()
-def test_pages_and_rows_give_the_same_numbers(device):
-    """One kernel: where a key lies changes no rounding, and other pages change nothing."""
-    case = OpCase(name="", num_queries=3, num_keys=96, kv_lengths=(96, 50), **V1, **GQA)
-    inputs = make_diff_attention_inputs(case, device=device)
-    q, k, v, lam = inputs.tensors().values()
-    lengths = inputs.options["kv_lengths"]
-    dense = decode_op.triton_decode(q, k, v, lam, 0.2, True, None, None, lengths)
-    run = pages_of(16, scale=0.2, fill=1e30)
-    assert torch.equal(run(q, k, v, lam, backend="triton", kv_lengths=lengths), dense)
-
-
-@torch.no_grad()
 def test_pages_are_read_where_they_lie(device):
-    """K and V of several layers in one pool, as continuous batching keeps them; shared pages."""
+    """K and V of several layers in one pool, as continuous batching keeps them; shared pages.
+
+    One kernel: where a key lies changes no rounding, and other pages change nothing.
+    """
     case = OpCase(name="", num_queries=2, num_keys=40, **V1, **GQA)
     q, k, v, lam = make_diff_attention_inputs(case, device=device).tensors().values()
-    k_pages, table = scattered(k, 8)
-    v_pages, _ = scattered(v, 8)
+    k_pages, table = scattered(k, 8, fill=1e30)
+    v_pages, _ = scattered(v, 8, fill=1e30)
     pool = torch.full((len(k_pages), 3, 8, 2, 64), 1e30, device=device)
     pool[:, 1], pool[:, 2] = k_pages.flatten(3), v_pages
     table = table.clone()
@@ -99,18 +80,13 @@ def test_a_table_that_nobody_looked_at_reads_no_other_memory(device):
     assert torch.equal(wild, run([[0, last], [0, 0]], [32, 0]))
 
 
-@pytest.mark.parametrize(
-    "case",
-    [CASES[0][0], pytest.param(CASES[10][0], marks=pytest.mark.scheduled)],
-    ids=str,
-)
-def test_opcheck_of_the_paged_operator(case, device):
-    inputs = make_diff_attention_inputs(case, device=device)
+def test_opcheck_of_the_paged_operator(device):
+    inputs = make_diff_attention_inputs(CASES[0][0], device=device)
     q, k, v, lam = (x.detach() for x in inputs.tensors().values())
     k_pages, table = scattered(k, 16)
     lengths = torch.full((2,), k.shape[1], dtype=torch.int32, device=device)
-    arguments = [q, k_pages, scattered(v, 16)[0], lam, table, lengths, 0.2, True]
-    torch.library.opcheck(decode_op.triton_paged_decode, [*arguments, inputs.options.get("window")])
+    arguments = (q, k_pages, scattered(v, 16)[0], lam, table, lengths, 0.2, True, 9)
+    torch.library.opcheck(decode_op.triton_paged_decode, arguments)
 
 
 def test_a_gradient_through_pages_is_refused(device):

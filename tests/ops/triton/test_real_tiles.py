@@ -181,20 +181,13 @@ def test_real_tiles(launches, mask, dtype, order, adds):
 
 def test_a_push_meets_every_launch_of_every_chip_and_every_mask():
     pushed = [case for case in every_case() if case[-1]]
-    met = {(chip, x.form, x.head_dim, order) for x, *_, order, _ in pushed for chip in LAUNCHES[x]}
-    wanted = set(product(configs.CAPABILITIES, EVERY_PUSH, WIDTHS))
-    assert {x[:3] for x in met} == {x[:3] for x in met if x[3] == "in-order"} == wanted
     launched = {(x.form, x.head_dim, tile) for x, *_, order, _ in pushed for tile in x.of(order)}
     assert launched == {
         (x.form, x.head_dim, tile)
         for x in LAUNCHES if is_of_every_push(x)
         for order in ORDERS for tile in x.of(order)
     }  # fmt: skip
-    names = {name for *_, (name, *_) in launched}
-    forms = (*configs.FORWARD_FORMS, *configs.BACKWARD_FORMS)
-    assert names == {x for form in forms for x in form} - {"dkq"}  # which no chip needs
     assert {(x.form, mask) for x, mask, *_ in pushed} >= set(product(EVERY_PUSH, MASKS))
-    assert {dtype for _, _, dtype, *_ in pushed} == {torch.bfloat16, torch.float16}
 
 
 def tiles_of(launches):

@@ -1,16 +1,13 @@
-"""The softmax kernels in float32 against the float64 operator."""
+"""The softmax kernels in float32 against the float64 reference."""
 
 from dataclasses import replace
 
 import pytest
-import torch
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
-from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
-from diffattn.ops.backends import custom_op
-from diffattn.ops.inputs.masking import AttentionMask
-from diffattn.ops.softmax_attention import softmax_attention
+from diffattn.lab.testing.assertions import assert_close_to_reference
+from diffattn.lab.testing.inputs import OpCase
+
+from .kernel_calls import inputs_of, softmax
 
 pytest.importorskip("triton")
 
@@ -32,35 +29,5 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_equals_softmax_attention(case, kernel_device):
-    """The first map of the other operator's inputs; λ plays no part."""
-    inputs = make_diff_attention_inputs(case, device=kernel_device)
-    tensors = [inputs.q.detach()[:, :, :, 0], inputs.k.detach(), inputs.v.detach()]
-    tensors = [x.requires_grad_() for x in tensors]
-    options = {"scale": case.head_dim**-0.5} | inputs.options
-    exact = [x.detach().double().requires_grad_() for x in tensors]
-    expected = softmax_attention(*exact, **options)
-    scale = options.pop("scale")
-    actual = custom_op.softmax_attention(*tensors, scale=scale, mask=AttentionMask(**options))
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=magnitude)
-
-    weights = torch.randn(actual.shape, dtype=torch.float64, device=kernel_device)
-    wanted = torch.autograd.grad(expected, exact, weights)
-    grads = torch.autograd.grad(actual, tensors, weights.float())
-    for got, want in zip(grads, wanted, strict=True):
-        # Each gradient sums products of the output's gradient over channels and rows.
-        size = magnitude * float(weights.abs().max()) * case.value_dim**0.5
-        size *= 1 + max(float(x.detach().abs().max()) for x in tensors)
-        assert_equal_to_rounding(got, want, steps=steps, magnitude=size)
-
-
-def test_query_without_keys_gives_zero(kernel_device):
-    inputs = make_diff_attention_inputs(
-        replace(BASE, num_queries=35, num_keys=17), device=kernel_device
-    )
-    q = inputs.q.detach()[:, :, :, 0].requires_grad_()
-    out = custom_op.softmax_attention(q, inputs.k, inputs.v, scale=0.2)
-    (grad,) = torch.autograd.grad(out.square().sum(), q)
-    assert (out[:, :18] == 0).all()
-    assert (grad[:, :18] == 0).all()
-    assert (out[:, 18:] != 0).any()
+    inputs = inputs_of(softmax, case, device=kernel_device)
+    assert_close_to_reference(softmax, inputs, backend="triton")
