@@ -114,7 +114,7 @@ def main() -> int:
     parser.add_argument("command", choices=("train", "merge"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("leases", type=Path, nargs="*", help="merge: folders of leases")
-    parser.add_argument("--reuse", type=Path, action="append", default=[], help="train: copy from it")
+    parser.add_argument("--reuse", type=Path, action="append", default=[], help="train: copy runs")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     if given.command == "merge" and not given.leases:
