@@ -1,4 +1,4 @@
-"""A decoder step as an ONNX file, by the exporter of transformers 5.23: ``python onnx_step.py``.
+"""A decoder step as ONNX by transformers 5.23's exporter: ``python examples/onnx_step.py``.
 
 Needs ``pip install 'diffattn[onnx]'``. The step takes token ids, positions and a cache of any
 length, also an empty one, and gives logits and the longer cache: a prompt and each new token go

@@ -1,4 +1,4 @@
-"""Write what pages show of the committed studies beside others: ``report/published``.
+"""Summarise the committed studies for the report pages, in ``report/published``.
 
 ``PYTHONPATH=src python -m tools.committed_pages`` after new runs in ``published/``.
 """

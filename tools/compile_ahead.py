@@ -1,4 +1,4 @@
-"""Compile on a machine without a GPU what a GPU session launches there.
+"""Compile the kernels of a GPU session on a machine without a GPU.
 
     PYTHONPATH=src python -m tools.compile_ahead tune tests --pack kernels.tar.xz
 
@@ -229,11 +229,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Compile what is asked for, then pack."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="+", choices=("tune", "tests"))
-    parser.add_argument("--capability", type=int, default=90, help="ten times [90: Hopper]")
+    parser.add_argument("--capability", type=int, default=90, help="times ten [90: Hopper]")
     parser.add_argument("--cache", type=Path, default=Path("/tmp/diffattn_kernels"),
-                        help="the same path there [/tmp/diffattn_kernels]")  # fmt: skip
-    parser.add_argument("--pack", type=Path, metavar="FILE", help="a .tar.xz, to be carried there")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of the tests")
+                        help="cache, at the same path there [/tmp/diffattn_kernels]")  # fmt: skip
+    parser.add_argument("--pack", type=Path, metavar="FILE", help="a .tar.xz for that machine")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="for tests")
     options = parser.parse_args(arguments)
     if "tests" in options.what and find_spec("xdist") is None:
         parser.error("tests: needs pytest-xdist, got none installed")

@@ -226,11 +226,11 @@ def _expect_error(call: FuzzCall, inputs: DiffAttentionInputs, backend: str) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run from the command line; the exit code says whether every call went right."""
     parser = argparse.ArgumentParser(prog="python -m tools.fuzz", description=__doc__)
-    parser.add_argument("--calls", type=int, default=10_000, help="how many (default: 10000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the run (default: 0)")
+    parser.add_argument("--calls", type=int, default=10_000, help="number of calls (10000)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the run (default: 0)")
     parser.add_argument("--call", type=int, help="make the one call of this seed and show it")
-    parser.add_argument("--backends", help="names, with commas; default: all that run here")
-    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--backends", help="names, comma-separated; default: all usable here")
+    parser.add_argument("--device", default="cpu", help="device of the tensors; default: cpu")
     parser.add_argument("--out", type=Path, help="write the counts and the worst use as JSON")
     options = parser.parse_args(arguments)
     names = options.backends.split(",") if options.backends else usable_backends(options.device)

@@ -1,4 +1,4 @@
-"""Everything that a GPU should say, in one command and half an hour.
+"""Test, tune and time the kernels on a GPU, in one command and half an hour.
 
     PYTHONPATH=src python -m tools.gpu_session --out FOLDER
 
@@ -152,16 +152,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--scale", choices=gpu_plan.SCALES, default="full")
     parser.add_argument("--device", choices=gpu_plan.DEVICES, default="cuda")
     parser.add_argument("--again", action="store_true",
-                        help="also run what has a record; without it not even what failed or "
-                        "overran is run again")  # fmt: skip
+                        help="run stages again that have a record, also those that failed or "
+                        "overran")  # fmt: skip
     parser.add_argument("--within", type=float, metavar="SECONDS",
-                        help="of this command: what may take longer is left for the next"
+                        help="start no stage whose limit exceeds what is left of these seconds"
                         )  # fmt: skip
     parser.add_argument("--limit", action="append", default=[], metavar="STAGE=SECONDS",
-                        help="in place of the plan's, for one stage (repeatable)")  # fmt: skip
+                        help="another limit for one stage than planned (repeatable)")  # fmt: skip
     parser.add_argument("--plan", action="store_true", help="print the stages and stop")
-    parser.add_argument("--commit", help="of the code, where there is no checkout [git's]")
-    parser.add_argument("--accept", type=Path, metavar="FOLDER", help="of a session that is done")
+    parser.add_argument("--commit", help="commit of the code, without a checkout [git's]")
+    parser.add_argument("--accept", type=Path, metavar="FOLDER", help="print the row of its GPU")
     options = parser.parse_args(arguments)
     try:
         if options.accept is not None:

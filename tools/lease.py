@@ -1,4 +1,4 @@
-"""The study for leases of a GPU: train as long as there is time, and sum up what came home.
+"""The study for leases of a GPU: train as long as there is time, then merge and compare the runs.
 
 ``PYTHONPATH=src python -m tools.lease train FOLDER`` is ``diffattn reproduce lease``, but counts
 unigrams and bigrams before the first run. It goes on where it was. SIGTERM stops it with a
@@ -113,8 +113,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("command", choices=("train", "merge"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("leases", type=Path, nargs="*", help="of merge: folders of leases")
-    parser.add_argument("--reuse", type=Path, action="append", default=[], help="of train")
+    parser.add_argument("leases", type=Path, nargs="*", help="merge: folders of leases")
+    parser.add_argument("--reuse", type=Path, action="append", default=[], help="train: copy runs")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     if given.command == "merge" and not given.leases:

@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes every outcome at once: a run that is stopped keeps what it did.
+"""A plugin of pytest that writes every outcome at once, so that a stopped run keeps its outcomes.
 
 ``pytest -p tools.outcomes`` writes ``{"test": ..., "outcome": ..., "error": ...}``, one a
 line, to the file that ``DIFFATTN_OUTCOMES`` names. After a CUDA error every call of the same

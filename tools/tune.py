@@ -372,7 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("runs/bench/tune.json"),
                         help="result file or folder [runs/bench/tune.json]")  # fmt: skip
     parser.add_argument("--device", choices=DEVICES, default="cuda", help="a CPU runs no kernel")
-    parser.add_argument("--rounds", type=int, default=3, help="of every launch, at least [3]")
+    parser.add_argument("--rounds", type=int, default=3, help="fewest rounds of a launch [3]")
     parser.add_argument("--seconds", type=float, default=10.0,
                         help="time after which a launch starts no further round [10]")  # fmt: skip
     options = parser.parse_args(arguments)
