@@ -7,8 +7,8 @@ from pathlib import Path
 from diffattn.files.io import read_json
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
 from diffattn.lab.studies.text.scales import comparison
-from tools import ladder
-from tools.ladder import pack_finished
+from tools.studies import ladder
+from tools.studies.ladder import pack_finished
 
 SCALING = Path(__file__).parents[2] / "published" / "scaling"
 

@@ -45,7 +45,7 @@ def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     assert lines[2] == "comparison: training 5 of 5 models"
     assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
     assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
-    assert lines[-2].startswith("counting ")
+    assert lines[-2].startswith("fitting ")
     assert lines[-1] == "comparing"
     assert list(json.loads(again.out)["variants"]) == list(SWEPT)
     finished, checking, comparing = again.err.splitlines()

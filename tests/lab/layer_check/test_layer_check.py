@@ -140,7 +140,7 @@ def test_a_step_that_no_formula_has_is_not_explained():
         ("handwritten:fails", "--layer: fails(dim=64) raises RuntimeError: no such."),
         ("handwritten:OtherShape", "OtherShape: with 4 heads of width 8 k must have 2 x Hkv x 8"),
         ("handwritten:OtherOutput", "OtherOutput.forward: must return [2, 9, 64], got [2, 8, 64]."),
-        ("handwritten:OtherArgument", "OtherArgument.forward: needs 'memory', which no rule"),
+        ("handwritten:OtherArgument", "OtherArgument.forward: needs 'memory', whose name"),
         ("handwritten:NoNames", "NoNames: must have projections named q_proj"),
     ],
 )

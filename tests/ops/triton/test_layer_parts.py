@@ -177,5 +177,5 @@ def test_no_gpu_has_run_these_kernels_so_they_are_asked_for(asked, monkeypatch):
     support = layer_parts.kernel_support
     monkeypatch.setenv(support.VARIABLE, asked)
     monkeypatch.setattr(support, "compute_capability", lambda device: (9, 0))
-    monkeypatch.setattr(support, "available", lambda: None)
+    monkeypatch.setattr(support, "why_unavailable", lambda: None)
     assert chosen(torch.device("cuda")) is (asked == "1")

@@ -117,7 +117,7 @@ def no_device() -> Iterator[None]:
         with (
             patch.object(backends, "describe", as_on_a_gpu),
             patch.object(layer_parts, "kernels_run_on", lambda device: True),
-            patch.object(validation, "_look", lambda *arguments: None),
+            patch.object(validation, "_values_of", lambda *arguments: None),
             patch.object(configs, "device_row", lambda device: 90),
             patch.object(launch, "num_multiprocessors", lambda device: number),
         ):

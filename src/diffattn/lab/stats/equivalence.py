@@ -52,7 +52,7 @@ def equivalent(
     if outside and not extrapolate:
         raise ConfigError(
             f"equivalent: both x must lie within the points of their fits, got {outside[0]}. "
-            "extrapolate=True reads a fit beyond its points."
+            "What a fit says beyond them has to be asked for."
         )
     ratio = _ratio_interval(x, fit_a, other, fit_b)
     return Equivalence(x=x, other_x=other, loss=loss, ratio=ratio, extrapolated=bool(outside))

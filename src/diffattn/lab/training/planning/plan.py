@@ -166,8 +166,8 @@ def _time_and_cost(
         peak = None  # the table holds bfloat16 peaks
     if peak is None or utilisation is None:
         fields = ("utilisation", "tokens_per_second", "days", "device_hours", "cost")
-        what = "peak is known" if peak is None else "share of the peak was measured"
-        return dict.fromkeys(fields) | {"utilisation_source": f"no {what} here"}
+        missing = "peak is known" if peak is None else "share of the peak was measured"
+        return dict.fromkeys(fields) | {"utilisation_source": f"no {missing} here"}
     speed = devices * peak * utilisation / flops
     hours = train.num_steps * train.batch_tokens / speed / 3600
     return {

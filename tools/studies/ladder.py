@@ -1,9 +1,8 @@
 """Train the ladder: five models of 5.3M parameters on 16.4M tokens of Python, three seeds each.
 
-``PYTHONPATH=src python -m tools.ladder runs/ladder`` trains one run after the other, the seeds of
-all models before the next seed, and continues what was interrupted. A run takes about 80 minutes
-of one core in bfloat16. ``docs/log.md`` holds the question and the decision rule, written before
-the first result.
+``PYTHONPATH=src python -m tools.studies.ladder runs/ladder`` trains one run after the other, each
+seed for all models, and continues what was interrupted. A run takes about 80 minutes of one core in
+bfloat16. ``docs/log.md`` holds the question and the decision rule, written before the first result.
 
 ``--pack`` writes the finished runs to ``published/ladder/``, from where another machine goes on.
 """
@@ -29,7 +28,7 @@ from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.settings import apply_settings
 
 MODELS = (BASELINE, "diff_v2", "diff_v2_gate", "diff_v2_added", MORE_HEADS)
-FINISHED = Path(__file__).parents[1] / "published" / "ladder" / TABLE
+FINISHED = Path(__file__).parents[2] / "published" / "ladder" / TABLE
 """Runs that are done, of all machines."""
 PACKAGES = ("sympy", "scipy", "sklearn", "pandas", "numpy", "networkx")
 """Installed packages whose Python files are the text."""
