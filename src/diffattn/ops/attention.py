@@ -87,10 +87,10 @@ def diff_attention(
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
-        query that sees no key gets 0. Unseen keys and values may be NaN and get gradient 0, except:
-        without a gradient ``decode`` and ``triton_decode`` need them finite, compiled or on a GPU.
-        With a mask besides ``causal``, a NaN reaches only queries that see it: in eager code on a
-        CPU; elsewhere for ``cu_seqlens`` alone, and not with GPU kernels or ``flex``.
+        query that sees no key gets 0. Unseen keys and values may be NaN and get gradient 0. But
+        ``decode`` and ``triton_decode`` without a gradient need finite ones, compiled or on a GPU.
+        With a mask besides ``causal``, a NaN reaches only queries that see it. This holds in eager
+        code on a CPU; elsewhere for ``cu_seqlens`` alone, and not with GPU kernels or ``flex``.
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.

@@ -1,6 +1,7 @@
 """``diffattn analyze`` as a user calls it."""
 
 import json
+import shutil
 
 import pytest
 
@@ -18,13 +19,16 @@ def trained(cli, corpus, small, tmp_path_factory):
 
 
 @pytest.mark.scheduled
-def test_a_run_is_analysed_and_shown(cli, fails, trained, corpus, tmp_path):
+def test_a_run_is_analysed_and_shown(cli, fails, trained, corpus, tmp_path, monkeypatch):
     out = tmp_path / "out"
-    called = cli("analyze", trained, "--file", corpus, "--tokens", 60, "--out", out)
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(corpus, "stdlib")  # a file, though --data has a corpus of this name
+    called = cli("analyze", trained, "--file", "stdlib", "--tokens", 60, "--out", out)
     assert called.code == 0, called
     assert "sink share" in " ".join(called.out.split())
     assert f"Page: {out / 'report.html'}" in called.out
     assert "items" in called.err
+    assert AnalysisResult.read(out).text["documents"] == ["stdlib"]
     (analysis,) = AnalysisResult.read(out).models
     assert analysis.model["attention_type"] == "diff_v2"
     assert analysis.lambda_log["steps"][0] == 0

@@ -10,6 +10,7 @@ from transformers.utils import logging
 from diffattn.files import io as records
 from lab.cli.misuse import BEFORE_TORCH, LATER
 from trials.made_up_folders import evaluation, text_study
+from trials.wrong_calls import calls_besides_evaluate
 
 
 @pytest.mark.parametrize(("arguments", "message"), BEFORE_TORCH + LATER)
@@ -139,3 +140,13 @@ def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch)
         ("train", "smoke", "--out", tmp_path / "run", *small),
     ):
         assert "No space left on device" in fails(*arguments, code=1)
+
+
+def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):
+    """Those that need no files; the scheduled tier makes all of them."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "corpus.txt").write_text("the cat sat on the mat\n" * 50)
+    sample = [call for call in calls_besides_evaluate() if "{files}/m" not in str(call)]
+    for call in [call for call in sample if call.status == 2][::45]:
+        fails(*(part.replace("{files}", str(tmp_path)) for part in call.arguments), code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.txt"]
