@@ -38,10 +38,10 @@ def layer_cases() -> list[AotCase]:
     ):
         for transposed in (False, True):
             layer_parts.rotate(x, x, tables, tables, transposed=transposed)
-        layer_parts.head_norm(heads, heads[0, 0, 0], 1e-5, 0.5)
-        layer_parts.head_norm_backward(heads, heads, heads[0, 0, 0], 1e-5, 0.5)
-        layer_parts.diff_lambda(vectors, 0.5)
-        layer_parts.diff_lambda_backward(tables[0, 0], vectors)
+        layer_parts.head_norm(heads, heads[0, 0, 0], eps=1e-5, factor=0.5)
+        layer_parts.head_norm_backward(heads, heads, heads[0, 0, 0], eps=1e-5, factor=0.5)
+        layer_parts.diff_lambda(*vectors, lambda_init=0.5)
+        layer_parts.diff_lambda_backward(tables[0, 0], *vectors)
         for grad in (None, tables):
             layer_parts.sigmoid(tables.bfloat16(), grad)
     return cases

@@ -45,10 +45,15 @@ def normalise_heads(x: Tensor, weight: Tensor | None, eps: float, factor: float)
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
+    formula = partial(head_norm, eps=eps, factor=factor)
     tensors = (x,) if weight is None else (x, weight)
     if tensors[-1].shape not in (x.shape, x.shape[-1:]) or not _by_kernel(*tensors):
-        return head_norm(x, weight, eps=eps, factor=factor)
-    normed: Tensor = _HeadNorm.apply(x, weight, eps, factor)
+        return formula(x, weight)
+    from diffattn.ops.triton import layer_parts as kernels
+
+    kernel = partial(kernels.head_norm, eps=eps, factor=factor)
+    gradients = partial(kernels.head_norm_backward, eps=eps, factor=factor)
+    normed: Tensor = _ByKernel.apply(kernel, gradients, formula, x, weight)
     return normed
 
 
@@ -61,9 +66,13 @@ def lambda_of_vectors(
     """
     vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
     fits = all(x.dtype == torch.float32 and x.shape == vectors[0].shape for x in vectors)
+    formula = partial(lambda_param.diff_lambda, lambda_init=lambda_init)
     if not (fits and _by_kernel(*vectors)):
-        return lambda_param.diff_lambda(*vectors, lambda_init=lambda_init)
-    lam: Tensor = _Lambda.apply(lambda_init, *vectors)
+        return formula(*vectors)
+    from diffattn.ops.triton import layer_parts as kernels
+
+    kernel = partial(kernels.diff_lambda, lambda_init=lambda_init)
+    lam: Tensor = _ByKernel.apply(kernel, kernels.diff_lambda_backward, formula, *vectors)
     return lam
 
 
@@ -74,7 +83,12 @@ def lambda_of_logits(logits: Tensor) -> Tensor:
     """
     if not _by_kernel(logits):
         return lambda_param.sigmoid_lambda(logits)
-    lam: Tensor = _SigmoidLambda.apply(logits)
+    from diffattn.ops.triton import layer_parts as kernels
+
+    def gradients(grad: Tensor, logits: Tensor) -> tuple[Tensor]:
+        return (kernels.sigmoid(logits, grad),)
+
+    lam: Tensor = _ByKernel.apply(kernels.sigmoid, gradients, lambda_param.sigmoid_lambda, logits)
     return lam
 
 
@@ -120,78 +134,35 @@ class _Rotation(torch.autograd.Function):
         return *turned, None, None, None
 
 
-class _HeadNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
-        from diffattn.ops.triton import layer_parts
-
-        ctx.save_for_backward(x, weight)
-        ctx.numbers = eps, factor
-        with torch.cuda.device_of(x):
-            return layer_parts.head_norm(x, weight, eps, factor)
+class _ByKernel(torch.autograd.Function):
+    """A kernel and the kernel of its gradients; derivatives of these are those of the formula."""
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        from diffattn.ops.triton import layer_parts
-
-        x, weight = ctx.saved_tensors
-        eps, factor = ctx.numbers
-        if torch.is_grad_enabled() or not is_plain(grad):
-            formula = partial(head_norm, eps=eps, factor=factor)
-            return *_differentiate(formula, (x, weight), grad), None, None
-        with torch.cuda.device_of(x):
-            return *layer_parts.head_norm_backward(grad, x, weight, eps, factor), None, None
-
-
-class _Lambda(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, lambda_init: float, *vectors: Tensor) -> Tensor:
-        from diffattn.ops.triton import layer_parts
-
-        ctx.save_for_backward(*vectors)
-        with torch.cuda.device_of(vectors[0]):
-            return layer_parts.diff_lambda(vectors, lambda_init)
+    def forward(
+        ctx: Any,
+        kernel: Callable[..., Tensor],
+        gradients: Callable[..., Any],
+        formula: Callable[..., Tensor],
+        *inputs: Any,
+    ) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        ctx.functions = gradients, formula
+        with torch.cuda.device_of(inputs[0]):
+            return kernel(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        from diffattn.ops.triton import layer_parts
-
-        vectors = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_plain(grad):
-            formula = partial(lambda_param.diff_lambda, lambda_init=0.0)
-            return None, *_differentiate(formula, vectors, grad)
-        with torch.cuda.device_of(grad):
-            return None, *layer_parts.diff_lambda_backward(grad, vectors)
-
-
-class _SigmoidLambda(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor) -> Tensor:
-        from diffattn.ops.triton import layer_parts
-
-        ctx.save_for_backward(logits)
-        with torch.cuda.device_of(logits):
-            return layer_parts.sigmoid(logits)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        from diffattn.ops.triton import layer_parts
-
-        (logits,) = ctx.saved_tensors
-        if torch.is_grad_enabled() or not is_plain(grad):
-            return _differentiate(lambda_param.sigmoid_lambda, (logits,), grad)[0]
-        with torch.cuda.device_of(grad):
-            return layer_parts.sigmoid(logits, grad)
-
-
-def _differentiate(
-    formula: Callable[..., Tensor], inputs: tuple[Tensor | None, ...], grad: Tensor
-) -> list[Tensor | None]:
-    """Gradients of a formula, differentiable again; ``None`` for inputs that require none."""
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        views = [x.view_as(x) if x is not None and x.requires_grad else x for x in inputs]
-        wanted = [x for x in views if x is not None and x.requires_grad]
-        results = torch.autograd.grad(formula(*views), wanted, grad, create_graph=again)
-    gradients = iter(results)
-    return [next(gradients) if x is not None and x.requires_grad else None for x in views]
+        gradients, formula = ctx.functions
+        again = torch.is_grad_enabled()
+        if not again and is_plain(grad):
+            with torch.cuda.device_of(grad):
+                return None, None, None, *gradients(grad, *ctx.saved_tensors)
+        with torch.enable_grad():
+            needed = ctx.needs_input_grad[3:]
+            views = [
+                x.view_as(x) if needs else x
+                for x, needs in zip(ctx.saved_tensors, needed, strict=True)
+            ]
+            wanted = [x for x, needs in zip(views, needed, strict=True) if needs]
+            results = iter(torch.autograd.grad(formula(*views), wanted, grad, create_graph=again))
+        return None, None, None, *(next(results) if needs else None for needs in needed)

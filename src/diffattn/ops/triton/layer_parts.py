@@ -155,7 +155,7 @@ def _sum_rows_kernel(
     tl.store(p_y + b_columns, b_y, mask=b_columns < WIDTH)
 
 
-def head_norm(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
+def head_norm(x: Tensor, weight: Tensor | None, *, eps: float, factor: float) -> Tensor:
     """:func:`diffattn.ops.inputs.head_norm.head_norm` in one launch."""
     x = x.contiguous()
     y, rows = x.new_empty(x.shape), x.numel() // x.shape[-1]
@@ -167,7 +167,7 @@ def head_norm(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Te
 
 
 def head_norm_backward(
-    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float, factor: float
+    grad: Tensor, x: Tensor, weight: Tensor | None, *, eps: float, factor: float
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of ``x`` and of the weight, which is summed in one order; two launches."""
     x, grad = x.contiguous(), grad.contiguous()
@@ -223,7 +223,7 @@ def _lambda_bwd_kernel(
     tl.store(p_dk2 + b_columns, grad2 * b_q2, mask=mask)
 
 
-def diff_lambda(vectors: tuple[Tensor, ...], lambda_init: float) -> Tensor:
+def diff_lambda(*vectors: Tensor, lambda_init: float) -> Tensor:
     """:func:`diffattn.ops.inputs.lambda_param.diff_lambda` of float32 vectors in one launch."""
     vectors = tuple(map(dense_rows, vectors))
     lam, width = vectors[0].new_empty(()), len(vectors[0])
@@ -234,7 +234,7 @@ def diff_lambda(vectors: tuple[Tensor, ...], lambda_init: float) -> Tensor:
     return lam
 
 
-def diff_lambda_backward(grad: Tensor, vectors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def diff_lambda_backward(grad: Tensor, *vectors: Tensor) -> tuple[Tensor, ...]:
     """Gradients of the four vectors in one launch."""
     vectors = tuple(map(dense_rows, vectors))
     gradients, width = tuple(x.new_empty(x.shape) for x in vectors), len(vectors[0])
