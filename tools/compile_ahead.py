@@ -93,12 +93,13 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
     from diffattn.ops.triton import configs
     from tools import tune
+    from tools.candidates import CANDIDATES, launched_with
 
     config = tune.TuneConfig(device="cpu")
     row = configs.capability_row(*divmod(capability, 10))
 
     def passes(small: Any, rows: Any) -> None:
-        with configs.launched_with(rows):
+        with launched_with(rows):
             small.backward(small.forward())
             with torch.no_grad():
                 small.forward()
@@ -110,9 +111,9 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
                 forms = tune.forms_of(subject, mode)
                 no_tiles: dict[str, Any] = dict.fromkeys(chain(*forms))
                 for form in forms:
-                    seeds = {x: subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
+                    seeds = {x: subject.seed(x) or CANDIDATES[x][0] for x in form}
                     for launch in form:
-                        for tile in configs.CANDIDATES[launch]:
+                        for tile in CANDIDATES[launch]:
                             rows = no_tiles | seeds | {launch: tile}
                             yield f"{subject} {launch}", partial(passes, subject.small, rows)
                     yield f"{subject} {mode}", partial(passes, subject.small, no_tiles | seeds)

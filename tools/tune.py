@@ -9,7 +9,7 @@ the tiles of the table: atomics may cost more than the products that they save.
 
 Candidates are checked against the float64 reference before any is timed, by processes side by side:
 what one of them compiles, Triton keeps for all. The package does not change: the lines for
-``configs._SEEDS`` lie beside the record. Softmax attention is V1's twin, with values as wide as its
+``configs.SEEDS`` lie beside the record. Softmax attention is V1's twin, with values as wide as its
 keys.
 """
 
@@ -35,6 +35,7 @@ from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.benchmark.timing import Timed, Timer, interleave, timer_of
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
+from tools.candidates import CANDIDATES, launched_with
 from tools.measures.tuned_table import lines_path, lines_text
 from tools.search import Checkers, OnFailure, OptionResult, best, search
 
@@ -134,7 +135,7 @@ def tune(
     row = configs.device_row(torch.device(config.device))
     if row is None:
         raise ConfigError("tune: must run on a GPU, got triton's interpreter.")
-    lines = {launch: list(tiles) for launch, tiles in configs.table_row(row).items()}
+    lines = {launch: list(tiles) for launch, tiles in configs.SEEDS[row].items()}
     record: dict[str, Any] = {
         "schema": SCHEMA, **asdict(describe_run(config.device, asdict(config))), "row": row,
         "complete": False, "searches": [], "lines": lines,
@@ -239,7 +240,7 @@ def forms_of(subject: _Subject, mode: str) -> dict[Form, bool]:
     return {
         launches: configs.adds_up(form)
         for launches, form in forms.items()
-        if set(launches) <= set(configs.CANDIDATES)
+        if set(launches) <= set(CANDIDATES)
     }
 
 
@@ -287,8 +288,8 @@ def _tune_pass(
         for launch in form:
             if launch in tiles:
                 continue
-            others = {x: tiles.get(x) or subject.seed(x) or configs.CANDIDATES[x][0] for x in form}
-            by_name = {_name(c): c for c in configs.CANDIDATES[launch]}
+            others = {x: tiles.get(x) or subject.seed(x) or CANDIDATES[x][0] for x in form}
+            by_name = {_name(c): c for c in CANDIDATES[launch]}
             rows = {name: no_tiles | others | {launch: c} for name, c in by_name.items()}
             tile = subject.seed(launch)
             seed = _name(tile) if tile else None
@@ -325,7 +326,7 @@ def _search_record(
 def _refusal(subject: _Subject, mode: str, rows: Rows) -> str | None:
     """Why rows cannot be taken: they do not compile, do not fit the chip, or are wrong."""
     try:
-        with configs.launched_with(rows):
+        with launched_with(rows):
             wrong = problem(subject.small.check(True))
             if wrong is None:  # once, so that a refusal at the timed shape shows before timing
                 timed = _timed(subject, mode, rows)
@@ -360,7 +361,7 @@ def _timed(subject: _Subject, mode: str, rows: Rows) -> Timed:
     contender = subject.large
 
     def run(prepared: Any) -> object:
-        with configs.launched_with(rows):
+        with launched_with(rows):
             return contender.forward() if mode == "forward" else contender.backward(prepared)
 
     return Timed(run=run, prepare=None if mode == "forward" else contender.forward)

@@ -66,7 +66,7 @@ class FakeTimer:
 @pytest.fixture
 def few(monkeypatch):
     tiles = {name: tuple(configs.LaunchConfig(*x) for x in of) for name, of in FEW.items()}
-    monkeypatch.setattr(configs, "CANDIDATES", tiles)
+    monkeypatch.setattr(module, "CANDIDATES", tiles)
 
 
 @interpreted
@@ -81,13 +81,13 @@ def few(monkeypatch):
 def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     monkeypatch.setattr(module, "ATTENTIONS", attentions)
 
-    def refuse(rows, launched=configs.launched_with):
+    def refuse(rows, launched=module.launched_with):
         config = rows.get("dkv")
         if config and config.block_n == 64:
             raise OutOfResources(9, 1, "shared memory")
         return launched(rows)
 
-    monkeypatch.setattr(configs, "launched_with", refuse)
+    monkeypatch.setattr(module, "launched_with", refuse)
     out = tmp_path / "tune.json"
     messages = []
     with launched_as_on(80):
@@ -118,13 +118,13 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     row = ast.literal_eval("{" + lines_path(out).read_text() + "}")[80]
     assert row["fwd"][0] == (16, 64, 4, 2)
     assert row["bwd"][0] == (16, 128, 8, 2)
-    seeds = configs.table_row(80)
+    seeds = configs.SEEDS[80]
     assert row["fwd"][1] == seeds["fwd"][1]  # of a width that was not searched
     assert row["softmax_bwd"] == (*[None] * 4, (32, 128, 8, 2), *seeds["softmax_bwd"][5:])
-    assert configs.table_row(80) == seeds
+    assert configs.SEEDS[80] == seeds
     with launched_as_on(80), read_table(out, "cpu").in_force():
-        assert {name: line for name, line in configs.table_row(80).items() if any(line)} == row
-    assert configs.table_row(80) == seeds
+        assert {name: line for name, line in configs.SEEDS[80].items() if any(line)} == row
+    assert configs.SEEDS[80] == seeds
 
 
 def checked_on_the_chip(config, row, asked, check=module._check):
@@ -211,12 +211,12 @@ def test_what_is_checked_is_compiled_as_what_is_timed(few):
 def test_the_lines_of_the_table_as_they_stand():
     """Written as source they give the table back."""
     for row in configs.CAPABILITIES:
-        text = lines_text(row, configs.table_row(row))
-        assert ast.literal_eval("{" + text + "}") == {row: configs.table_row(row)}
+        text = lines_text(row, configs.SEEDS[row])
+        assert ast.literal_eval("{" + text + "}") == {row: configs.SEEDS[row]}
 
 
 def a_record(path, row=90, **lines):
-    write_json(path, {"schema": 1, "row": row, "lines": configs.table_row(row) | lines})
+    write_json(path, {"schema": 1, "row": row, "lines": configs.SEEDS[row] | lines})
     return path
 
 
@@ -224,9 +224,9 @@ def a_record(path, row=90, **lines):
     "lines",
     [
         {"fwd": [[16, 16, 4, 1]]},
-        {"unknown": configs.table_row(90)["fwd"]},
-        {"fwd": [[16, 16, 4]] * len(configs.table_row(90)["fwd"])},
-        {"fwd": [[16, 16, 4, True]] * len(configs.table_row(90)["fwd"])},
+        {"unknown": configs.SEEDS[90]["fwd"]},
+        {"fwd": [[16, 16, 4]] * len(configs.SEEDS[90]["fwd"])},
+        {"fwd": [[16, 16, 4, True]] * len(configs.SEEDS[90]["fwd"])},
         {"fwd": None},
     ],
     ids=("columns", "launch", "tile", "number", "line"),

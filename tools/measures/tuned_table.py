@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -21,6 +22,7 @@ from diffattn.files.io import read_json
 from diffattn.lab.cli.app import main
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
+from tools.candidates import CANDIDATES
 
 
 def lines_path(out: Path) -> Path:
@@ -29,7 +31,7 @@ def lines_path(out: Path) -> Path:
 
 
 def lines_text(row: int, lines: Mapping[str, Any]) -> str:
-    """One row of ``configs._SEEDS``, as source."""
+    """One row of ``configs.SEEDS``, as source."""
     rows = []
     for launch, tiles in lines.items():
         columns = [str(tuple(tile)) if tile else "None" for tile in tiles]
@@ -46,11 +48,11 @@ class TunedTable:
 
     row: int
     lines: Mapping[str, Any]
-    """Tiles by launch, as ``configs.table_row`` gives them."""
+    """Tiles by launch, as in ``configs.SEEDS``."""
 
     def in_force(self) -> AbstractContextManager[None]:
         """A context in which kernels launch by these lines."""
-        return configs.seeded_with(self.row, self.lines)
+        return patch.dict(configs.SEEDS, {self.row: dict(self.lines)})
 
 
 def read_table(path: Path, device: str) -> TunedTable:
@@ -64,7 +66,7 @@ def read_table(path: Path, device: str) -> TunedTable:
     """
     record = read_json(path)
     row, lines = record.get("row"), record.get("lines", {})
-    if row not in configs.CAPABILITIES or not _are_lines(lines, configs.table_row(row)):
+    if row not in configs.CAPABILITIES or not _are_lines(lines, configs.SEEDS[row]):
         raise CheckpointError(
             f"{path}: must be the record of 'python -m tools.tune' by this version's launches, got "
             "another file."
@@ -84,7 +86,7 @@ def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
     columns = {len(line) for line in shipped.values()}
     return (
         isinstance(lines, dict)
-        and set(shipped) <= set(lines) <= set(shipped) | set(configs.CANDIDATES)
+        and set(shipped) <= set(lines) <= set(shipped) | set(CANDIDATES)
         and all(isinstance(line, list) and len(line) in columns for line in lines.values())
         and all(
             tile is None

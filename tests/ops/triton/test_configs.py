@@ -8,6 +8,7 @@ pytest.importorskip("triton")
 from diffattn.ops.inputs.kernel_support import HEAD_DIMS
 from diffattn.ops.triton import backward, configs, decode, forward, launch
 from tools import aot_cases
+from tools.candidates import CANDIDATES, launched_with
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
@@ -89,19 +90,19 @@ def test_rows_are_chosen_by_dtype_chip_and_order(
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
-@pytest.mark.parametrize("launch", configs.CANDIDATES)
+@pytest.mark.parametrize("launch", CANDIDATES)
 def test_a_tuner_would_try_every_seed(capability, launch):
     for head_dim in (32, 64, 128):
         for shared in (False, True):
             seed = configs.seed(launch, head_dim, head_dim, capability, shared)
-            assert seed is None or seed in configs.CANDIDATES[launch]
+            assert seed is None or seed in CANDIDATES[launch]
     wide = configs.seed(launch, 128, 256, capability)
-    assert wide is None or wide in configs.CANDIDATES[launch]
+    assert wide is None or wide in CANDIDATES[launch]
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)
 def test_every_line_has_a_tile_per_column(capability):
-    lengths = {len(tiles) for tiles in configs.table_row(capability).values()}
+    lengths = {len(tiles) for tiles in configs.SEEDS[capability].values()}
     assert lengths == {configs.NUM_COLUMNS}
     columns = {
         configs.column("bwd", head_dim, ratio * head_dim, shared)
@@ -112,9 +113,9 @@ def test_every_line_has_a_tile_per_column(capability):
 
 def test_a_tuner_has_candidates_for_every_launch():
     """Also for ``dkq``, which no chip needs by count: a device may find it faster."""
-    lines = {line for row in configs.CAPABILITIES for line in configs.table_row(row)}
+    lines = {line for row in configs.CAPABILITIES for line in configs.SEEDS[row]}
     of_table = {line.removesuffix("_padding") for line in lines}
-    assert of_table | {"dkq"} == set(configs.CANDIDATES)
+    assert of_table | {"dkq"} == set(CANDIDATES)
 
 
 def test_rows_are_put_in_place_and_taken_away(monkeypatch):
@@ -122,9 +123,9 @@ def test_rows_are_put_in_place_and_taken_away(monkeypatch):
     q = torch.empty(1, 1, 1, 2, 64, dtype=torch.bfloat16)
     tile = configs.LaunchConfig(16, 64, 4, 2)
     before = configs.backward_configs("", q, 128)
-    with configs.launched_with({"bwd": tile}):
+    with launched_with({"bwd": tile}):
         assert configs.backward_configs("", q, 128) == {"bwd": tile}
-        with configs.launched_with({"bwd": None, "dkq": None, "dkv": None, "dv": tile}):
+        with launched_with({"bwd": None, "dkq": None, "dkv": None, "dv": tile}):
             assert list(configs.backward_configs("", q, 128)) == ["dk", "dv", "dq"]
         assert configs.backward_configs("", q, 128) == {"bwd": tile}
     assert configs.backward_configs("", q, 128) == before

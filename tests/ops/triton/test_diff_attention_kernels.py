@@ -18,6 +18,7 @@ from ops.test_diff_attention import (
     surrounded,
     transposed,
 )
+from tools.candidates import launched_with
 
 from .kernel_calls import differential as op
 
@@ -97,7 +98,7 @@ def test_one_map_after_the_other(base, dtype, kernel_device):
     inputs = make_diff_attention_inputs(base, dtype=dtype, device=kernel_device)
     value_dim = inputs.v.shape[-1]
     tile = configs.launch_config("fwd", inputs.q, value_dim, shared_keys=base.shared_keys)
-    with configs.launched_with({"fwd": None, "fwd_by_map": tile}):
+    with launched_with({"fwd": None, "fwd_by_map": tile}):
         check(inputs)
 
 

@@ -4,12 +4,10 @@ The table is static, so results do not depend on timings. Row 90 at widths 64 an
 that ``tools/tune.py`` found on an H100 with a causal mask (``docs/records/h100_tune.json``). By
 analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have a tile without
 register spills. All other entries are not measured. They are seeds from the compile gate: no
-product is done twice, and no loop waits for a copy or reloads a spilled register. ``CANDIDATES``
-are the tiles that a tuner on a GPU should try.
+product is done twice, and no loop waits for a copy or reloads a spilled register.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -53,7 +51,7 @@ class LaunchConfig:
 # products at every width that was timed, for DIFF and softmax attention, so row 90 has no ``bwd``.
 # On other chips it is not measured.
 _Tile = tuple[int, int, int, int]
-_SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
+SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
         "fwd": ((128, 32, 8, 2), (128, 16, 8, 2), (32, 64, 8, 2), (32, 64, 8, 2),
                 (128, 64, 8, 3), (128, 64, 8, 3), (128, 32, 8, 3), (128, 32, 8, 3)),
@@ -136,7 +134,7 @@ _SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     },
 }  # fmt: skip
 # Row 120 has as little shared memory as row 86, but the assembler spills more registers.
-_SEEDS[120] = _SEEDS[86] | {
+SEEDS[120] = SEEDS[86] | {
     "bwd": ((32, 32, 2, 2), (32, 32, 4, 2), (32, 16, 4, 2), (32, 32, 4, 2),
             (64, 64, 4, 2), (32, 128, 8, 2), (16, 128, 8, 2), (16, 128, 8, 2)),
     "fwd": ((128, 32, 8, 2), (128, 16, 8, 2), (32, 64, 8, 2), (32, 64, 8, 2),
@@ -162,64 +160,6 @@ GRADIENTS = {
     "dv": ("DV",),
 }  # fmt: skip
 """Launch with a program per block of keys -> gradients that it computes."""
-
-CANDIDATES: dict[str, tuple[LaunchConfig, ...]] = {
-    launch: tuple(LaunchConfig(*tile) for tile in tiles)
-    for launch, tiles in {
-        "fwd": (
-            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 3), (64, 32, 8, 3),
-            (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (128, 16, 8, 2), (128, 32, 8, 2),
-            (128, 32, 8, 3), (128, 64, 8, 2), (128, 64, 8, 3),
-        ),
-        "fwd_by_map": (
-            (32, 64, 8, 2), (64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3),
-            (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 1), (128, 128, 8, 2),
-        ),
-        "bwd": (
-            (16, 128, 8, 2), (32, 16, 4, 2), (32, 32, 2, 2), (32, 32, 4, 2), (32, 64, 4, 2),
-            (32, 64, 8, 2), (32, 128, 8, 1), (32, 128, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2),
-            (64, 64, 8, 2), (64, 128, 8, 1), (64, 128, 8, 2),
-        ),
-        "dkq": ((16, 128, 8, 2), (32, 32, 4, 2), (32, 64, 8, 2), (64, 32, 8, 2), (64, 64, 8, 2)),
-        "dkv": (
-            (16, 128, 8, 2), (32, 32, 4, 2), (32, 64, 4, 2), (32, 64, 8, 2), (32, 128, 8, 2),
-            (64, 16, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2), (64, 64, 8, 2), (64, 128, 8, 1),
-            (64, 128, 8, 2),
-        ),
-        "dk": (
-            (16, 128, 8, 2), (32, 64, 4, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2),
-            (64, 64, 8, 2), (64, 128, 8, 1),
-        ),
-        "dv": (
-            (32, 64, 4, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2), (64, 128, 8, 2),
-        ),
-        "dq": (
-            (16, 64, 4, 2), (32, 64, 8, 2), (64, 32, 4, 2), (64, 32, 4, 3), (64, 32, 8, 2),
-            (64, 64, 4, 2), (64, 64, 8, 2), (128, 16, 8, 2), (128, 32, 8, 2), (128, 32, 8, 3),
-            (128, 64, 8, 1), (128, 64, 8, 2), (128, 64, 8, 3),
-        ),
-        "softmax_fwd": (
-            (64, 32, 4, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2), (64, 128, 8, 2),
-            (128, 32, 8, 3), (128, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 2), (128, 64, 8, 3),
-            (128, 128, 8, 2),
-        ),
-        "softmax_bwd": (
-            (16, 128, 8, 2), (32, 64, 4, 2), (32, 128, 8, 2), (64, 64, 4, 2), (64, 64, 8, 2),
-            (64, 128, 8, 1), (64, 128, 8, 2), (128, 128, 8, 2),
-        ),
-        "softmax_dkv": (
-            (16, 128, 8, 2), (32, 64, 8, 2), (32, 128, 8, 2), (64, 32, 8, 2), (64, 64, 4, 2),
-            (64, 64, 8, 2), (64, 128, 8, 1), (64, 128, 8, 2),
-        ),
-        "softmax_dq": (
-            (64, 32, 4, 2), (64, 32, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 64, 8, 2),
-            (128, 32, 8, 2), (128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2),
-        ),
-    }.items()
-}  # fmt: skip
-"""Launch -> tiles for ``tools/tune.py`` to time, smallest first; some do not fit every chip."""
-_REPLACED: dict[str, LaunchConfig | None] = {}
-"""Launch -> settings that replace the table's, set by :func:`launched_with`."""
 
 
 def interpreted() -> bool:
@@ -247,16 +187,9 @@ def launch_config(
 ) -> LaunchConfig | None:
     """Tile sizes, warps and stages of one launch; ``None`` if the table has no entry for it.
 
-    Args:
-        launch: A name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``, for softmax attention after
-            ``"softmax_"``.
-        q: The queries, for their dtype, width and device.
-        value_dim: Dv.
-        shared_keys: Whether both maps read the same keys, which needs less room.
-        padding: Whether there is a padding mask.
+    ``launch`` is a name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``, after ``"softmax_"`` for softmax
+    attention.
     """
-    if launch in _REPLACED:
-        return _REPLACED[launch]
     row = device_row(q.device)
     if row is None:
         return _INTERPRETED
@@ -265,46 +198,10 @@ def launch_config(
     return seed(launch, q.shape[-1], value_dim, row, shared_keys, padding)
 
 
-@contextmanager
-def launched_with(rows: Mapping[str, LaunchConfig | None]) -> Iterator[None]:
-    """A context in which some launches use other settings than the table's, for a tuner.
-
-    They hold for every shape, dtype, device and thread, as autograd runs in another thread.
-
-    Args:
-        rows: Launch -> settings; ``None``: forms with this launch are not used.
-    """
-    before = dict(_REPLACED)
-    _REPLACED.update(rows)
-    try:
-        yield
-    finally:
-        _REPLACED.clear()
-        _REPLACED.update(before)
-
-
-@contextmanager
-def seeded_with(capability: int, lines: Mapping[str, tuple[_Tile | None, ...]]) -> Iterator[None]:
-    """A context in which a row of the table is replaced, to test a tuner's result.
-
-    It holds for every thread, as autograd runs in another thread.
-
-    Args:
-        capability: One of :data:`CAPABILITIES`.
-        lines: Launch -> entries for all widths, as :func:`table_row` returns them.
-    """
-    shipped = _SEEDS[capability]
-    _SEEDS[capability] = dict(lines)
-    try:
-        yield
-    finally:
-        _SEEDS[capability] = shipped
-
-
 def forward_configs(
     op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False
 ) -> dict[str, LaunchConfig]:
-    """Name and settings of the forward pass's launch. Arguments as in :func:`backward_configs`."""
+    """Name and settings of the forward pass's launch; ``op`` is ``""`` or ``"softmax_"``."""
     return choose(
         FORWARD_FORMS, lambda x: launch_config(op + x, q, value_dim, shared_keys=shared_keys)
     )
@@ -313,21 +210,11 @@ def forward_configs(
 def backward_configs(
     op: str, q: Tensor, value_dim: int, *, shared_keys: bool = False, padding: bool = False
 ) -> dict[str, LaunchConfig]:
-    """The launches of a backward pass. Its form is chosen here and nowhere else.
+    """Names and settings of a backward pass's launches, in their order; ``op`` as in the forward.
 
     Costs in units of one N × N product over all heads: ``"bwd"`` takes 5 (logits, dP, dV, dK, dQ).
     ``"dkq"`` and ``"dv"`` take 6, for chips whose registers do not hold all three gradients.
     ``"dkv"`` and ``"dq"`` take 7, as both need logits and dP. ``"dk"``, ``"dv"``, ``"dq"`` take 8.
-
-    Args:
-        op: ``""``, or ``"softmax_"`` for softmax attention.
-        q: The queries, for their dtype, width and device.
-        value_dim: Dv.
-        shared_keys: Whether both maps read the same keys.
-        padding: Whether there is a padding mask.
-
-    Returns:
-        Launch -> tile sizes, warps and stages, in the order of the launches.
     """
 
     def row_of(launch: str) -> LaunchConfig | None:
@@ -343,19 +230,11 @@ def choose(
 ) -> dict[str, LaunchConfig]:
     """The first form for which the table has settings of all launches.
 
-    Args:
-        forms: ``FORWARD_FORMS`` or ``BACKWARD_FORMS``.
-        row_of: Function from a launch to its settings, or ``None``.
-        in_order: Skip forms in which several programs add to one number, in an order that varies.
-
-    Returns:
-        Launch -> settings, in the order of the launches.
+    ``in_order`` skips forms in which several programs add to one number.
     """
     for form in forms:
-        if in_order and adds_up(form):
-            continue
         rows = {launch: config for launch in form if (config := row_of(launch))}
-        if len(rows) == len(form):
+        if len(rows) == len(form) and not (in_order and adds_up(form)):
             return rows
     raise AssertionError("the table has rows for one form of every pass")
 
@@ -398,7 +277,7 @@ def seed(
     if launch.endswith("preprocess"):
         return PREPROCESS
     at = column(launch, head_dim, value_dim, shared_keys)
-    row, none = _SEEDS[capability], (None,) * NUM_COLUMNS
+    row, none = SEEDS[capability], (None,) * NUM_COLUMNS
     tile = row.get(launch, none)[at]
     if tile and padding:
         tile = row.get(f"{launch}_padding", none)[at] or tile
@@ -409,8 +288,3 @@ def column(launch: str, head_dim: int, value_dim: int, shared_keys: bool = False
     """Index of the entry for these widths in a line of the table."""
     narrow = value_dim == head_dim and (shared_keys or launch.startswith("softmax_"))
     return (4 if narrow else 0) + (head_dim > 32) + (head_dim > 64) + (head_dim > 96)
-
-
-def table_row(capability: int) -> dict[str, tuple[_Tile | None, ...]]:
-    """One row of the table: launch -> entries for all widths."""
-    return dict(_SEEDS[capability])
