@@ -23,11 +23,10 @@ from diffattn.ops.inputs.operators import transformed
 from diffattn.ops.inputs.validation import (
     checked_mask,
     checked_scale,
-    validate_dtype,
+    validate_floats,
     validate_heads,
     validate_like,
     validate_rows,
-    validate_tensor,
     validate_values,
 )
 
@@ -188,8 +187,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
 
 
 def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    validate_tensor(where, "q", q)
-    validate_tensor(where, "k", k)
+    validate_floats(where, "q", q)
+    validate_like(where, "k", k, q)
     if q.ndim != 4 or q.shape[-1] == 0:
         raise ShapeError(f"{where}: q must be [B, T, H, D], got {list(q.shape)}.")
     if k.ndim != 4 or (k.shape[0], k.shape[-1]) != (q.shape[0], q.shape[-1]):
@@ -198,6 +197,4 @@ def _validate(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
             f"got {list(k.shape)}."
         )
     validate_heads(where, q.shape[2], k.shape[2])
-    validate_dtype(where, "q", q)
-    validate_like(where, "k", k, q)
     validate_values(where, q, k, v)

@@ -5,7 +5,7 @@ from torch.nn import functional as F
 
 from diffattn.errors import ShapeError
 from diffattn.ops.inputs.masking import at_least_float32
-from diffattn.ops.inputs.validation import MAX, checked_number, validate_dtype, validate_tensor
+from diffattn.ops.inputs.validation import checked_number, validate_floats
 
 
 def head_norm(
@@ -34,19 +34,17 @@ def head_norm(
             negative, or a number is not finite.
     """
     where = "head_norm"
-    validate_tensor(where, "x", x)
-    validate_dtype(where, "x", x)
+    validate_floats(where, "x", x)
     if x.ndim == 0:
         raise ShapeError(f"{where}: x must be [..., Dv], got a scalar.")
     if weight is not None:
-        validate_tensor(where, "weight", weight)
-        validate_dtype(where, "weight", weight)
+        validate_floats(where, "weight", weight)
         if weight.shape != x.shape[-1:] or weight.device != x.device:
             raise ShapeError(
                 f"{where}: weight must be [Dv = {x.shape[-1]}] on {x.device}, "
                 f"got {list(weight.shape)} on {weight.device}."
             )
-    eps = checked_number(where, "eps", eps, least=0.0, most=MAX)
+    eps = checked_number(where, "eps", eps, least=0.0)
     factor = checked_number(where, "factor", factor)
     wide = at_least_float32(x)
     weight = None if weight is None else weight.to(wide.dtype)

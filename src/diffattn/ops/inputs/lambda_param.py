@@ -8,7 +8,7 @@ from torch import Tensor
 from diffattn.errors import ConfigError, ShapeError, shown
 from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.numbers import is_whole, plain
-from diffattn.ops.inputs.validation import checked_number, validate_dtype, validate_tensor
+from diffattn.ops.inputs.validation import checked_number, validate_floats
 
 _MAX_LAYER = 2**31 - 1
 
@@ -70,7 +70,7 @@ def diff_lambda(
         "lambda_k2": lambda_k2,
     }
     for name, x in vectors.items():
-        _validate_floating("diff_lambda", name, x)
+        validate_floats("diff_lambda", name, x)
         if x.ndim != 1 or x.shape != lambda_q1.shape or x.device != lambda_q1.device:
             raise ShapeError(
                 f"diff_lambda: {name} must be [D] and on one device like lambda_q1, "
@@ -98,10 +98,5 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
     Raises:
         ShapeError: ``logits`` is not a tensor of such floats.
     """
-    _validate_floating("sigmoid_lambda", "logits", logits)
+    validate_floats("sigmoid_lambda", "logits", logits)
     return torch.sigmoid(at_least_float32(logits))
-
-
-def _validate_floating(where: str, name: str, x: Tensor) -> None:
-    validate_tensor(where, name, x)
-    validate_dtype(where, name, x)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from diffattn.errors import ShapeError, shown
 from diffattn.ops.inputs.numbers import is_whole, plain
-from diffattn.ops.inputs.validation import checked_number, validate_dtype, validate_tensor
+from diffattn.ops.inputs.validation import checked_number, validate_floats, validate_tensor
 
 _MAX_WIDTH = 2**20
 _FLOAT32 = torch.finfo(torch.float32)
@@ -82,8 +82,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Raise :class:`ShapeError` as :func:`apply_rotary` does."""
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
-        validate_tensor("apply_rotary", name, tensor)
-        validate_dtype("apply_rotary", name, tensor)
+        validate_floats("apply_rotary", name, tensor)
         if tensor.device != x.device:
             raise ShapeError(
                 f"apply_rotary: {name} must be on {x.device} like x, got {tensor.device}."

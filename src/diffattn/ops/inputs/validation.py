@@ -28,49 +28,57 @@ def validate_tensor(where: str, name: str, x: Tensor) -> None:
         raise ShapeError(f"{where}: {name} must be a dense tensor, got {layout}.")
 
 
-def validate_queries_keys(where: str, q: Tensor, k: Tensor) -> None:
-    """Raise ShapeError unless ``q`` and ``k`` have the documented form."""
-    validate_tensor(where, "q", q)
-    validate_tensor(where, "k", k)
-    _validate_queries(where, q)
-    batch, _, num_heads, _, head_dim = q.shape
-    fits = k.ndim in (4, 5) and k.shape[0] == batch and k.shape[-1] == head_dim
-    if not fits or (k.ndim == 5 and k.shape[3] != 2):
-        raise ShapeError(
-            f"{where}: k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = {batch} and "
-            f"D = {head_dim}, got {list(k.shape)}."
-        )
-    validate_heads(where, num_heads, k.shape[2])
-    validate_dtype(where, "q", q)
-    validate_like(where, "k", k, q)
+def validate_floats(where: str, name: str, x: Tensor) -> None:
+    """Raise ShapeError unless ``x`` is a dense tensor of floats of 16 bits or more."""
+    validate_tensor(where, name, x)
+    if x.dtype not in _FLOATS:
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
+        raise ShapeError(f"{where}: {name} must have a dtype in {{{names}}}, got {x.dtype}.")
 
 
-def _validate_queries(where: str, q: Tensor) -> None:
+def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
+    """Raise ShapeError unless ``x`` is a dense tensor with the dtype and device of ``q``."""
+    validate_tensor(where, name, x)
+    if x.dtype != q.dtype:
+        raise ShapeError(f"{where}: {name} must have q's dtype {q.dtype}, got {x.dtype}.")
+    if x.device != q.device:
+        raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
+
+
+def validate_queries_keys(where: str, q: Tensor, k: Tensor, *, pages: bool = False) -> None:
+    """Raise ShapeError unless ``q`` and ``k``, or pages of keys, have the documented form."""
+    name, axes = ("k_pages", "pages, page size") if pages else ("k", "B, S")
+    validate_floats(where, "q", q)
+    validate_like(where, name, k, q)
     if q.ndim != 5 or q.shape[3] < 2 or q.shape[-1] == 0:
         raise ShapeError(
             f"{where}: q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
             f"got {list(q.shape)}."
         )
+    batch, _, num_heads, _, head_dim = q.shape
+    fits = k.shape[3:] in ((head_dim,), (2, head_dim))
+    if not fits or (0 in k.shape if pages else k.shape[0] != batch):
+        needs = f"D = {head_dim}" if pages else f"B = {batch} and D = {head_dim}"
+        raise ShapeError(
+            f"{where}: {name} must be [{axes}, Hkv, 2, D] or [{axes}, Hkv, D] with {needs}, "
+            f"got {list(k.shape)}."
+        )
+    validate_heads(where, num_heads, k.shape[2])
 
 
-def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise ShapeError unless ``v`` fits ``q`` and ``k``."""
-    validate_tensor(where, "v", v)
+def validate_values(where: str, q: Tensor, k: Tensor, v: Tensor, *, pages: bool = False) -> None:
+    """Raise ShapeError unless ``v``, or pages of values, fit ``q`` and ``k``."""
+    name, axes = ("v_pages", "pages, page size") if pages else ("v", "B, S")
+    validate_like(where, name, v, q)
     if v.ndim != 4 or v.shape[:3] != k.shape[:3] or v.shape[-1] == 0:
         raise ShapeError(
-            f"{where}: v must be [B, S, Hkv, Dv] with [B, S, Hkv] = {list(k.shape[:3])}, "
+            f"{where}: {name} must be [{axes}, Hkv, Dv] with [{axes}, Hkv] = {list(k.shape[:3])}, "
             f"got {list(v.shape)}."
         )
-    validate_like(where, "v", v, q)
 
 
 def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
-    """λ as a tensor.
-
-    Raises:
-        ShapeError: It is neither a finite number nor a tensor of q's device and the documented
-            dtype and shape, or it holds NaN (checked on CPU only).
-    """
+    """λ as a tensor; raise ShapeError if it does not fit ``q`` or holds NaN (read on CPU only)."""
     if not isinstance(lam, Tensor):
         if not isinstance(plain(lam), Real):
             raise ShapeError(f"{where}: lam must be a number or a tensor, got {shown(lam)}.")
@@ -103,19 +111,8 @@ def validate_heads(where: str, num_heads: int, num_kv_heads: int) -> None:
         )
 
 
-def validate_dtype(where: str, name: str, x: Tensor) -> None:
-    """Raise ShapeError unless ``x`` holds floating numbers of 16 bits or more."""
-    if x.dtype not in _FLOATS:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _FLOATS)
-        raise ShapeError(f"{where}: {name} must have a dtype in {{{names}}}, got {x.dtype}.")
-
-
 def checked_scale(where: str, scale: float | None, q: Tensor) -> float:
-    """``scale``, or the default, as a float.
-
-    Raises:
-        ShapeError: It is not a finite real number in the dtype of the softmax.
-    """
+    """``scale``, or the default; raise ShapeError unless it is finite in the softmax's dtype."""
     if scale is None:
         return float(q.shape[-1] ** -0.5)
     limit = torch.finfo(q.dtype if q.dtype == torch.float64 else torch.float32).max
@@ -125,11 +122,7 @@ def checked_scale(where: str, scale: float | None, q: Tensor) -> float:
 def checked_number(
     where: str, name: str, value: float, *, least: float = -MAX, most: float = MAX
 ) -> float:
-    """``value`` as a float.
-
-    Raises:
-        ShapeError: It is not a real number between ``least`` and ``most``.
-    """
+    """``value`` as a float; raise ShapeError unless it is between ``least`` and ``most``."""
     number = plain(value)
     try:
         number = float(number) if is_number(number) else math.nan
@@ -143,14 +136,6 @@ def checked_number(
     return number
 
 
-def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
-    """Raise ShapeError unless ``x`` has the dtype and device of ``q``."""
-    if x.dtype != q.dtype:
-        raise ShapeError(f"{where}: {name} must have q's dtype {q.dtype}, got {x.dtype}.")
-    if x.device != q.device:
-        raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
-
-
 def checked_mask(
     where: str,
     q: Tensor,
@@ -161,11 +146,7 @@ def checked_mask(
     kv_lengths: Tensor | None = None,
     cu_seqlens: Tensor | None = None,
 ) -> AttentionMask:
-    """The masking options of a call.
-
-    Raises:
-        ShapeError: They do not fit ``q`` and ``k``.
-    """
+    """The masking options of a call; raise ShapeError unless they fit ``q`` and ``k``."""
     causal = plain(causal)
     if not isinstance(causal, bool):
         raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
@@ -181,6 +162,7 @@ def checked_mask(
         _expect(where, "key_padding_mask", key_padding_mask, torch.bool, (batch, num_keys), q)
     if kv_lengths is not None:
         _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
+        _values_within(where, "kv_lengths", kv_lengths, num_keys, f"[0, S = {num_keys}]")
     if cu_seqlens is not None:
         if kv_lengths is not None or batch != 1 or num_queries != num_keys:
             raise ShapeError(
@@ -191,45 +173,20 @@ def checked_mask(
         _expect(where, "cu_seqlens", cu_seqlens, torch.int32, ("num_docs + 1",), q)
         if len(cu_seqlens) < 2:
             raise ShapeError(f"{where}: cu_seqlens must have 2 borders or more, got fewer.")
-    _validate_mask_values(where, num_keys, kv_lengths, cu_seqlens)
+        borders = _values_of(cu_seqlens)
+        if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
+            listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
+            raise ShapeError(
+                f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}."
+            )
     return AttentionMask(causal, window, key_padding_mask, kv_lengths, cu_seqlens)
-
-
-def _validate_mask_values(
-    where: str, num_keys: int, kv_lengths: Tensor | None, cu_seqlens: Tensor | None
-) -> None:
-    lengths = None if kv_lengths is None else _values_of(kv_lengths)
-    if lengths and (min(lengths) < 0 or max(lengths) > num_keys):
-        raise ShapeError(
-            f"{where}: kv_lengths must lie in [0, S = {num_keys}], "
-            f"got {min(lengths)} to {max(lengths)}."
-        )
-    borders = None if cu_seqlens is None else _values_of(cu_seqlens)
-    if borders and ((borders[0], borders[-1]) != (0, num_keys) or borders != sorted(borders)):
-        listed = f"{borders}" if len(borders) <= 8 else f"{borders[:7]} ... {borders[-1]}"
-        raise ShapeError(f"{where}: cu_seqlens must rise from 0 to S = {num_keys}, got {listed}.")
 
 
 def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> None:
     """Raise ShapeError unless the pages of a cache fit ``q``."""
-    for name, x in (("q", q), ("k_pages", k_pages), ("v_pages", v_pages)):
-        validate_tensor(where, name, x)
-    _validate_queries(where, q)
-    head_dim, form = q.shape[-1], tuple(k_pages.shape[3:])
-    if form not in ((head_dim,), (2, head_dim)) or 0 in k_pages.shape:
-        raise ShapeError(
-            f"{where}: k_pages must be [pages, page size, Hkv, 2, D] or [pages, page size, Hkv, D] "
-            f"with D = {head_dim}, got {list(k_pages.shape)}."
-        )
-    if v_pages.ndim != 4 or v_pages.shape[:3] != k_pages.shape[:3] or v_pages.shape[-1] == 0:
-        raise ShapeError(
-            f"{where}: v_pages must be [pages, page size, Hkv, Dv] with [pages, page size, Hkv] = "
-            f"{list(k_pages.shape[:3])}, got {list(v_pages.shape)}."
-        )
-    validate_heads(where, q.shape[2], k_pages.shape[2])
-    validate_dtype(where, "q", q)
+    validate_queries_keys(where, q, k_pages, pages=True)
+    validate_values(where, q, k_pages, v_pages, pages=True)
     for name, x in (("k_pages", k_pages), ("v_pages", v_pages)):
-        validate_like(where, name, x, q)
         if x.stride(-1) != 1:
             raise ShapeError(
                 f"{where}: {name} must have channels of stride 1, got stride {x.stride(-1)}."
@@ -247,15 +204,12 @@ def validate_block_table(
     batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
     _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
-    reach = block_table.shape[1] * page_size
-    lengths = _values_of(kv_lengths)
+    table_pages = block_table.shape[1]
+    reach = table_pages * page_size
+    allowed = f"[0, {reach}], the reach of {table_pages} pages of {page_size}"
+    lengths = _values_within(where, "kv_lengths", kv_lengths, reach, allowed)
     if not lengths:
         return
-    if min(lengths) < 0 or max(lengths) > reach:
-        raise ShapeError(
-            f"{where}: kv_lengths must lie in [0, {reach}], the reach of {block_table.shape[1]} "
-            f"pages of {page_size}, got {min(lengths)} to {max(lengths)}."
-        )
     for row, (length, table) in enumerate(zip(lengths, _values_of(block_table), strict=True)):
         outside = [x for x in table[: -(-length // page_size)] if not 0 <= x < num_pages]
         if outside:
@@ -272,12 +226,18 @@ def validate_rows(where: str, rows: Tensor, q: Tensor) -> None:
         raise ShapeError(f"{where}: rows must be int64 [R], got {rows.dtype} {list(rows.shape)}.")
     if rows.device not in (q.device, torch.device("cpu")):
         raise ShapeError(f"{where}: rows must be on {q.device} like q, got {rows.device}.")
-    positions, num_queries = _values_of(rows), q.shape[1]
-    if positions and (min(positions) < 0 or max(positions) >= num_queries):
+    num_queries = q.shape[1]
+    _values_within(where, "rows", rows, num_queries - 1, f"[0, T = {num_queries})")
+
+
+def _values_within(where: str, name: str, x: Tensor, most: int, allowed: str) -> Any:
+    """Values of ``x`` as far as they can be read; raise ShapeError unless all are in [0, most]."""
+    values = _values_of(x)
+    if values and (min(values) < 0 or max(values) > most):
         raise ShapeError(
-            f"{where}: rows must lie in [0, T = {num_queries}), got {min(positions)} to "
-            f"{max(positions)}."
+            f"{where}: {name} must lie in {allowed}, got {min(values)} to {max(values)}."
         )
+    return values
 
 
 def _expect(
@@ -299,11 +259,10 @@ def _expect(
 
 def _values_of(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:
     """``reduce(x)`` as Python numbers, or ``None`` where values cannot be read or that is slow."""
-    # Reading from an accelerator waits for the device.
-    if x.device.type != "cpu":
-        return None
-    # Fake tensors and similar classes have no values; in compiled code reading breaks the graph.
-    if type(x) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling():
+    # Reading from an accelerator waits for the device, in compiled code it breaks the graph, and
+    # fake tensors and similar classes have no values.
+    plain_class = type(x) in (Tensor, torch.nn.Parameter)
+    if x.device.type != "cpu" or not plain_class or torch.compiler.is_compiling():
         return None
     try:
         return reduce(x).tolist()
