@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -102,27 +101,22 @@ def diff_attention(
     lam, scale = checked_lambda(where, q, lam), checked_scale(where, scale, q)
     mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     inputs = backends.describe(q, k, v, lam, at_most_causal=mask.at_most_causal and scale > 0)
-    name = backends.resolve(where, backend, inputs)
+    chosen = backends.row(where, backends.resolve(where, backend, inputs))
+    name = chosen.name
     if not (q.numel() and k.numel()):
         name = "reference"  # kernels differ on empty inputs; the definition does not
-    elif mask.hides_keys and backends.copies_keys(where, name, inputs):
+    elif mask.hides_keys and (inputs.needs_gradient or not chosen.reads_in_place):
         k, v = mask.without_unseen(q.shape[1], k, v)
-    q, attend = _in_groups(name, q, scale=scale, mask=mask, **_hopper_options(name, backend, q, v))
-    return isolated(attend, q, k, v, lam, mask=mask, opaque=backends.is_opaque(where, name))
-
-
-def _hopper_options(name: str, backend: str, q: Tensor, v: Tensor) -> dict[str, bool]:
-    """Options of ``hopper`` under ``auto``: its own backward only at widths tested on a GPU."""
-    if name != "hopper" or backend != "auto":
-        return {}
-    return {"own_backward": kernel_support.takes_hopper_backward(q.shape[-1], v.shape[-1])}
-
-
-def _in_groups(name: str, q: Tensor, **options: Any) -> tuple[Tensor, Callable[..., Tensor]]:
-    """Queries in the form that a backend takes, and the function to call with them."""
+    attend = partial(_FORWARD[name], scale=scale, mask=mask)
+    if name == "hopper" and backend == "auto":  # its own backward only at widths that passed tests
+        tested = kernel_support.HOPPER_BACKWARD_TESTED
+        own_backward = kernel_support.takes_hopper(tested, q.shape[-1], v.shape[-1])
+        attend = partial(attend, own_backward=own_backward)
     if q.shape[3] > 2 and name in _ONE_MAP:
-        return q, partial(composed.two_calls, _ONE_MAP[name], **options)
-    return q if name in _IN_GROUPS else paired(q), partial(_FORWARD[name], **options)
+        attend = partial(composed.two_calls, _ONE_MAP[name], scale=scale, mask=mask)
+    elif name not in _IN_GROUPS:
+        q = paired(q)
+    return isolated(attend, q, k, v, lam, mask=mask, opaque=chosen.opaque)
 
 
 def diff_attention_maps(

@@ -71,13 +71,14 @@ def softmax_attention(
     _validate(where, q, k, v)
     mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     scale, inputs = checked_scale(where, scale, q), backends.describe(q, k, v)
-    name = backends.resolve(where, backend, inputs)
+    chosen = backends.row(where, backends.resolve(where, backend, inputs))
+    name = chosen.name
     if not (q.numel() and k.numel()):
         name = "sdpa"  # kernels differ on empty inputs
-    elif mask.hides_keys and backends.copies_keys(where, name, inputs):
+    elif mask.hides_keys and (inputs.needs_gradient or not chosen.reads_in_place):
         k, v = mask.without_unseen(q.shape[1], k, v)
     attend = partial(_FORWARD[name], scale=scale, mask=mask)
-    return isolated(attend, q, k, v, mask=mask, opaque=backends.is_opaque(where, name))
+    return isolated(attend, q, k, v, mask=mask, opaque=chosen.opaque)
 
 
 def softmax_attention_maps(

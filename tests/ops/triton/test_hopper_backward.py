@@ -216,7 +216,6 @@ def test_auto_takes_the_hopper_backward_only_where_a_gpu_has_tested_it(monkeypat
 
     monkeypatch.setitem(attention._FORWARD, "hopper", attend)
     monkeypatch.setattr(backends, "resolve", lambda *call: "hopper")
-    monkeypatch.setattr(backends, "is_opaque", lambda *call: False)
     tensors = inputs_of(CASES[0]).tensors()
     attention.diff_attention(**tensors)
     attention.diff_attention(**tensors, backend="hopper")

@@ -26,7 +26,7 @@ from diffattn.ops import layer_parts
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs import backends, kernel_support, validation
-from diffattn.ops.inputs.call_facts import Inputs, describe
+from diffattn.ops.inputs.backends import Inputs, describe
 from diffattn.ops.inputs.masking import AttentionMask
 
 SHAPES: dict[str, dict[str, Any]] = {

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
 from diffattn.ops.inputs import kernel_support
-from diffattn.ops.inputs.call_facts import Inputs as Inputs
-from diffattn.ops.inputs.call_facts import describe as describe
 from diffattn.ops.inputs.kernel_support import dotted
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
 _WIDE_FLOATS = ("bfloat16", "float32", "float64")
 _GPU_WIDTHS = "head_dim in {32, 64, 96, 128} and Dv = head_dim or 2 head_dim"
@@ -43,6 +42,68 @@ _CHUNKED: dict[str, Any] = {
     "gradient": "any order",
     "opaque": True,
 }
+
+
+@dataclass(kw_only=True, slots=True)  # frozen, it would take every call twice as long to make
+class Inputs:
+    """The facts of a call that decide its backend. Lengths are in tokens, widths in channels."""
+
+    device: str
+    dtype: torch.dtype
+    batch: int
+    num_heads: int
+    num_queries: int
+    num_keys: int
+    head_dim: int
+    value_dim: int
+    capability: tuple[int, int] | None = None
+    """Compute capability of a CUDA device, major and minor; ``None`` on other devices."""
+    needs_gradient: bool = False
+    """Whether gradients are enabled and an input requires one."""
+    transformed: bool = False
+    """Whether ``torch.func`` transforms the call, or an input carries a forward-mode derivative."""
+    at_most_causal: bool = True
+    """Whether ``causal`` is the only masking option and the scale is above 0."""
+    in_groups: bool = False
+    """Whether a group of two or more added maps shares a subtracted map."""
+    any_length: bool = False
+    """Whether the call is traced with dynamic sizes, to work for other sizes of a batch or text."""
+    elsewhere: bool = False
+    """Whether to choose for another machine, on which every backend of that device can be
+    imported and has passed its tests."""
+
+
+def describe(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None, *, at_most_causal: bool = True
+) -> Inputs:
+    """:class:`Inputs` of a call, read off its tensors."""
+    import torch
+
+    from diffattn.ops.inputs.masking import num_heads_of
+    from diffattn.ops.inputs.operators import transformed
+
+    compiler, shape, num_keys = torch.compiler, q.shape, k.shape[1]
+    differentiated = q.requires_grad or k.requires_grad or v.requires_grad
+    if lam is not None:
+        differentiated = differentiated or lam.requires_grad
+    return Inputs(
+        device=q.device.type,
+        dtype=q.dtype,
+        batch=shape[0],
+        num_heads=shape[2] if len(shape) == 4 else num_heads_of(q),
+        num_queries=shape[1],
+        num_keys=num_keys,
+        head_dim=shape[-1],
+        value_dim=v.shape[-1],
+        capability=kernel_support.compute_capability(q.device),
+        needs_gradient=differentiated and torch.is_grad_enabled(),
+        at_most_causal=at_most_causal,
+        in_groups=len(shape) == 5 and shape[3] > 2,
+        transformed=transformed(q, k, v, lam),
+        # Strict export uses Dynamo, in which a dynamic size looks like an ordinary integer.
+        any_length=torch.SymInt in map(type, (*shape[:3], num_keys))
+        or (compiler.is_exporting() and compiler.is_dynamo_compiling()),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,15 +143,14 @@ class Backend:
             return missing
         if self.devices is not None and inputs.device not in self.devices:
             return f"needs device in {{{', '.join(self.devices)}}}, got {inputs.device}"
-        if inputs.device == "cuda" and not (inputs.elsewhere or self._runs_on(inputs.capability)):
-            above = " or above" if self.most_capability is None else ""
-            return (
-                f"needs compute capability {dotted(self.least_capability)}{above}, "
-                f"got {dotted(inputs.capability)}"
-            )
+        least, most, got = self.least_capability, self.most_capability, inputs.capability
+        on_gpu = inputs.device == "cuda" and not inputs.elsewhere
+        if least and on_gpu and (got is None or not least <= got <= (most or got)):
+            above = "" if most else " or above"
+            return f"needs compute capability {dotted(least)}{above}, got {dotted(got)}"
         if not _is_in(inputs.dtype, self.dtypes):
-            got = str(inputs.dtype).removeprefix("torch.")
-            return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {got}"
+            dtype = str(inputs.dtype).removeprefix("torch.")
+            return f"needs dtype in {{{', '.join(self.dtypes)}}}, got {dtype}"
         if not self.accepts_widths(inputs.head_dim, inputs.value_dim):
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
         if self.max_queries is not None and inputs.num_queries > self.max_queries:
@@ -102,13 +162,6 @@ class Backend:
 
             return f"must be called outside {TRANSFORMS}, got a transformed call"
         return None
-
-    def _runs_on(self, capability: tuple[int, int] | None) -> bool:
-        if self.least_capability is None:
-            return True
-        if capability is None or capability < self.least_capability:
-            return False
-        return self.most_capability is None or capability <= self.most_capability
 
 
 def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
@@ -149,7 +202,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             devices=("cuda", "meta"),
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
-            accepts_widths=kernel_support.hopper_accepts_widths,
+            accepts_widths=lambda d, dv: d in (64, 128) and kernel_support.accepts_widths(d, dv),
             least_capability=kernel_support.HOPPER_CAPABILITY,
             most_capability=kernel_support.HOPPER_CAPABILITY,
             available=kernel_support.why_unavailable,
@@ -234,6 +287,11 @@ def table(op: str) -> tuple[Backend, ...]:
     return _TABLE[op]
 
 
+def row(op: str, name: str) -> Backend:
+    """The backend of ``op`` that is called ``name``, which must be one of its names."""
+    return {backend.name: backend for backend in _TABLE[op]}[name]
+
+
 def resolve(op: str, name: str, inputs: Inputs) -> str:
     """The name of the backend that runs ``inputs``: ``name`` itself, or the choice of ``auto``.
 
@@ -250,43 +308,17 @@ def resolve(op: str, name: str, inputs: Inputs) -> str:
     """
     if isinstance(name, str) and name == "auto" and op in _AUTO:
         return _AUTO[op](inputs)
-    chosen = _row(op, name) if isinstance(name, str) else None
-    if chosen is None:
-        known = names(op)
+    known = names(op)
+    if not isinstance(name, str) or name not in known:
         hint = did_you_mean(name, [*known, "auto"]) if isinstance(name, str) else ""
         raise BackendError(
             f"{op}: backend must be in {{auto, {', '.join(known)}}}, got {shown(name)}.{hint}"
         )
-    reason = chosen.refuses(inputs)
+    reason = row(op, name).refuses(inputs)
     if reason:
         usable = [other.name for other in table(op) if other.refuses(inputs) is None]
         raise BackendError(f"{op}: backend {name!r} {reason}. Usable here: {', '.join(usable)}.")
     return name
-
-
-def copies_keys(op: str, name: str, inputs: Inputs) -> bool:
-    """Whether K and V may be copied for this call: always, unless the backend reads them in place
-    and no gradient is needed."""
-    return inputs.needs_gradient or not _known_row(op, name).reads_in_place
-
-
-def is_opaque(op: str, name: str) -> bool:
-    """Whether a backend is a registered operator or FlexAttention; see :class:`Backend`."""
-    return _known_row(op, name).opaque
-
-
-def _row(op: str, name: str) -> Backend | None:
-    """The backend called ``name``, or ``None``."""
-    for backend in _TABLE.get(op, ()):
-        if backend.name == name:
-            return backend
-    return None
-
-
-def _known_row(op: str, name: str) -> Backend:
-    backend = _row(op, name)
-    assert backend is not None
-    return backend
 
 
 _FEW_QUERIES = 8
@@ -315,11 +347,13 @@ def _auto_diff_attention(inputs: Inputs) -> str:
             and inputs.at_most_causal
             and not inputs.in_groups  # it would compute the subtracted map R times
             and inputs.num_queries >= _HOPPER_QUERIES
-            and kernel_support.takes_hopper(inputs.head_dim, inputs.value_dim)
+            and kernel_support.takes_hopper(
+                kernel_support.HOPPER_TESTED, inputs.head_dim, inputs.value_dim
+            )
         )
         names = ("triton_decode",) * few + ("hopper",) * hopper + ("triton",)
         for name in names:
-            if _known_row("diff_attention", name).refuses(inputs) is None:
+            if row("diff_attention", name).refuses(inputs) is None:
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"
@@ -352,7 +386,7 @@ def _auto_paged_decode(inputs: Inputs) -> str:
     """
     dense = replace(inputs, num_queries=1, num_keys=2)
     by_kernel = _AUTO["diff_attention"](dense) == "triton_decode"
-    refused = _known_row("paged_decode", "triton").refuses(inputs)
+    refused = row("paged_decode", "triton").refuses(inputs)
     return "triton" if by_kernel and refused is None else "gathered"
 
 

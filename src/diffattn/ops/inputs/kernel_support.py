@@ -101,7 +101,18 @@ def takes_kernels(capability: tuple[int, int] | None) -> bool:
         return reason is None
     if capability < LEAST_CAPABILITY or _setting() in _FALSE:
         return False
-    _warn_once(capability, reason)
+    import torch
+
+    if torch.compiler.is_compiling() or capability in _WARNED:
+        return True
+    _WARNED.add(capability)
+    if not untested_are_wanted():
+        warnings.warn(
+            f"diffattn: auto chooses the Triton kernels: {reason}. 'diffattn check' compares them "
+            f"with the definition on this GPU. {VARIABLE}=1 silences this warning, 0 does without "
+            "them.",
+            stacklevel=2,
+        )
     return True
 
 
@@ -114,51 +125,28 @@ def _setting() -> str:
     return os.environ.get(VARIABLE, "").lower()
 
 
-def _warn_once(capability: tuple[int, int], reason: str) -> None:
-    import torch
-
-    if torch.compiler.is_compiling() or capability in _WARNED:
-        return
-    _WARNED.add(capability)
-    if not untested_are_wanted():
-        warnings.warn(
-            f"diffattn: auto chooses the Triton kernels: {reason}. 'diffattn check' compares them "
-            f"with the definition on this GPU. {VARIABLE}=1 silences this warning, 0 does without "
-            "them.",
-            stacklevel=2,
-        )
-
-
-def takes_hopper(head_dim: int, value_dim: int) -> bool:
-    """Whether ``hopper`` passed its tests at these widths under the installed triton."""
-    return (head_dim, value_dim) in HOPPER_TESTED.get(minor_of(_INSTALLED), ())
-
-
-def takes_hopper_backward(head_dim: int, value_dim: int) -> bool:
-    """Whether the backward pass of ``hopper`` did."""
-    return (head_dim, value_dim) in HOPPER_BACKWARD_TESTED.get(minor_of(_INSTALLED), ())
+def takes_hopper(
+    tested: dict[str, tuple[tuple[int, int], ...]], head_dim: int, value_dim: int
+) -> bool:
+    """Whether these widths are in a table of tests of ``hopper`` for the installed triton."""
+    return (head_dim, value_dim) in tested.get(minor_of(_INSTALLED), ())
 
 
 def why_untested(capability: tuple[int, int] | None) -> str | None:
     """Why the kernels count as untested on a GPU of this capability, or ``None``.
 
     A kernel that compiles may still be wrong. Only tests on such a GPU can tell, and only about the
-    machine code that this minor version of triton makes.
+    machine code that this minor version of triton makes. Without triton, any version counts.
     """
     if capability is None:
         return "its compute capability is unknown"
-    if passed_tests(capability):
+    versions = TESTED.get(capability, ())
+    if versions and (_INSTALLED is None or minor_of(_INSTALLED) in versions):
         return None
     reason = f"they were not tested on compute capability {dotted(capability)}"
-    if capability in TESTED:
-        reason += f" under triton {_INSTALLED}, only under {', '.join(TESTED[capability])}"
+    if versions:
+        reason += f" under triton {_INSTALLED}, only under {', '.join(versions)}"
     return reason
-
-
-def passed_tests(capability: tuple[int, int]) -> bool:
-    """Whether the kernels passed under the installed triton; without one, under any version."""
-    versions = TESTED.get(capability, ())
-    return bool(versions) if _INSTALLED is None else minor_of(_INSTALLED) in versions
 
 
 def dotted(capability: tuple[int, int] | None) -> str:
@@ -205,8 +193,3 @@ def devices() -> tuple[str, ...]:
 def accepts_widths(head_dim: int, value_dim: int) -> bool:
     """Whether the Triton kernels accept these widths of a query and of a value head."""
     return head_dim in HEAD_DIMS and value_dim in (head_dim, 2 * head_dim)
-
-
-def hopper_accepts_widths(head_dim: int, value_dim: int) -> bool:
-    """Whether the Hopper kernels accept these widths."""
-    return head_dim in (64, 128) and value_dim in (head_dim, 2 * head_dim)
