@@ -35,18 +35,6 @@ def isolated(
     if its output is not finite: with zeros in place of all non-finite inputs. Then the outputs of
     queries that see a non-finite input are set to NaN. Elsewhere this is done at once, and only for
     ``cu_seqlens`` and backends that are not opaque. With ``causal`` alone nothing is done.
-
-    Args:
-        attend: A backend whose mask is ``mask``.
-        q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]`` or ``[B, T, H, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        *lam: λ; no argument for softmax attention.
-        mask: Which keys a query sees.
-        opaque: :attr:`~diffattn.ops.inputs.backends.Backend.opaque` of the backend.
-
-    Returns:
-        ``[B, T, H, Dv]``.
     """
     with in_own_dtype(q.device):
         if mask.at_most_causal:

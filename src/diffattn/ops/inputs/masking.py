@@ -34,39 +34,40 @@ class AttentionMask:
     def flat(self) -> tuple[bool, int | None, Tensor | None, Tensor | None, Tensor | None]:
         """The options one by one: the arguments of :class:`AttentionMask`, in order."""
         tensors = (self.key_padding_mask, self.kv_lengths, self.cu_seqlens)
-        return (self.causal, self.window, *tensors)
+        return self.causal, self.window, *tensors
 
     @property
     def at_most_causal(self) -> bool:
         """Whether no option besides ``causal`` is set."""
-        return (
-            self.window is None
-            and self.key_padding_mask is None
-            and self.kv_lengths is None
-            and self.cu_seqlens is None
-        )
+        return not self.hides_keys and self.cu_seqlens is None
 
     @property
     def hides_keys(self) -> bool:
         """Whether an option is set that may hide a key from all queries."""
-        return not (
-            self.key_padding_mask is None and self.kv_lengths is None and self.window is None
-        )
+        options = (self.window, self.key_padding_mask, self.kv_lengths)
+        return any(option is not None for option in options)
+
+    def _length(self, num_keys: int, device: torch.device, axes: int) -> int | Tensor:
+        """L as ``[B]`` and ``axes`` axes of size 1, cut to [0, S] as nobody checks it on a device;
+        S if no lengths are set."""
+        if self.kv_lengths is None:
+            return num_keys
+        lengths = self.kv_lengths.to(device, torch.int64).clamp(0, num_keys)
+        return lengths.view(-1, *(1,) * axes)
 
     def visible_keys(
         self, num_queries: int, num_keys: int, *, device: torch.device, rows: Tensor | None = None
     ) -> Tensor | None:
-        """Boolean mask, True where query i may see key j; ``None`` if every query sees every key.
+        """True where query i may see key j; ``None`` if every query sees every key.
 
-        It is bool ``[B or 1, T or R, S]``; the query axis is 1 if all queries see the same keys.
+        bool ``[B or 1, T or R, S]``; the query axis is 1 if all queries see the same keys.
         ``rows``, int64 ``[R]``, selects queries. Default: all T.
         """
         keys = torch.arange(num_keys, device=device)  # [S]
         queries = torch.arange(num_queries, device=device) if rows is None else rows.to(device)
         conditions = []
-        length: int | Tensor = num_keys
+        length = self._length(num_keys, device, 2)
         if self.kv_lengths is not None:
-            length = _clamped(self.kv_lengths, num_keys, device)[:, None, None]  # [B, 1, 1]
             conditions.append(keys < length)
         if self.causal or self.window is not None:
             distance = queries[:, None] + (length - num_queries) - keys  # [B or none, T, S]
@@ -90,20 +91,14 @@ class AttentionMask:
     def key_ranges(
         self, num_queries: int, num_keys: int, *, device: torch.device
     ) -> tuple[Tensor, Tensor]:
-        """The keys a query may see, as one interval ``first <= j < last``; padding is not counted.
+        """The keys ``first <= j < last`` that a query sees, each int32 ``[B or 1, T]`` in [0, S].
 
-        Every option but ``key_padding_mask`` leaves an interval. Neither end falls from one query
-        to the next. So a kernel needs two integers per query instead of a mask, and can skip whole
-        blocks of keys or queries.
-
-        Returns:
-            ``first`` and ``last``, int32 ``[B or 1, T]`` in [0, S]; no key is seen if
-            ``first >= last``.
+        Every option but ``key_padding_mask``, which is not counted, leaves an interval. Neither end
+        falls from one query to the next. So a kernel needs two integers per query instead of a
+        mask, and can skip whole blocks of keys or queries. No key is seen if ``first >= last``.
         """
         queries = torch.arange(num_queries, device=device)[None]  # [1, T]
-        length: int | Tensor = num_keys
-        if self.kv_lengths is not None:
-            length = _clamped(self.kv_lengths, num_keys, device)[:, None]  # [B, 1]
+        length = self._length(num_keys, device, 1)
         first, last = torch.zeros_like(queries), queries * 0 + length
         if self.causal or self.window is not None:
             position = queries + (length - num_queries)
@@ -124,16 +119,13 @@ class AttentionMask:
     ) -> Tensor | None:
         """Keys that no query may see: padding, unwritten cache, and keys before every window.
 
-        It is bool ``[B or 1, S]``, or ``None`` if the options hide no key from all queries. T is 1
-        or more.
+        bool ``[B or 1, S]``; ``None`` if the options hide no key from all queries. T is 1 or more.
         """
         unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
         behind = self.window is not None and num_queries < num_keys
         if self.kv_lengths is not None or behind:
             keys = torch.arange(num_keys, device=device)[None]
-            length: int | Tensor = num_keys
-            if self.kv_lengths is not None:
-                length = _clamped(self.kv_lengths, num_keys, device)[:, None]
+            length = self._length(num_keys, device, 1)
             outside = keys >= length  # the last query stands at the last key
             if self.window is not None:  # no query sees the keys before the first query's window
                 outside = outside | (keys < length - num_queries + 1 - self.window)
@@ -155,26 +147,13 @@ class AttentionMask:
         )
 
 
-def _clamped(lengths: Tensor, num_keys: int, device: torch.device) -> Tensor:
-    """Lengths in int64, clamped to [0, S]: on a device they are not checked."""
-    return lengths.to(device, torch.int64).clamp(0, num_keys)
-
-
 CAUSAL = AttentionMask()
 """Every key up to the query's position: the default of all functions."""
 
 
 def query_ranges(first: Tensor, last: Tensor, num_keys: int) -> tuple[Tensor, Tensor]:
-    """The queries that may see a key, as one interval: the inverse of ``key_ranges``.
-
-    Args:
-        first: int32 ``[B or 1, T]``, not decreasing along T.
-        last: int32 ``[B or 1, T]``, not decreasing along T.
-        num_keys: S.
-
-    Returns:
-        int32 ``[B or 1, S]`` twice: key j is seen by no query outside ``begin <= i < end``.
-    """
+    """The queries ``begin <= i < end`` that may see a key: the inverse of ``key_ranges``, whose
+    results are the arguments. Two int32 ``[B or 1, S]``."""
     keys = torch.arange(num_keys, device=first.device, dtype=torch.int32)
     keys = keys.expand(first.shape[0], num_keys).contiguous()
     begin = torch.searchsorted(last, keys, right=True, out_int32=True)  # the first with last > j

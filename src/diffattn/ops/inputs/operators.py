@@ -64,10 +64,8 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
 def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
     """Give an operator its gradient: through the dispatcher, and as ``op.function`` without it.
 
-    Args:
-        op: Result of :func:`registered`; only its first output has a gradient.
-        keep: ``keep(ctx, inputs, output)`` saves tensors for the backward pass.
-        differentiate: ``differentiate(ctx, grad, *others)`` returns the gradient of every input.
+    Only the first output has a gradient. ``keep`` and ``differentiate`` are what PyTorch's
+    ``register_autograd`` calls ``setup_context`` and ``backward``.
     """
     op.register_autograd(differentiate, setup_context=keep)
 
@@ -87,9 +85,10 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
 
 def run(op: Any, inference: Any, *call: Any) -> Tensor:
     """First result of ``op`` if an input requires a gradient, else the result of ``inference``."""
-    plain, wanted = is_plain(*call), torch.is_grad_enabled()
-    if wanted and any(isinstance(x, Tensor) and x.requires_grad for x in call):
-        result: Tensor = op.function.apply(*call) if plain else op(*call)[0]
+    plain = is_plain(*call)
+    result: Tensor
+    if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in call):
+        result = op.function.apply(*call) if plain else op(*call)[0]
     else:
         result = (inference.direct if plain else inference)(*call)
     return result
@@ -110,14 +109,11 @@ def is_plain(*call: Any) -> bool:
     if torch._ops._len_torch_dispatch_stack_pre_dispatch():
         return False
     for x in call:
-        if isinstance(x, Tensor) and not _has_plain_memory(x):
+        if not isinstance(x, Tensor):
+            continue
+        # Subclasses, batched tensors and tensors without values have none at their address.
+        if type(x) not in _PLAIN or x.is_meta or not torch._C._has_storage(x):
+            return False
+        if x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x):  # lazy ones neither
             return False
     return not (transformed(*call) or torch.jit.is_tracing())
-
-
-def _has_plain_memory(x: Tensor) -> bool:
-    """Whether the values of a tensor lie at its address. Not so for subclasses, batched tensors,
-    lazy negations and tensors without values."""
-    if type(x) not in _PLAIN or x.is_meta or not torch._C._has_storage(x):
-        return False
-    return not (x.is_neg() or x._is_zerotensor() or torch._is_functional_tensor(x))
