@@ -5,16 +5,13 @@ Sizes are chosen so that a chunk fits the processor's cache; measurements are in
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from diffattn.ops.inputs.masking import AttentionMask
-
-MatrixProduct = Callable[[Tensor, Tensor, float, float, Tensor], Tensor]
-"""``product(a, b, alpha, beta, out)`` sets ``out = alpha * a @ b + beta * out``, batched."""
 
 GROUP_BYTES = 8 * 1024 * 1024
 """Largest size of scores, keys and values of the heads computed together, to fit a cache."""
@@ -24,6 +21,8 @@ _PIECE = 32 * 1024
 """Number of elements copied or summed at a time, so that temporary memory stays small."""
 _KEPT_BYTES = 8 * 1024 * 1024
 """Largest single buffer that a thread keeps for its next call."""
+_KEPT = threading.local()
+"""Its ``vars``: buffers that a thread keeps from call to call, by name and dtype."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +56,16 @@ class Chunk:
     """``[batch rows or 1, 1, C, 1]``, True at queries that see no key; ``None``: no such query."""
 
 
-class _Kept(threading.local):
-    """Buffers that a thread keeps from call to call, by name and dtype."""
-
-    def __init__(self) -> None:
-        self.pieces: dict[tuple[str, torch.dtype], Tensor] = {}
-
-
 def release_memory() -> None:
     """Free the buffers that this thread keeps for its next call."""
-    Memory.kept.pieces.clear()
+    vars(_KEPT).clear()
+
+
+def product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Tensor:
+    """``out = alpha a b + beta out`` by PyTorch: a ``[G, n, m]``, b ``[G, m, p]``."""
+    if alpha == 0.0:  # in bfloat16 PyTorch then leaves ``out`` as it is
+        return out.mul_(beta) if beta else out.zero_()
+    return torch.baddbmm(out, a, b, beta=beta, alpha=alpha, out=out)
 
 
 class Memory:
@@ -75,8 +74,6 @@ class Memory:
     The first write to fresh memory is slow, as the system maps it page by page. It can take as
     long as the arithmetic.
     """
-
-    kept = _Kept()
 
     def __init__(self, like: Tensor):
         self._like = like
@@ -88,21 +85,18 @@ class Memory:
     ) -> Tensor:
         """A buffer with unspecified contents; ``dtype``: by default that of the inputs."""
         view = self._views.get((name, shape))
-        if view is None:
-            flat = self._flat(name, math.prod(shape), dtype or self._like.dtype)
-            view = self._views[name, shape] = flat.view(shape)
-        return view
-
-    def _flat(self, name: str, size: int, dtype: torch.dtype) -> Tensor:
-        pieces = self.kept.pieces
-        memory = self._held.get((name, dtype), pieces.get((name, dtype)))
+        if view is not None:
+            return view
+        kept, key, size = vars(_KEPT), (name, dtype or self._like.dtype), math.prod(shape)
+        memory = self._held.get(key, kept.get(key))
         if memory is None or memory.numel() < size:
             with torch.inference_mode(False):  # else no later call could write to it
-                memory = torch.empty(size, dtype=dtype)
+                memory = torch.empty(size, dtype=key[1])
             if memory.nbytes <= _KEPT_BYTES:
-                pieces[name, dtype] = memory
-        self._held[name, dtype] = memory
-        return memory[:size]
+                kept[key] = memory
+        self._held[key] = memory
+        view = self._views[name, shape] = memory[:size].view(shape)
+        return view
 
 
 class Group:
@@ -116,14 +110,13 @@ class Group:
     def __init__(
         self,
         problem: Problem,
-        product: MatrixProduct,
         memory: Memory,
         batch: slice,
         heads: slice,
         chunks: list[Chunk],
     ):
-        self._problem, self._product, self.memory, self._batch = problem, product, memory, batch
-        self._heads, self.chunks = heads, chunks
+        self._problem, self.memory, self.chunks = problem, memory, chunks
+        self._batch, self._heads = batch, heads
         repeat = problem.q.shape[2] // problem.k.shape[2]
         self._query_heads = slice(heads.start * repeat, heads.stop * repeat)
         keys = problem.k[batch, :, heads].expand(-1, -1, -1, problem.q.shape[3], -1)
@@ -182,7 +175,7 @@ class Group:
         """A1 and A2 of a chunk, ``[maps, G, R, keys]``, from queries ``[maps * G, R, D]``."""
         keys = self.keys_t[..., chunk.keys]
         scores = self.memory("weights", (*queries.shape[:2], keys.shape[-1]))
-        self._product(queries, keys, self._problem.scale, 0.0, scores)
+        product(queries, keys, self._problem.scale, 0.0, scores)
         maps, num_heads = len(scores) // self.size, self._query_heads.stop - self._query_heads.start
         num_rows = chunk.rows.stop - chunk.rows.start
         by_position = scores.view(maps, self._num_rows, num_heads, num_rows, scores.shape[-1])
@@ -215,27 +208,35 @@ class Group:
     def add_product(self, total: Tensor, a: Tensor, b: Tensor, alpha: float) -> None:
         """``total += alpha a b``, where ``total`` may have a wider dtype than ``a`` and ``b``."""
         if total.dtype == a.dtype:
-            self._product(a, b, alpha, 1.0, total)
+            product(a, b, alpha, 1.0, total)
         else:
-            terms = self._product(a, b, alpha, 0.0, self.memory("product", total.shape))
+            terms = product(a, b, alpha, 0.0, self.memory("product", total.shape))
             width = max(1, _PIECE // max(1, len(total) * total.shape[-1]))
             for piece, new in zip(total.split(width, 1), terms.split(width, 1), strict=True):
                 piece.add_(self.memory("wide", piece.shape, total.dtype).copy_(new))
 
 
-def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
+def groups(problem: Problem) -> Iterator[Group]:
     """All (batch row, key/value head) pairs, in groups whose scores fit the cache.
 
-    Rows per chunk and pairs per group were measured: docs/log.md.
+    Rows per chunk and pairs per group were measured: docs/log.md. Few rows compute less of a causal
+    mask's hidden triangle; many make faster matrix products.
     """
     batch, num_queries, num_heads = problem.q.shape[:3]
     num_keys, num_kv_heads = problem.k.shape[1:3]
     repeat = num_heads // num_kv_heads
-    chunk_rows = min(max(16, _chunk_rows(problem) // repeat), num_queries)
+    narrow = problem.q.dtype == torch.bfloat16
+    if num_keys <= (256 if narrow else 512):
+        most_rows = 64  # query positions times query heads per key/value head
+    elif num_keys < 2048:
+        most_rows = 128
+    else:
+        most_rows = 256 if narrow else 192
+    chunk_rows = min(max(16, most_rows // repeat), num_queries)
     maps, head_dim = problem.q.shape[3:]
     # Scores of every map, dP, and keys and values packed both ways.
     width = (maps + 1) * chunk_rows * repeat + 2 * maps * head_dim + 2 * problem.v.shape[-1]
-    is_long = num_keys >= (2048 if problem.q.dtype == torch.bfloat16 else 512)
+    is_long = num_keys >= (2048 if narrow else 512)
     group_bytes = min(GROUP_BYTES, _FEW_GROUP_BYTES) if is_long else GROUP_BYTES
     size = max(1, group_bytes // (width * num_keys * problem.q.element_size()))
     rows_at_once, heads_at_once = max(1, size // num_kv_heads), min(size, num_kv_heads)
@@ -249,20 +250,7 @@ def groups(problem: Problem, product: MatrixProduct) -> Iterator[Group]:
             chunks = list(_chunks(problem, *ranges, chunk_rows, rows))
         for head in range(0, num_kv_heads, heads_at_once):
             heads = slice(head, min(head + heads_at_once, num_kv_heads))
-            yield Group(problem, product, memory, rows, heads, chunks)
-
-
-def _chunk_rows(problem: Problem) -> int:
-    """R, the rows of a chunk: query positions times query heads per key/value head.
-
-    Few rows compute less of a causal mask's hidden triangle; many make faster matrix products.
-    """
-    num_keys = problem.k.shape[1]
-    if num_keys <= (256 if problem.q.dtype == torch.bfloat16 else 512):
-        return 64
-    if num_keys < 2048:
-        return 128
-    return 256 if problem.q.dtype == torch.bfloat16 else 192
+            yield Group(problem, memory, rows, heads, chunks)
 
 
 def _chunks(
@@ -296,15 +284,13 @@ def _chunks(
             hidden.append((slice(right - begin, end - begin), columns >= last[:, rows, None]))
         if real is not None:
             hidden.append((slice(0, end - begin), ~real[:, None, begin:end]))
+        limits = []
+        for some, hides in hidden:
+            limit = torch.full(hides.shape, torch.inf, dtype=problem.q.dtype)
+            limits.append((some, limit.masked_fill_(hides, -torch.inf)[:, None]))
         yield Chunk(
             rows=rows,
             keys=slice(begin, end),
-            limits=[(columns, _limit(mask, problem.q.dtype)) for columns, mask in hidden],
+            limits=limits,
             blind=blind[:, None, rows, None] if any(some_blind[rows]) else None,
         )
-
-
-def _limit(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """−inf where a key is hidden, else inf: ``[batch rows or 1, 1, C or 1, columns]``."""
-    limit = torch.full(hidden.shape, torch.inf, dtype=dtype)
-    return limit.masked_fill_(hidden, -torch.inf)[:, None]

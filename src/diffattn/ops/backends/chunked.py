@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.ops.backends.chunk_layout import MatrixProduct, Problem, groups
+from diffattn.ops.backends.chunk_layout import Problem, groups, product
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.inputs.operators import registered
 
@@ -37,31 +37,8 @@ def softmax_attention(
     return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, scale, *mask.flat())
 
 
-def forward(problem: Problem, product: MatrixProduct) -> Tensor:
-    r"""Differential attention by chunks: two softmaxes, their difference, one product with V.
-
-    Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        problem: The inputs of the call.
-        product: Batched matrix product.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
-    """
-    out = problem.q.new_empty(*problem.q.shape[:3], problem.v.shape[-1])
-    for group in groups(problem, product):
-        for chunk in group.chunks:
-            weights = group.weights(group.rows("queries", problem.q, chunk), chunk)
-            signed = _combine(weights, group.lam(chunk), out=weights[0])
-            rows = group.memory("out", (*signed.shape[:2], out.shape[-1]))
-            product(signed, group.values[:, chunk.keys], 1.0, 0.0, rows)
-            group.write_rows(out[:, :, :, None], rows, chunk)
-    return out
-
-
 def backward(
-    problem: Problem, grad_out: Tensor, needs_lambda: bool, product: MatrixProduct
+    problem: Problem, grad_out: Tensor, needs_lambda: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     r"""Gradients, with one dP and one dV for both maps; each chunk's maps are computed again.
 
@@ -70,21 +47,14 @@ def backward(
 
     Source: arXiv:2410.05258v2, Appendix G.
 
-    Args:
-        problem: The inputs of the call.
-        grad_out: dO, ``[B, T, H, Dv]``.
-        needs_lambda: Whether to compute dλ.
-        product: Batched matrix product.
-
-    Returns:
-        Gradients of q, k and v in their shapes, and of λ for every query and head, ``[B, T, H]``
-        in at least float32 (empty without ``needs_lambda``).
+    Those of q, k and v have their shapes, that of λ is ``[B, T, H]`` in at least float32 (empty
+    without ``needs_lambda``).
     """
     q, scale = problem.q, problem.scale
     wide = torch.promote_types(q.dtype, torch.float32)  # of sums over chunks
     grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, problem.k, problem.v))
     grad_lam = torch.empty(q.shape[:3] if needs_lambda else 0, dtype=wide)
-    for group in groups(problem, product):
+    for group in groups(problem):
         values_t = group.values_t()  # [G, Dv, S]
         # Sums are held for one group at a time, to keep memory flat, and transposed, for speed.
         sum_k = group.memory("sum_k", group.keys_t.shape, wide).zero_()  # [maps * G, D, S]
@@ -132,17 +102,8 @@ def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Ten
     return out
 
 
-def batched_product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Tensor:
-    """``out = alpha a b + beta out`` by PyTorch: a ``[G, n, m]``, b ``[G, m, p]``."""
-    if alpha == 0.0:  # in bfloat16 PyTorch then leaves ``out`` as it is
-        return out.mul_(beta) if beta else out.zero_()
-    return torch.baddbmm(out, a, b, beta=beta, alpha=alpha, out=out)
-
-
 # Registered operators: compilers and exporters see one call with known shapes, not its loops.
 # Both schemas hold the fields of Problem and of its mask. λ is not yet expanded to [B, T, H].
-
-
 _SCHEMA = (
     "Tensor q, Tensor k, Tensor v, Tensor? lam, float scale, bool causal, SymInt? window, "
     "Tensor? key_padding_mask, Tensor? kv_lengths, Tensor? cu_seqlens"
@@ -151,7 +112,16 @@ _SCHEMA = (
 
 @registered("diffattn::chunked", device_types="cpu", schema=f"({_SCHEMA}) -> Tensor")
 def _chunked(*call: Any) -> Tensor:
-    return forward(_problem(*call), batched_product)
+    problem = _problem(*call)
+    out = problem.q.new_empty(*problem.q.shape[:3], problem.v.shape[-1])
+    for group in groups(problem):
+        for chunk in group.chunks:
+            weights = group.weights(group.rows("queries", problem.q, chunk), chunk)
+            signed = _combine(weights, group.lam(chunk), out=weights[0])
+            rows = group.memory("out", (*signed.shape[:2], out.shape[-1]))
+            product(signed, group.values[:, chunk.keys], 1.0, 0.0, rows)
+            group.write_rows(out[:, :, :, None], rows, chunk)
+    return out
 
 
 @registered(
@@ -163,7 +133,7 @@ def chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tens
     """:func:`backward` as an operator; dλ has the shape of λ."""
     *of_problem, needs_lambda = call
     lam = call[3]
-    grads = backward(_problem(*of_problem), grad_out, needs_lambda, batched_product)
+    grads = backward(_problem(*of_problem), grad_out, needs_lambda)
     if needs_lambda and lam is not None:
         grads = (*grads[:3], grads[3].sum_to_size(lam.shape).to(lam.dtype, copy=True))
     return grads
