@@ -38,115 +38,103 @@ def softmax_attention(
     return run(_diff_attention, _diff_attention_inference, *call)
 
 
-# All schemas end with scale and the options of a mask. Without λ there is one map: q is
-# [B, T, H, 1, D], and O2 and the gradient of λ are [B, T, H, 0].
+def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> tuple[Any, Any]:
+    """The operators of a forward kernel: of O, O2 and log row sums, with a gradient; of O alone.
+
+    Without λ there is one map: q is ``[B, T, H, 1, D]``, and O2 and λ's gradient ``[B, T, H, 0]``.
+
+    ``options`` is the schema of scale, causal and other options. ``backward_of`` gets their values and
+    returns the operator of the backward pass with its options.
+    """
+    tensors = "Tensor q, Tensor k, Tensor v, Tensor? lam"
+
+    @registered(f"diffattn::{name}", schema=f"({tensors}, {options}) -> (Tensor, Tensor, Tensor)")
+    @in_slices("qkkl", "qqs")
+    def forward(*call: Any) -> tuple[Tensor, Tensor, Tensor]:
+        with torch.cuda.device_of(call[0]):
+            return launch(*call, inference=False)  # type: ignore[no-any-return]
+
+    @registered(f"diffattn::{name}_inference", schema=f"({tensors}, {options}) -> Tensor")
+    @in_slices("qkkl", "q")
+    def inference(*call: Any) -> Tensor:
+        with torch.cuda.device_of(call[0]):
+            return launch(*call, inference=True)[0]  # type: ignore[no-any-return]
+
+    def make_results(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        batch, num_queries, num_heads, num_maps = q.shape[:4]
+        o = q.new_empty(batch, num_queries, num_heads, v.shape[-1])
+        o2 = q.new_empty(batch, num_queries, num_heads, v.shape[-1] if num_maps == 2 else 0)
+        return o, o2, q.new_empty(batch, num_heads, num_maps, num_queries, dtype=torch.float32)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs[:4], *output, *inputs[7:])
+        ctx.options = inputs[4:7]
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+
+    def differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
+        num_options = len(ctx.needs_input_grad) - 4
+        if grad is None:
+            return (None,) * (4 + num_options)
+        saved, masks = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        backward, last = backward_of(*ctx.options, *masks)
+        *gradients, of_lambda = run_backward(ctx, backward, grad, *saved, *last)
+        return *gradients, None if saved[3] is None else of_lambda, *(None,) * num_options
+
+    forward.register_fake(make_results)
+    inference.register_fake(lambda *call: make_results(*call)[0])
+    register_gradient(forward, keep, differentiate)
+    return forward, inference
+
+
+def register_backward(name: str, options: str, launch: Any) -> Any:
+    """The operator of a backward kernel, which gives the gradients of q, k, v and λ."""
+
+    @registered(
+        f"diffattn::{name}",
+        schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
+        f"Tensor lse, {options}) -> (Tensor, Tensor, Tensor, Tensor)",
+    )
+    @in_slices("qqkklqqs", "qkkl")
+    def backward(*call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        with torch.cuda.device_of(call[1]):
+            return launch(*call)  # type: ignore[no-any-return]
+
+    @backward.register_fake
+    def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any) -> Any:
+        of_lambda = q.new_empty(*q.shape[:3], 0, dtype=torch.float32) if lam is None else lam
+        return tuple(x.new_empty(x.shape) for x in (q, k, v, of_lambda))
+
+    return backward
+
+
+def _launch_forward(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any, inference: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    from diffattn.ops.triton import forward, launch
+
+    seen = launch.key_mask(q, k, AttentionMask(*mask))
+    return forward.forward(q, k, v, lam, scale=scale, mask=seen, inference=inference)
+
+
+def _launch_backward(grad: Tensor, q: Tensor, k: Tensor, *call: Any) -> tuple[Tensor, ...]:
+    from diffattn.ops.triton import backward, launch
+
+    *tensors, scale = call[:6]
+    seen = launch.key_mask(q, k, AttentionMask(*call[6:]), gradient=True)
+    return backward.backward(grad, q, k, *tensors, scale=scale, mask=seen)
+
+
 _OPTIONS = (
     "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
     "Tensor? cu_seqlens"
 )
-
-
-@registered(
-    "diffattn::triton_diff_attention",
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> (Tensor, Tensor, Tensor)",
+diff_attention_backward = register_backward(
+    "triton_diff_attention_backward", _OPTIONS, _launch_backward
 )
-@in_slices("qkkl", "qqs")
-def _diff_attention(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    """O, O2 and the logarithms of the softmaxes' row sums."""
-    return _launch_forward(q, k, v, lam, scale, *mask)
-
-
-@registered(
-    "diffattn::triton_diff_attention_inference",
-    schema=f"(Tensor q, Tensor k, Tensor v, Tensor? lam, {_OPTIONS}) -> Tensor",
+_diff_attention, _diff_attention_inference = register_kernel(
+    "triton_diff_attention",
+    _OPTIONS,
+    _launch_forward,
+    lambda *options: (diff_attention_backward, options),
 )
-@in_slices("qkkl", "q")
-def _diff_attention_inference(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any
-) -> Tensor:
-    """O alone."""
-    return _launch_forward(q, k, v, lam, scale, *mask, inference=True)[0]
-
-
-def _launch_forward(
-    q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, scale: float, *mask: Any, **options: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    from diffattn.ops.triton import forward, launch
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask))
-        return forward.forward(q, k, v, lam, scale=scale, mask=seen, **options)
-
-
-@registered(
-    "diffattn::triton_diff_attention_backward",
-    schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
-    f"Tensor lse, {_OPTIONS}) -> (Tensor, Tensor, Tensor, Tensor)",
-)
-@in_slices("qqkklqqs", "qkkl")
-def diff_attention_backward(
-    grad: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
-    o: Tensor,
-    o2: Tensor,
-    lse: Tensor,
-    scale: float,
-    *mask: Any,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v and λ."""
-    from diffattn.ops.triton import backward, launch
-
-    with torch.cuda.device_of(q):
-        seen = launch.key_mask(q, k, AttentionMask(*mask), gradient=True)
-        return backward.backward(grad, q, k, v, lam, o, o2, lse, scale=scale, mask=seen)
-
-
-@_diff_attention.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return diff_attention_shapes(q, v)
-
-
-@_diff_attention_inference.register_fake
-def _(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
-
-
-def diff_attention_shapes(q: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Unwritten O, O2 ``[B, T, H, Dv]`` and row sums' logarithms ``[B, H, maps, T]``, float32."""
-    batch, num_queries, num_heads, num_maps = q.shape[:4]
-    o = q.new_empty(batch, num_queries, num_heads, v.shape[-1])
-    o2 = q.new_empty(batch, num_queries, num_heads, v.shape[-1] if num_maps == 2 else 0)
-    return o, o2, q.new_empty(batch, num_heads, num_maps, num_queries, dtype=torch.float32)
-
-
-@diff_attention_backward.register_fake
-def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any) -> Any:
-    of_lambda = q.new_empty(*q.shape[:3], 0, dtype=torch.float32) if lam is None else lam
-    return tuple(x.new_empty(x.shape) for x in (q, k, v, of_lambda))
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    *tensors, scale, causal, window, padding, lengths, borders = inputs
-    ctx.save_for_backward(*tensors, *output, padding, lengths, borders)
-    ctx.options = (scale, causal, window)
-    ctx.mark_non_differentiable(*output[1:])
-    ctx.set_materialize_grads(False)
-
-
-def _differentiate(ctx: Any, grad: Tensor | None, *others: Any) -> tuple[Tensor | None, ...]:
-    *saved, padding, lengths, borders = ctx.saved_tensors
-    no_gradients = (None,) * 6  # of the options
-    if grad is None:
-        return (None,) * 4 + no_gradients
-    call = (grad, *saved, *ctx.options, padding, lengths, borders)
-    *gradients, of_lambda = run_backward(ctx, diff_attention_backward, *call)
-    has_lambda = saved[3] is not None
-    return *gradients, of_lambda if has_lambda else None, *no_gradients
-
-
-register_gradient(_diff_attention, _keep, _differentiate)

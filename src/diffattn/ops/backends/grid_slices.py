@@ -19,16 +19,9 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
 
     A call that fits one grid is passed on unchanged. A letter stands for the shape of a tensor:
     ``q`` ``[B, T, H, ...]``, ``k`` ``[B, S, Hkv, ...]``, ``s`` ``[B, H, ...]``, and ``l`` for λ or
-    its gradient, which broadcasts to ``[B, T, H]``. λ may be ``None``.
-
-    Args:
-        takes: Letters of the operator's tensor arguments. After them come scale and causal, then
-            the other four options of a mask, or options that are the same for every batch row.
-        gives: Letters of its results.
-
-    Returns:
-        A decorator. The decorated operator raises BackendError if more than ``MAX_PROGRAMS`` query
-        heads read one key/value head.
+    its gradient, which broadcasts to ``[B, T, H]``. λ may be ``None``. ``takes`` has the letters of
+    the operator's tensors. After them come scale and causal, then the other four options of a mask,
+    or options that are the same for every batch row. ``gives`` has the letters of the results.
     """
 
     def decorate(op: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +45,7 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
             options = call[len(takes) :]
             by_rows = [
                 [
-                    _as_tuple(op(*_heads(takes, rows_of, num_kv_heads, heads), *rows_options))
+                    op(*_heads(takes, rows_of, num_kv_heads, heads), *rows_options)
                     for heads in _slices(num_kv_heads, MAX_PROGRAMS * num_kv_heads // num_heads)
                 ]
                 for rows_of, rows_options in _rows(tensors, options, batch)
@@ -60,7 +53,10 @@ def in_slices(takes: str, gives: str) -> Callable[[Callable[..., Any]], Callable
             results = []
             for index, form in enumerate(gives):
                 rows = [
-                    torch.cat([part[index] for part in parts], dim=_HEAD_AXES[form])
+                    torch.cat(
+                        [part[index] if len(gives) > 1 else part for part in parts],
+                        dim=_HEAD_AXES[form],
+                    )
                     for parts in by_rows
                 ]
                 result = torch.cat(rows)
@@ -103,7 +99,3 @@ def _slices(total: int, size: int) -> Iterator[slice]:
     """Slices of at most ``size`` that cover ``range(total)``."""
     for start in range(0, total, size):
         yield slice(start, min(start + size, total))
-
-
-def _as_tuple(result: Any) -> tuple[Tensor, ...]:
-    return (result,) if isinstance(result, Tensor) else result
