@@ -50,8 +50,7 @@ from diffattn.ops.hopper.forward import (
     _load_tile,
     shared_layout,
 )
-from diffattn.ops.hopper.numbers import numbers_of
-from diffattn.ops.hopper.query_sums import cast_sums, zero_sums
+from diffattn.ops.hopper.numbers import cast_sums, numbers_of, zero_sums
 from diffattn.ops.triton.configs import FP_FUSION
 from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks
 

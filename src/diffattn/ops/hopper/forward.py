@@ -407,19 +407,9 @@ def forward(
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, 2, D]``, float16 or bfloat16, D in {64, 128}, not empty.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``, not empty.
-        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}.
-        lam: λ, float32, broadcastable to ``[B, T, H]``.
-        scale: s, above 0.
-        causal: Hide key j from query i when ``j > i + S - T``.
-        inference: Write only the output; all else is for gradients.
-
-    Returns:
-        O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, 2, T]``: the
-        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys. The last
-        two are empty in inference.
+    Arguments as in :func:`diffattn.ops.backends.hopper_op.diff_attention`. O and O2 are
+    ``[B, T, H, Dv]`` in the dtype of ``q``. The logarithms, float32 ``[B, H, 2, T]``, are in base
+    2, +inf for a row without keys. With ``inference`` the last two are empty.
     """
     batch, num_queries, num_heads, _, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]

@@ -14,13 +14,19 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.triton.backward_keys import _diff_attention_bwd_dkv_kernel
-from diffattn.ops.triton.configs import PREPROCESS, backward_configs
+from diffattn.ops.triton.configs import (
+    GRADIENTS,
+    PREPROCESS,
+    LaunchConfig,
+    backward_configs,
+)
 from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,
+    batch_stride,
     block_width,
     dense_rows,
-    gradients_by_keys,
+    group_splits,
     num_blocks,
     strides_of,
     widths,
@@ -224,35 +230,67 @@ def backward(
     lse = lse.contiguous()
     wide_lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
     shared_keys = k.ndim == 4
-    fixed = {"NUM_MAPS": num_maps, "SHARED_KEYS": shared_keys}
-    fixed |= widths(head_dim, value_dim) | mask.flags
-    strides = (*strides_of(q, k, v, wide_lam), *grad.stride()[:3])
+    constants = {"NUM_MAPS": num_maps, "SHARED_KEYS": shared_keys}
+    constants |= widths(head_dim, value_dim) | mask.flags
+    strides = (*strides_of(q, k, v, wide_lam), *grad.stride()[:3], batch_stride(mask.first))
     sizes = (num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale, scale * LOG2_E)
     delta, dlam = _row_sums(grad, o.contiguous(), o2.contiguous(), wide_lam, lse, strides[11:14])
-    read, by_keys = (q, k, v, wide_lam, grad, lse, delta), ("DK", "DV", "DQ")
-
-    def go_by_keys(grid: Any, targets: dict[str, Tensor], splits: int, options: Any) -> None:
-        run_kernel(
-            _diff_attention_bwd_dkv_kernel, grid,
-            (*read, *map(targets.get, by_keys), *mask.of_keys),
-            (*strides, mask.batch_stride, mask.key_batch_stride, *sizes, batch, splits),
-            **fixed, **{f"WITH_{name}": name in targets for name in by_keys}, **options,
-        )  # fmt: skip
-
+    read = (q, k, v, wide_lam, grad, lse, delta)
     op, padding = "" if num_maps == 2 else "softmax_", mask.padding is not None
     configs = backward_configs(op, q, value_dim, shared_keys=shared_keys, padding=padding)
-    gradients = gradients_by_keys(go_by_keys, configs, q, k, v)
-    if config := configs.get("dq"):
+    gradients = {}
+    for launch, config in configs.items():
+        if launch != "dq":
+            gradients |= _gradients_by_keys(launch, config, read, mask, strides, sizes, constants)
+            continue
         dq = torch.empty(q.shape, dtype=q.dtype, device=q.device)
         grid = (num_blocks(num_queries, config.block_m), num_heads, batch)
         run_kernel(
-            _diff_attention_bwd_dq_kernel, grid, (*read, dq, *mask.of_queries),
-            (*strides, mask.batch_stride, *sizes), **fixed, **config.options,
+            _diff_attention_bwd_dq_kernel, grid,
+            (*read, dq, mask.first, mask.last, mask.padding, mask.before),
+            (*strides, *sizes), **constants, **config.options,
         )  # fmt: skip
-    else:
+    if "DQ" in gradients:
         dq = gradients["DQ"].mul_(scale).to(q.dtype)
     dlam = dlam if lam is None else dlam.sum_to_size(lam.shape)
     return dq, gradients["DK"], gradients["DV"], dlam
+
+
+def _gradients_by_keys(
+    launch: str,
+    config: LaunchConfig,
+    read: tuple[Any, ...],
+    mask: KeyMask,
+    strides: tuple[int, ...],
+    sizes: tuple[float, ...],
+    constants: dict[str, int],
+) -> dict[str, Tensor]:
+    """Gradients of a launch with a program per block of keys. Parts of dK and dV are summed in a
+    fixed order. dQ is float32, without the factor s."""
+    q, k, v = read[:3]
+    batch, num_keys, num_kv_heads = v.shape[:3]
+    blocks = num_blocks(num_keys, config.block_n)
+    splits = group_splits(q.shape[2] // num_kv_heads, blocks * num_kv_heads * batch, q.device)
+    dtype = k.dtype if splits == 1 else torch.float32
+    parts = {
+        name: torch.empty(splits, *x.shape, dtype=dtype, device=x.device)
+        for name, x in (("DK", k), ("DV", v))
+        if name in GRADIENTS[launch]
+    }
+    summed = {}
+    if "DQ" in GRADIENTS[launch]:
+        summed["DQ"] = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
+    run_kernel(
+        _diff_attention_bwd_dkv_kernel, (blocks, num_kv_heads * splits, batch),
+        (*read, parts.get("DK"), parts.get("DV"), summed.get("DQ"), mask.first, mask.last,
+         mask.begin, mask.end, mask.padding, mask.before),
+        (*strides, batch_stride(mask.begin), *sizes, batch, splits),
+        **constants, WITH_DK="DK" in parts, WITH_DV="DV" in parts, WITH_DQ="DQ" in summed,
+        **config.options,
+    )  # fmt: skip
+    for name, x in parts.items():
+        summed[name] = x[0] if splits == 1 else x.sum(0).to(k.dtype)
+    return summed
 
 
 def _row_sums(

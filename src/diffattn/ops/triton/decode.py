@@ -276,24 +276,14 @@ def decode(
 
     .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
 
-    Keys and values are read once if 2 T H / Hkv rows fit one block (64 or 128 rows by width, 16 in
-    float32), else once per block of rows. Sums are float32.
+    Arguments and result as in :func:`diffattn.ops.backends.decode_op.forward`; without λ ``q`` is
+    ``[B, T, H, D]``. K and V are read in place if their channels are contiguous. With a block table
+    they are pages ``[pages, page size, ...]``, and indices outside the pool are read as the nearest
+    page in it. They are read once if 2 T H / Hkv rows fit one block (64 or 128 rows by width, 16 in
+    float32), else once per block of rows. Sums are float32. ``num_splits`` is the number of parts
+    of the keys. Default: two programs per multiprocessor.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        q: ``[B, T, H, 2, D]``, T at most 16, D in {32, 64, 96, 128}; without λ ``[B, T, H, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``; read in place if D is contiguous.
-        v: ``[B, S, Hkv, Dv]``, Dv in {D, 2D}; read in place if Dv is contiguous.
-        lam: λ, float32, broadcastable to ``[B, T, H]``; ``None``: softmax attention.
-        scale: s.
-        mask: Which keys a query sees; ``cu_seqlens`` must be ``None``.
-        block_table: int32 ``[B, table pages]`` if K and V are pages ``[pages, page size, ...]``.
-            Indices outside the pool are read as the nearest page in it.
-        num_splits: Number of parts of the keys. Default: two programs per multiprocessor.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
     """
     if lam is None:
         q = q[:, :, :, None]
@@ -309,13 +299,21 @@ def decode(
     tiles["num_stages"] += 0 if block_table is None else TABLE_STAGES
     if num_splits is None:
         programs = batch * num_kv_heads * num_blocks(num_rows, tiles["BLOCK_ROWS"])
-        num_splits = _splits(programs, num_keys, 2 * _num_multiprocessors(q.device))
+        by_length = num_keys // _KEYS_PER_SPLIT
+        by_programs = 2 * _num_multiprocessors(q.device) // max(1, programs)
+        num_splits = max(1, min(by_programs, by_length, _MAX_SPLITS))
     constants = {"NUM_MAPS": num_maps, "GROUP": group, "VALUE_DIM": value_dim}
     parts = _softmax_parts(
         q, k, v, block_table, mask, num_keys, num_splits, scale, constants | tiles
     )
     out = torch.empty(batch, num_queries, num_heads, value_dim, dtype=q.dtype, device=q.device)
-    _combine(parts, lam, out, num_splits, constants | {"BLOCK_V": tiles["BLOCK_V"]})
+    lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
+    run_kernel(
+        _diff_attention_combine_kernel, (batch * num_queries * num_heads, 1, 1),
+        (*parts, lam, out),
+        (*((0, 0, 0) if lam is None else lam.stride()), num_queries, num_kv_heads, num_splits),
+        **constants, BLOCK_V=tiles["BLOCK_V"], BLOCK_SPLITS=16, num_warps=4, **FP_FUSION,
+    )  # fmt: skip
     return out
 
 
@@ -363,26 +361,6 @@ def _softmax_parts(
     return parts
 
 
-def _combine(
-    parts: tuple[Tensor, ...],
-    lam: Tensor | None,
-    out: Tensor,
-    num_splits: int,
-    constants: dict[str, int],
-) -> None:
-    """Merge the parts of the keys and subtract the maps, into ``out``."""
-    batch, num_queries, num_heads = out.shape[:3]
-    lam = None if lam is None else lam.expand(batch, num_queries, num_heads)
-    run_kernel(
-        _diff_attention_combine_kernel, (batch * num_queries * num_heads, 1, 1),
-        (*parts, lam, out),
-        (*((0, 0, 0) if lam is None else lam.stride()), num_queries,
-         num_heads // constants["GROUP"], num_splits),
-        **constants,
-        BLOCK_SPLITS=16, num_warps=4, **FP_FUSION,
-    )  # fmt: skip
-
-
 def tiles_of(
     num_rows: int,
     head_dim: int,
@@ -410,12 +388,6 @@ def tiles_of(
         "num_warps": 4 if block_rows <= 32 else 8,
         "num_stages": max(1, min(3, left_bytes // tile_bytes)),
     }
-
-
-def _splits(programs: int, num_keys: int, wanted_programs: int) -> int:
-    """Number of parts of the keys: enough for ``wanted_programs``, if no part gets too short."""
-    by_length = max(1, num_keys // _KEYS_PER_SPLIT)
-    return max(1, min(wanted_programs // max(1, programs), by_length, _MAX_SPLITS))
 
 
 def _num_multiprocessors(device: torch.device) -> int:

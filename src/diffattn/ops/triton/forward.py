@@ -17,6 +17,7 @@ from diffattn.ops.triton.configs import forward_configs
 from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,
+    batch_stride,
     dense_rows,
     num_blocks,
     strides_of,
@@ -239,14 +240,13 @@ def forward(
 
     Arguments as in :func:`diffattn.ops.backends.custom_op.diff_attention`, but ``mask`` is a
     :class:`KeyMask`. Without λ it is softmax attention with one map: ``q`` ``[B, T, H, 1, D]`` and
-    ``k`` ``[B, S, Hkv, D]``. With ``inference`` only the output is written.
+    ``k`` ``[B, S, Hkv, D]``.
+
+    O and O2 are ``[B, T, H, Dv]`` in the dtype of ``q``; O2 is ``[B, T, H, 0]`` without λ. The
+    logarithms, float32 ``[B, H, maps, T]``, are in base 2, +inf for a row without keys. With
+    ``inference`` the last two are empty.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Returns:
-        O and O2 ``[B, T, H, Dv]`` in the dtype of ``q``, and float32 ``[B, H, maps, T]``: the
-        logarithm in base 2 of each row's sum of exponentials, +inf for a row without keys. The last
-        two are empty in inference, and O2 ``[B, T, H, 0]`` without λ.
     """
     batch, num_queries, num_heads, num_maps, head_dim = q.shape
     num_keys, num_kv_heads, value_dim = v.shape[1:]
@@ -261,8 +261,8 @@ def forward(
     grid = (num_blocks(num_queries, config.block_m), num_heads, batch)
     run_kernel(
         _diff_attention_fwd_kernel, grid,
-        (q, k, v, lam, o, o2, lse, *mask.of_queries),
-        (*strides_of(q, k, v, lam), mask.batch_stride,
+        (q, k, v, lam, o, o2, lse, mask.first, mask.last, mask.padding, mask.before),
+        (*strides_of(q, k, v, lam), batch_stride(mask.first),
          num_queries, num_keys, num_heads, num_heads // num_kv_heads, scale * LOG2_E),
         **widths(head_dim, value_dim), NUM_MAPS=num_maps, SHARED_KEYS=k.ndim == 4,
         MAP_BY_MAP=launch == "fwd_by_map", INFERENCE=inference, **mask.flags, **config.options,

@@ -24,8 +24,16 @@ def repair() -> None:
     for name, position in _COMPUTING.items():
         setattr(builder, name, _in_float32(getattr(builder, name), position))
     builder.cast_impl = _rounding_cast(builder.cast_impl)
+    # TODO: remove with triton 3.6. It uses a one-element array as an integer, which numpy 2.4 no
+    # longer converts (triton issue 9171). This is the patch of triton 3.7.
     if triton.__version__.startswith("3.6."):
-        _let_interpreter_loop()
+        patch_tensor = interpreter._patch_lang_tensor
+
+        def patch_tensor_and_index(tensor: Any, scope: Any) -> None:
+            patch_tensor(tensor, scope)
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+        interpreter._patch_lang_tensor = patch_tensor_and_index
 
 
 def to_float32(bits: Any) -> Any:
@@ -73,21 +81,3 @@ def _rounding_cast(cast: Callable[..., Any]) -> Callable[..., Any]:
         return cast(self, src, dst_type)
 
     return rounding_cast
-
-
-def _let_interpreter_loop() -> None:
-    """Allow run-time loop bounds in the interpreter of triton 3.6 with numpy 2.4 and later.
-
-    triton 3.6 uses a one-element array as an integer, which numpy 2.4 no longer converts (triton
-    issue 9171). This is the patch of triton 3.7.
-    """
-    # TODO: remove with triton 3.6.
-    from triton.runtime import interpreter
-
-    patch_tensor = interpreter._patch_lang_tensor
-
-    def patch_tensor_and_index(tensor: Any, scope: Any) -> None:
-        patch_tensor(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-    interpreter._patch_lang_tensor = patch_tensor_and_index

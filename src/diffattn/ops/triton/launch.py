@@ -1,6 +1,5 @@
 """Steps before every kernel launch: masks as intervals, strides, padded widths, block counts."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,12 +8,7 @@ from torch.nn.functional import pad
 
 from diffattn.ops.inputs.masking import AttentionMask, query_ranges
 from diffattn.ops.triton import interpreter
-from diffattn.ops.triton.configs import (
-    GRADIENTS,
-    LaunchConfig,
-    interpreted,
-    num_multiprocessors,
-)
+from diffattn.ops.triton.configs import interpreted, num_multiprocessors
 
 LOG2_E = 1.4426950408889634
 """log2(e): exp(x) = exp2(x · log2 e), and GPUs have an instruction only for exp2."""
@@ -38,16 +32,6 @@ class KeyMask:
     """int32 ``[B, S + 1]``, number of real keys before a key, to find runs without padding."""
 
     @property
-    def of_queries(self) -> tuple[Tensor | None, ...]:
-        """Mask arguments of a kernel that loops over keys."""
-        return self.first, self.last, self.padding, self.before
-
-    @property
-    def of_keys(self) -> tuple[Tensor | None, ...]:
-        """Mask arguments of a kernel that loops over queries."""
-        return self.first, self.last, self.begin, self.end, self.padding, self.before
-
-    @property
     def flags(self) -> dict[str, bool]:
         """The compile-time switches of every kernel."""
         return {
@@ -56,28 +40,10 @@ class KeyMask:
             "PADDING": self.padding is not None,
         }
 
-    @property
-    def batch_stride(self) -> int:
-        """Stride between batch rows of ``first`` and ``last``; 0 if all rows share them."""
-        return _batch_stride(self.first)
-
-    @property
-    def key_batch_stride(self) -> int:
-        """Stride between batch rows of ``begin`` and ``end``; 0 if all rows share them."""
-        return _batch_stride(self.begin)
-
 
 def key_mask(q: Tensor, k: Tensor, mask: AttentionMask, *, gradient: bool = False) -> KeyMask:
-    """Turn the options of ``diff_attention`` into what the kernels read.
-
-    Source: :meth:`diffattn.ops.inputs.masking.AttentionMask.key_ranges`.
-
-    Args:
-        q: ``[B, T, ...]``, for its length and device.
-        k: ``[B, S, ...]``, for its length.
-        mask: The options of the call.
-        gradient: Also find the queries that see a key, for the backward kernels.
-    """
+    """Turn the options of ``diff_attention`` into what the kernels read; ``gradient``: with the
+    queries that see a key, for the backward kernels."""
     if mask.at_most_causal:
         return KeyMask(causal=mask.causal)
     num_queries, num_keys = q.shape[1], k.shape[1]
@@ -125,62 +91,12 @@ def group_splits(group: int, num_programs: int, device: torch.device) -> int:
     """Number of parts into which the query heads of a key/value head are split for dK and dV.
 
     With few key/value heads and few keys, a program per block of keys leaves a GPU partly idle. The
-    number is the smallest that gives every multiprocessor a program, at most one part per head.
-
-    Args:
-        group: Query heads per key/value head.
-        num_programs: Number of programs of a launch without a split.
-        device: Device of the launch.
-
-    Returns:
-        A divisor of ``group``.
+    number is the smallest that gives every multiprocessor a program: a divisor of ``group``, the
+    query heads per key/value head. ``num_programs`` is that of a launch without a split.
     """
     wanted = num_multiprocessors(device)
     divisors = (n for n in range(1, group) if group % n == 0)
     return next((n for n in divisors if n * num_programs >= wanted), group)
-
-
-def gradients_by_keys(
-    start: Callable[..., None], configs: dict[str, LaunchConfig], q: Tensor, k: Tensor, v: Tensor
-) -> dict[str, Tensor]:
-    """Run the launches with a program per block of keys, and sum the parts of their results.
-
-    Args:
-        start: Called as ``start(grid, targets, splits, options)``. ``targets`` by name: ``"DK"``
-            and ``"DV"`` ``[splits, ...]``, ``"DQ"`` float32 zeros in the shape of ``q``.
-        configs: Result of :func:`diffattn.ops.triton.configs.backward_configs`.
-        q: ``[B, T, H, ...]``.
-        k: ``[B, S, Hkv, ...]``.
-        v: ``[B, S, Hkv, Dv]``.
-
-    Returns:
-        The gradients that the launches compute, by name. dK and dV have the dtype of ``k``; their
-        parts are summed in a fixed order. dQ is float32, without the factor s.
-    """
-    batch, num_keys, num_kv_heads = v.shape[:3]
-    gradients = {}
-    for launch, config in configs.items():
-        wanted = GRADIENTS.get(launch, ())
-        if not wanted:
-            continue
-        blocks = num_blocks(num_keys, config.block_n)
-        num_programs = blocks * num_kv_heads * batch
-        splits = group_splits(q.shape[2] // num_kv_heads, num_programs, q.device)
-        dtype = k.dtype if splits == 1 else torch.float32
-        targets = {
-            name: torch.empty(splits, *x.shape, dtype=dtype, device=x.device)
-            for name, x in (("DK", k), ("DV", v))
-            if name in wanted
-        }
-        if "DQ" in wanted:
-            targets["DQ"] = torch.zeros(q.shape, dtype=torch.float32, device=q.device)
-        grid = (blocks, num_kv_heads * splits, batch)
-        start(grid, targets, splits, config.options)
-        if "DQ" in wanted:
-            gradients["DQ"] = targets.pop("DQ")
-        for name, parts in targets.items():
-            gradients[name] = parts[0] if splits == 1 else parts.sum(0).to(k.dtype)
-    return gradients
 
 
 def widths(head_dim: int, value_dim: int) -> dict[str, int]:
@@ -193,7 +109,8 @@ def widths(head_dim: int, value_dim: int) -> dict[str, int]:
     }
 
 
-def _batch_stride(x: Tensor | None) -> int:
+def batch_stride(x: Tensor | None) -> int:
+    """Stride between batch rows of an interval's ends; 0 if all rows share them."""
     return 0 if x is None or x.shape[0] == 1 else x.stride(0)
 
 

@@ -25,15 +25,10 @@ def run_kernel(
     numbers: Sequence[float],
     **constants: Any,
 ) -> None:
-    """``kernel[grid](*tensors, *numbers, **constants)``.
+    """``kernel[grid](*tensors, *numbers, **constants)``, whose parameters stand in this order.
 
-    Args:
-        kernel: Made by ``triton.jit``. Its parameters are tensors, then numbers, then constants.
-        grid: Number of programs along each axis.
-        tensors: Tensor arguments; ``None`` for a missing tensor.
-        numbers: Integers from 0 on, and floats.
-        **constants: Compile-time constants and compiler options. All calls of a kernel must pass
-            the same names in the same order.
+    A missing tensor is ``None``. Numbers are floats and integers from 0 on. Constants include
+    compiler options; all calls of a kernel must pass the same names in the same order.
     """
     if triton.knobs.runtime.interpret:
         kernel[grid](*tensors, *numbers, **constants)
