@@ -109,8 +109,8 @@ def _gather(
 ) -> Tensor:
     k, v = gathered_pages(k_pages, block_table), gathered_pages(v_pages, block_table)
     k, v = mask.without_unseen(q.shape[1], k, v)  # unwritten pages may hold NaN
-    options: dict[str, Any] = {"causal": mask.causal, "window": mask.window}
-    options["kv_lengths"] = mask.kv_lengths
+    causal, window, _, kv_lengths, _ = mask.flat()
+    options: dict[str, Any] = {"causal": causal, "window": window, "kv_lengths": kv_lengths}
     return diff_attention(q, k, v, lam, scale=scale, backend=backend, **options)
 
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.triton import launch
-from diffattn.ops.triton.tiles import key_bounds, query_bounds
+from diffattn.ops.triton.tiles import keys_of_block, query_bounds
 
 BLOCK_M, BLOCK_N = 4, 8
 
@@ -29,10 +29,11 @@ def _bounds_kernel(
             PADDING, BLOCK_M, BLOCK_N,
         )  # fmt: skip
     else:
-        bounds = key_bounds(
+        _, _, start, full, edge, stop = keys_of_block(
             p_first, p_last, p_before, i_block * BLOCK_M, num_queries, num_keys, CAUSAL, RANGES,
             PADDING, BLOCK_M, BLOCK_N,
         )  # fmt: skip
+        bounds = (start, full, edge, stop)
     for i in tl.static_range(4):
         tl.store(p_out + 4 * i_block + i, bounds[i])
 

@@ -80,53 +80,40 @@ def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
         raise BackendError(f"{op}: backend {backend!r} {_NO_GRADIENT}.")
 
 
-@registered("diffattn::triton_decode")
-def triton_decode(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    lam: Tensor | None,
-    scale: float,
-    causal: bool,
-    window: int | None,
-    key_padding_mask: Tensor | None,
-    kv_lengths: Tensor | None,
-) -> Tensor:
+_TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? lam"
+_OPTIONS = "float scale, bool causal, SymInt? window"
+
+
+@registered(
+    "diffattn::triton_decode",
+    schema=f"({_TENSORS}, {_OPTIONS}, Tensor? key_padding_mask, Tensor? kv_lengths) -> Tensor",
+)
+def triton_decode(*call: Any) -> Tensor:
     """The operator behind :func:`forward`. The compiler does not trace into it.
 
     Without λ it is softmax attention, with ``q`` ``[B, T, H, D]``.
     """
-    from diffattn.ops.triton import decode
-
-    mask = AttentionMask(causal, window, key_padding_mask, kv_lengths)
-    with torch.cuda.device_of(q):
-        return decode.decode(q, k, v, lam, scale=scale, mask=mask)
+    return _launch(*call[:5], AttentionMask(*call[5:]))
 
 
-@registered("diffattn::triton_paged_decode")
-def triton_paged_decode(
-    q: Tensor,
-    k_pages: Tensor,
-    v_pages: Tensor,
-    lam: Tensor | None,
-    block_table: Tensor,
-    kv_lengths: Tensor,
-    scale: float,
-    causal: bool,
-    window: int | None,
-) -> Tensor:
+@registered(
+    "diffattn::triton_paged_decode",
+    schema=f"({_TENSORS}, Tensor block_table, Tensor kv_lengths, {_OPTIONS}) -> Tensor",
+)
+def triton_paged_decode(*call: Any) -> Tensor:
     """The operator behind :func:`paged_forward` and :func:`paged_softmax`."""
+    *tensors, block_table, kv_lengths, scale, causal, window = call
+    mask = AttentionMask(causal, window, kv_lengths=kv_lengths)
+    return _launch(*tensors, scale, mask, block_table=block_table)
+
+
+def _launch(
+    q: Tensor, k: Tensor, v: Tensor, lam: Any, scale: float, mask: AttentionMask, **pages: Tensor
+) -> Tensor:
     from diffattn.ops.triton import decode
 
-    mask = AttentionMask(causal, window, None, kv_lengths)
     with torch.cuda.device_of(q):  # a kernel is launched on the current device
-        return decode.decode(
-            q, k_pages, v_pages, lam, scale=scale, mask=mask, block_table=block_table
-        )
-
-
-def _shape(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
+        return decode.decode(q, k, v, lam, scale=scale, mask=mask, **pages)
 
 
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
@@ -135,5 +122,5 @@ def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
 
 
 for _op in (triton_decode, triton_paged_decode):
-    _op.register_fake(_shape)
+    _op.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
     _op.register_autograd(_refuse_backward)

@@ -137,18 +137,32 @@ def _two_maps(
     score_mod: ScoreMod | None,
 ) -> Tensor:
     """Two calls of FlexAttention and their difference."""
-    _refuse(where, q, k, v)
+    device, compiled = q.device.type, torch.compiler.is_compiling()
+    # FlexAttention would refuse these inputs with a less clear error.
+    needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad
+    if device == "cpu" and needs_gradient and torch.is_grad_enabled():
+        raise BackendError(
+            f"{where} has no gradient on cpu: FlexAttention's is missing there. Detach q, k and v "
+            "or call it under torch.no_grad()."
+        )
+    narrow = min(q.shape[-1], v.shape[-1])
+    if compiled and device != "cpu" and narrow < _MIN_WIDTH:
+        raise BackendError(
+            f"{where} needs head_dim and Dv of {_MIN_WIDTH} or more in compiled code, got {narrow}."
+        )
+    if compiled and q.dtype == torch.float64:
+        raise BackendError(f"{where} has no float64 in compiled code.")
     if transformed(q, k, v, lam):  # FlexAttention refuses some transforms and ignores others
         raise BackendError(f"{where} must be called outside {TRANSFORMS}.")
     dtype = q.dtype
-    if not torch.compiler.is_compiling():  # there FlexAttention keeps scores in the input dtype
+    if not compiled:  # there FlexAttention keeps scores in the input dtype
         q, k, v = in_range(q), in_range(k), in_range(v)
     if not torch.is_grad_enabled():  # FlexAttention checks ``requires_grad`` alone
         q, k, v = q.detach(), k.detach(), v.detach()
     queries = [q_i.transpose(1, 2) for q_i in q.unbind(3)]  # [B, H, T, D]
     keys = [k_i.transpose(1, 2) for k_i in ((k, k) if k.ndim == 4 else k.unbind(3))]
     values = v.transpose(1, 2)
-    if q.device.type == "cpu" and torch.compiler.is_compiling():
+    if device == "cpu" and compiled:
         queries, keys = [realized(x) for x in queries], [realized(x) for x in keys]
     options: dict[str, Any] = {
         "score_mod": score_mod,
@@ -173,26 +187,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         # On CPU the unfused call is meant, so hide the advice to compile; on a GPU it is right.
         warnings.filterwarnings("ignore", "flex_attention called without torch.compile")
         return flex_attention(q, k, v, **options).transpose(1, 2)
-
-
-def _refuse(where: str, q: Tensor, k: Tensor, v: Tensor) -> None:
-    """Raise BackendError for inputs that FlexAttention would refuse with a less clear error."""
-    device = q.device.type
-    needs_gradient = q.requires_grad or k.requires_grad or v.requires_grad
-    if device == "cpu" and needs_gradient and torch.is_grad_enabled():
-        raise BackendError(
-            f"{where} has no gradient on cpu: FlexAttention's is missing there. Detach q, k and v "
-            "or call it under torch.no_grad()."
-        )
-    if torch.compiler.is_compiling():
-        narrow = min(q.shape[-1], v.shape[-1])
-        if device != "cpu" and narrow < _MIN_WIDTH:
-            raise BackendError(
-                f"{where} needs head_dim and Dv of {_MIN_WIDTH} or more in compiled code, "
-                f"got {narrow}."
-            )
-        if q.dtype == torch.float64:
-            raise BackendError(f"{where} has no float64 in compiled code.")
 
 
 def _validate_masks(

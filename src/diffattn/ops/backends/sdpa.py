@@ -21,15 +21,7 @@ def attend(
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Args:
-        q: ``[B, T, H, D]``.
-        k: ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        scale: s.
-        mask: Which keys a query sees.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.
+    Arguments and result as in :func:`diffattn.ops.softmax_attention.softmax_attention`.
     """
     if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
         q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)

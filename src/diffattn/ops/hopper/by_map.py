@@ -21,7 +21,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from diffattn.ops.hopper.forward import (
     BLOCK_QUERIES,
-    LOG2_E,
     _allocate,
     _allocate_barriers,
     _attend,
@@ -29,6 +28,7 @@ from diffattn.ops.hopper.forward import (
     prepare,
 )
 from diffattn.ops.triton.configs import FP_FUSION
+from diffattn.ops.triton.launch import LOG2_E
 
 BLOCK_KEYS = 64
 MAX_REGISTERS = {64: 128, 128: 168}

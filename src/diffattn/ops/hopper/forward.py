@@ -31,12 +31,12 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from diffattn.ops.triton.configs import FP_FUSION
+from diffattn.ops.triton.launch import LOG2_E
 
 # Gluon renamed its barrier in triton 3.7 and its copy in 3.8.
 _sync_warpgroup = gl.barrier if hasattr(gl, "barrier") else gl.thread_barrier
 _load_tile = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 
-LOG2_E = 1.4426950408889634
 BLOCK_QUERIES = 64
 """Queries per warpgroup, the rows of one product: with twice as many, registers do not suffice."""
 TILES = {64: (128, 2), 128: (64, 2)}

@@ -6,7 +6,7 @@ Names and capabilities are read without torch, which loads with the first choice
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import BackendError, did_you_mean, shown
@@ -106,12 +106,13 @@ def describe(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Backend:
     """One implementation of an operator, and what it can run."""
 
     name: str
     summary: str
+    _: KW_ONLY
     devices: tuple[str, ...] | None = None
     """Device types; ``None``: every device of PyTorch."""
     least_capability: tuple[int, int] | None = None
@@ -170,35 +171,27 @@ def _is_in(dtype: torch.dtype, names: tuple[str, ...]) -> bool:
 
 _TABLE: dict[str, tuple[Backend, ...]] = {
     "diff_attention": (
+        Backend("reference", "eager definition; holds both maps in memory", gradient="any order"),
         Backend(
-            name="reference",
-            summary="eager definition; holds both maps in memory",
-            gradient="any order",
-        ),
-        Backend(
-            name="chunked",
-            summary="exact by chunks of query rows, both maps combined before V; saves its inputs",
+            "chunked",
+            "exact by chunks of query rows, both maps combined before V; saves its inputs",
             **_CHUNKED,
         ),
         Backend(
-            name="decode",
-            summary="few queries against a long cache, K1, K2 and V read once and never copied",
+            "decode",
+            "few queries against a long cache, K1, K2 and V read once and never copied",
             gradient="any order",
             reads_in_place=True,
         ),
+        Backend("triton", "one fused pass for both maps; O, O2 and the row sums saved", **_TRITON),
         Backend(
-            name="triton",
-            summary="one fused pass for both maps; O, O2 and the row sums saved",
-            **_TRITON,
-        ),
-        Backend(
-            name="triton_decode",
-            summary="split keys, K1, K2 and V read once; at most 16 queries",
+            "triton_decode",
+            "split keys, K1, K2 and V read once; at most 16 queries",
             **_TRITON_DECODE,
         ),
         Backend(
-            name="hopper",
-            summary="Gluon, a warpgroup per map; under auto the backward of 'triton'",
+            "hopper",
+            "Gluon, a warpgroup per map; under auto the backward of 'triton'",
             devices=("cuda", "meta"),
             dtypes=("float16", "bfloat16"),
             widths="head_dim in {64, 128} and Dv = head_dim or 2 head_dim",
@@ -209,58 +202,50 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             gradient="any order",
             opaque=True,
         ),
-        Backend(name="composed", summary="one softmax-attention call for both maps"),
-        Backend(name="flash_diff_attn_1", summary="the paper's two calls, V undivided"),
+        Backend("composed", "one softmax-attention call for both maps"),
+        Backend("flash_diff_attn_1", "the paper's two calls, V undivided"),
         Backend(
-            name="flash_diff_attn_2",
-            summary="the paper's four calls of equal width",
+            "flash_diff_attn_2",
+            "the paper's four calls of equal width",
             widths="Dv = 2 head_dim",
             accepts_widths=lambda head_dim, value_dim: value_dim == 2 * head_dim,
         ),
         Backend(
-            name="flex",
-            summary="two FlexAttention calls; fused under torch.compile only",
+            "flex",
+            "two FlexAttention calls; fused under torch.compile only",
             devices=("cpu", "cuda", "xpu"),
             no_gradient_on=("cpu",),
             opaque=True,
         ),
     ),
     "softmax_attention": (
+        Backend("reference", "eager definition; holds the map in memory", gradient="any order"),
+        Backend("sdpa", "PyTorch's scaled_dot_product_attention"),
         Backend(
-            name="reference",
-            summary="eager definition; holds the map in memory",
-            gradient="any order",
-        ),
-        Backend(name="sdpa", summary="PyTorch's scaled_dot_product_attention"),
-        Backend(
-            name="chunked",
-            summary="the technique of differential 'chunked' with one map: its baseline",
+            "chunked",
+            "the technique of differential 'chunked' with one map: its baseline",
             **_CHUNKED,
         ),
         Backend(
-            name="triton",
-            summary="the technique of differential 'triton' with one map: its baseline",
-            **_TRITON,
+            "triton", "the technique of differential 'triton' with one map: its baseline", **_TRITON
         ),
         Backend(
-            name="decode",
-            summary="the technique of differential 'decode' with one map: its baseline",
+            "decode",
+            "the technique of differential 'decode' with one map: its baseline",
             gradient="any order",
             reads_in_place=True,
         ),
     ),
     "paged_decode": (
         Backend(
-            name="reference",
-            summary="eager definition; gathers the pages and holds both maps in memory",
+            "reference",
+            "eager definition; gathers the pages and holds both maps in memory",
             gradient="any order",
         ),
+        Backend("gathered", "gathers the pages, then what 'auto' of diff_attention chooses"),
         Backend(
-            name="gathered", summary="gathers the pages, then what 'auto' of diff_attention chooses"
-        ),
-        Backend(
-            name="triton",
-            summary="'triton_decode' of diff_attention through the block table, pages read once",
+            "triton",
+            "'triton_decode' of diff_attention through the block table, pages read once",
             **_TRITON_DECODE,
         ),
     ),

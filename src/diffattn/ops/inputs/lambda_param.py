@@ -63,13 +63,9 @@ def diff_lambda(
     Raises:
         ShapeError: The vectors differ in length or device, or ``lambda_init`` is not finite.
     """
-    vectors = {
-        "lambda_q1": lambda_q1,
-        "lambda_k1": lambda_k1,
-        "lambda_q2": lambda_q2,
-        "lambda_k2": lambda_k2,
-    }
-    for name, x in vectors.items():
+    names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
+    vectors = (lambda_q1, lambda_k1, lambda_q2, lambda_k2)
+    for name, x in zip(names, vectors, strict=True):
         validate_floats("diff_lambda", name, x)
         if x.ndim != 1 or x.shape != lambda_q1.shape or x.device != lambda_q1.device:
             raise ShapeError(
@@ -78,7 +74,7 @@ def diff_lambda(
             )
     lambda_init = checked_number("diff_lambda", "lambda_init", lambda_init)
     # mul and sum rather than matmul, which autocast runs in bfloat16.
-    q1, k1, q2, k2 = map(at_least_float32, vectors.values())
+    q1, k1, q2, k2 = map(at_least_float32, vectors)
     return (q1 * k1).sum().exp() - (q2 * k2).sum().exp() + lambda_init
 
 

@@ -97,13 +97,16 @@ def keys_of_queries(
 
 
 @triton.jit
-def key_bounds(
+def keys_of_block(
     p_first, p_last, p_before, i_query, num_queries, num_keys,
     CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Keys that the block of queries from ``i_query`` on sees: all its queries see [full, edge),
-    some of them see [start, full) and [edge, stop)."""
+    """Each query's interval of keys, then keys that the block of queries from ``i_query`` on sees:
+    all its queries see [full, edge), some of them see [start, full) and [edge, stop)."""
+    b_first, b_last = keys_of_queries(
+        p_first, p_last, i_query + tl.arange(0, BLOCK_M), num_queries, num_keys, CAUSAL, RANGES
+    )
     i_end = tl.minimum(i_query + BLOCK_M, num_queries)
     if RANGES:  # first and last never fall from one query to the next
         start = tl.load(p_first + i_query) // BLOCK_N * BLOCK_N
@@ -124,23 +127,6 @@ def key_bounds(
         else:
             stop = num_keys
             edge = num_keys // BLOCK_N * BLOCK_N
-    return start, full, edge, stop
-
-
-@triton.jit
-def keys_of_block(
-    p_first, p_last, p_before, i_query, num_queries, num_keys,
-    CAUSAL: tl.constexpr, RANGES: tl.constexpr, PADDING: tl.constexpr, BLOCK_M: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    """Each query's interval of keys, then the four bounds of :func:`key_bounds`."""
-    b_first, b_last = keys_of_queries(
-        p_first, p_last, i_query + tl.arange(0, BLOCK_M), num_queries, num_keys, CAUSAL, RANGES
-    )
-    start, full, edge, stop = key_bounds(
-        p_first, p_last, p_before, i_query, num_queries, num_keys, CAUSAL, RANGES, PADDING,
-        BLOCK_M, BLOCK_N,
-    )  # fmt: skip
     return b_first, b_last, start, full, edge, stop
 
 
