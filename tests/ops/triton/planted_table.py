@@ -79,7 +79,7 @@ FORWARD = [
     Planted("fwd", "O1 for O2", "forward", "store_tile(p_o2, i_query, b_o2,",
             "store_tile(p_o2, i_query, b_o1,", "v1"),
     Planted("fwd", "last block of queries not launched", "forward",
-            "triton.cdiv(num_queries, config.block_m)", "num_queries // config.block_m", "v1"),
+            "num_blocks(num_queries, config.block_m)", "num_queries // config.block_m", "v1"),
     Planted("fwd by map", "order of the maps", "forward", "    if MAP_BY_MAP:\n",
             "    if MAP_BY_MAP:\n        p_q += stride_qm\n        p_k += stride_km\n"
             "        stride_qm, stride_km = -stride_qm, -stride_km\n", "v1-by-map"),
@@ -116,7 +116,7 @@ BACKWARD = [
     Planted("dk and dv", "values one column wide", "backward_keys",
             "p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM,",
             "p_v, i_key, stride_vs, num_keys, BLOCK_N, VALUE_DIM // 2,", "v1-dk"),
-    Planted("dkv in parts", "one part left out", "launch", "parts.sum(0)", "parts[1:].sum(0)",
+    Planted("dkv in parts", "one part left out", "backward", "x.sum(0)", "x[1:].sum(0)",
             "v1-parts"),
     Planted("dkv in parts", "key/value heads", "backward_keys",
             "tl.program_id(1).to(tl.int64) // splits", "tl.program_id(1).to(tl.int64) % splits",
@@ -134,7 +134,7 @@ SOFTMAX = [
             "num_heads + i_head) * NUM_MAPS * HEAD_DIM",
             "num_heads + i_head * 0) * NUM_MAPS * HEAD_DIM", "softmax-one-kernel-heads"),
     Planted("dq", "last block of queries not launched", "backward",
-            "triton.cdiv(num_queries, config.block_m)", "num_queries // config.block_m", "softmax"),
+            "num_blocks(num_queries, config.block_m)", "num_queries // config.block_m", "softmax"),
 ]  # fmt: skip
 DECODE = [
     Planted("decode", "mask one key short", "decode", "tl.maximum(position + 1, 0)",

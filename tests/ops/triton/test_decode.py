@@ -119,13 +119,3 @@ def test_compiles_to_one_graph(kernel_device):
     tensors = make_diff_attention_inputs(CASES[0], device=kernel_device).tensors()
     compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(**tensors, backend="decode"), run(**tensors, backend="decode"))
-
-
-def test_splits_fill_the_chip_and_no_part_is_too_short():
-    from diffattn.ops.triton.decode import _splits
-
-    assert _splits(8, 1_000_000, 264) == 33
-    assert _splits(8, 512, 264) == 4
-    assert _splits(600, 1_000_000, 264) == 1
-    assert _splits(1, 1_000_000, 10_000) == 256
-    assert _splits(1, 0, 264) == 1

@@ -68,19 +68,15 @@ def _columns(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -
     return launch.with_x * num_sums * head_dim + launch.with_v * value_dim
 
 
-def tile(launch: Launch, head_dim: int, value_dim: int, shared_keys: bool) -> tuple[int, int]:
-    """Rows of a tile and slots of the ring: as many as fit the registers besides the sums."""
-    if launch.exchange:  # two tiles per turn
-        return 32, 4
-    narrow = _columns(launch, head_dim, value_dim, shared_keys) <= _MOST_COLUMNS // 2
-    return (64, 2) if narrow or not launch.with_x else (32, 3)
-
-
 def kernel_constants(
     launch: Launch, group: int, head_dim: int, value_dim: int, causal: bool, shared_keys: bool
 ) -> dict[str, int]:
-    """The compile-time constants of a launch."""
-    block, stages = tile(launch, head_dim, value_dim, shared_keys)
+    """The compile-time constants of a launch. A tile has as many rows, and the ring as many slots,
+    as fit the registers besides the sums."""
+    narrow = _columns(launch, head_dim, value_dim, shared_keys) <= _MOST_COLUMNS // 2
+    block, stages = (64, 2) if narrow or not launch.with_x else (32, 3)
+    if launch.exchange:  # two tiles per turn
+        block, stages = 32, 4
     consumer, producer = _REGISTERS_WITH_Q if launch.with_q else _REGISTERS
     return {
         "BY_KEYS": launch.by_keys, "WITH_X": launch.with_x, "WITH_V": launch.with_v,
