@@ -43,19 +43,15 @@ def paged_decode(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]`` or in groups ``[B, T, G, R + 1, D]``, float16, bfloat16, float32 or
-            float64. Query i stands at position ``i + L - T``. A sequence with fewer than T queries
-            has its queries at the end.
+        q: As in :func:`diffattn.diff_attention`, likewise λ and the options that are not listed.
+            Query i stands at position ``i + L - T``. A sequence with fewer than T queries has its
+            queries at the end.
         k_pages: ``[pages, page size, Hkv, 2, D]``, dtype of ``q``, or without the axis of maps if
             both share keys. Channels must have stride 1; other strides are free.
         v_pages: ``[pages, page size, Hkv, Dv]``, dtype of ``q``, channels with stride 1.
-        lam: λ, a number or float32 tensor that broadcasts to ``[B, T, H]``; float64 if ``q`` is.
         block_table: int32 ``[B, table pages]``. Entries for keys from L on have no effect. A page
             outside the pool is an error on CPU; elsewhere the nearest page of the pool is read.
         kv_lengths: int32 ``[B]``, L, at most table pages times page size; checked on CPU only.
-        scale: s, dimensionless, finite. Default ``D ** -0.5``.
-        causal: Hide key j from query i when ``j > i + L - T``.
-        window: Keep only keys with ``0 <= i + L - T - j < window``, in tokens. Default: all.
         backend: A name from ``backends.names("paged_decode")``, or ``"auto"``. ``triton`` takes at
             most 16 queries and no gradient, and needs finite pages.
 

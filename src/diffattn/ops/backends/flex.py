@@ -67,17 +67,14 @@ def flex_diff_attention(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        q: ``[B, T, H, 2, D]``, float16, bfloat16, float32 or float64 (compiled code: not float64).
-        k: ``[B, S, Hkv, 2, D]``, dtype of ``q``, or ``[B, S, Hkv, D]`` if both maps share keys.
-        v: ``[B, S, Hkv, Dv]``, dtype of ``q``; Dv may differ from D.
-        lam: λ, a number or float32 tensor that broadcasts to ``[B, T, H]``; float64 if ``q`` is.
+        q: As in :func:`diffattn.diff_attention`, likewise k, v, λ and scale; compiled code takes no
+            float64.
         mask_mod: ``(batch, head, query, key) -> bool``, True where the query sees the key. All
             four are int32 scalars, ``head`` in [0, H). Every call builds a :class:`BlockMask` of
             all batch rows and heads from it. Default: every query sees every key.
         block_mask: A ready :class:`BlockMask` of T queries and S keys, which can be kept from call
             to call, instead of ``mask_mod``.
         score_mod: f, ``(score, batch, head, query, key) -> score``.
-        scale: s, dimensionless, finite. Default ``D ** -0.5``.
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``. A query that sees no key gets 0.

@@ -74,12 +74,8 @@ def diff_attention_gradients(
     Source: arXiv:2410.05258v2, Appendix G.
 
     Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, broadcastable to ``[B, T, H]``.
+        q: As in :func:`diffattn.diff_attention` with pairs of maps, likewise k, v, λ and scale.
         grad_out: Gradient of the output, ``[B, T, H, Dv]``.
-        scale: s. Default ``D ** -0.5``.
         mask: Which keys a query sees. Default: causal.
 
     Returns:

@@ -253,20 +253,12 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
 
 
 def names(op: str) -> tuple[str, ...]:
-    """Names of the backends of ``op``, for example ``"diff_attention"``.
-
-    Raises:
-        BackendError: No such operator.
-    """
+    """Names of the backends of ``op``, for example ``"diff_attention"``; else BackendError."""
     return tuple(backend.name for backend in table(op))
 
 
 def table(op: str) -> tuple[Backend, ...]:
-    """The backends of ``op`` with their capabilities.
-
-    Raises:
-        BackendError: No such operator.
-    """
+    """The backends of ``op`` with their capabilities; BackendError if there is no such operator."""
     if not isinstance(op, str) or op not in _TABLE:
         raise BackendError(f"backends: op must be in {{{', '.join(_TABLE)}}}, got {shown(op)}.")
     return _TABLE[op]
@@ -278,15 +270,7 @@ def row(op: str, name: str) -> Backend:
 
 
 def resolve(op: str, name: str, inputs: Inputs) -> str:
-    """The name of the backend that runs ``inputs``: ``name`` itself, or the choice of ``auto``.
-
-    Args:
-        op: For example ``"diff_attention"``.
-        name: A name from :func:`names`, or ``"auto"``.
-        inputs: The facts of the call; see :func:`describe`.
-
-    Returns:
-        A name from :func:`names`.
+    """The name of the backend that runs ``inputs``: ``name`` itself, or the choice of ``"auto"``.
 
     Raises:
         BackendError: Unknown name, or the named backend cannot run these inputs.
