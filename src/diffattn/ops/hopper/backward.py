@@ -13,9 +13,6 @@ With X the rows' side and Y the tiles' side, one turn of a warpgroup is
 .. math:: S_m = X_m Y_m^\top,\quad dP = V\,dO^\top,\quad dX_m \mathrel{+}= dS_m Y_m,\quad
           dV \mathrel{+}= (A_1 - \lambda A_2)^\top dO
 
-``tests/ops/triton/test_hopper_backward.py`` runs the source in Python, as for the forward, and
-tests the kernel if there is a Hopper GPU.
-
 Turn i uses slot ``i % STAGES`` of a ring of buffers, in phase ``i // STAGES`` of its barriers:
 
 - ``own_ready``: one per 64 rows, complete when they are in shared memory.
@@ -50,7 +47,7 @@ from diffattn.ops.hopper.forward import (
     _load_tile,
     shared_layout,
 )
-from diffattn.ops.hopper.numbers import cast_sums, numbers_of, zero_sums
+from diffattn.ops.hopper.numbers import CHUNK, cast_sums, numbers_of
 from diffattn.ops.triton.configs import FP_FUSION
 from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks
 
@@ -369,7 +366,9 @@ def backward(
         sides = (keys, v, q, grad) if launch.by_keys else (q, grad, keys, v)
         descriptors = [_descriptor(x, shape) for x, shape in zip(sides, shapes, strict=False)]
         if launch.with_q:
-            sums = zero_sums(numbers, head_dim, constants["BLOCK"])
+            block = constants["BLOCK"]
+            num_tiles = numbers.shape[2] * CHUNK // block
+            sums = numbers.new_zeros(batch, num_heads, num_tiles, 2, head_dim, block)
         rows, heads = (num_keys, num_kv_heads) if launch.by_keys else (num_queries, num_heads)
         _diff_attention_bwd_hopper_kernel[num_blocks(rows, launch.num_rows), heads, batch](
             *descriptors, _numbers_descriptor(numbers, shapes[-1]),

@@ -78,13 +78,6 @@ def numbers_of(
     return numbers, dlam
 
 
-def zero_sums(numbers: Tensor, head_dim: int, block: int) -> Tensor:
-    """Float32 zeros to sum dQ of tiles of ``block`` queries: ``[B, H, tiles, 2, D, block]``."""
-    batch, num_heads, num_chunks, _, chunk = numbers.shape
-    num_tiles = num_chunks * chunk // block
-    return numbers.new_zeros(batch, num_heads, num_tiles, 2, head_dim, block)
-
-
 @triton.jit
 def _cast_sums_kernel(
     p_sums, p_dq, num_queries, num_heads, scale,
@@ -103,7 +96,8 @@ def _cast_sums_kernel(
 
 
 def cast_sums(sums: Tensor, dq: Tensor, scale: float) -> None:
-    """Write the sums times the scale to ``dq``, ``[B, T, H, 2, D]``."""
+    """Write float32 sums of tiles of queries, ``[B, H, tiles, 2, D, queries]``, times the scale to
+    ``dq``, ``[B, T, H, 2, D]``."""
     batch, num_heads, num_tiles, _, head_dim, block = sums.shape
     run_kernel(
         _cast_sums_kernel, (num_tiles, num_heads, batch),

@@ -6,11 +6,8 @@ rows are all queries of all query heads that read this key/value head, with both
 keys, the rows of map 0 are zero in the channels of K2, and the rows of map 1 in those of K1. Then
 one product with the cache's rows ``[K1 K2]`` gives both maps. The extra zeros cost nothing, as a
 tensor-core tile has 16 rows anyway. A second kernel merges the parts and subtracts the maps.
-
-Softmax attention, the baseline, has one map: half the rows, and nothing to subtract.
-
-In a paged cache only the address of a key differs: the block table gives its page, and the stride
-of pages replaces the stride of batch rows.
+Softmax attention, the baseline, has one map: half the rows, and nothing to subtract. In a paged
+cache the block table gives a key's page, and the stride of pages replaces that of batch rows.
 """
 
 from typing import Any
