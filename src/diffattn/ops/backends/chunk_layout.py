@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -87,7 +88,8 @@ class Memory:
         view = self._views.get((name, shape))
         if view is not None:
             return view
-        kept, key, size = vars(_KEPT), (name, dtype or self._like.dtype), math.prod(shape)
+        kept: Any = vars(_KEPT)
+        key, size = (name, dtype or self._like.dtype), math.prod(shape)
         memory = self._held.get(key, kept.get(key))
         if memory is None or memory.numel() < size:
             with torch.inference_mode(False):  # else no later call could write to it

@@ -52,13 +52,13 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
     @in_slices("qkkl", "qqs")
     def forward(*call: Any) -> tuple[Tensor, Tensor, Tensor]:
         with torch.cuda.device_of(call[0]):
-            return launch(*call, inference=False)  # type: ignore[no-any-return]
+            return launch(*call, inference=False)
 
     @registered(f"diffattn::{name}_inference", schema=f"({tensors}, {options}) -> Tensor")
     @in_slices("qkkl", "q")
     def inference(*call: Any) -> Tensor:
         with torch.cuda.device_of(call[0]):
-            return launch(*call, inference=True)[0]  # type: ignore[no-any-return]
+            return launch(*call, inference=True)[0]
 
     def make_results(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
         batch, num_queries, num_heads, num_maps = q.shape[:4]
@@ -98,7 +98,7 @@ def register_backward(name: str, options: str, launch: Any) -> Any:
     @in_slices("qqkklqqs", "qkkl")
     def backward(*call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with torch.cuda.device_of(call[1]):
-            return launch(*call)  # type: ignore[no-any-return]
+            return launch(*call)
 
     @backward.register_fake
     def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any) -> Any:

@@ -93,7 +93,8 @@ def triton_decode(*call: Any) -> Tensor:
 
     Without λ it is softmax attention, with ``q`` ``[B, T, H, D]``.
     """
-    return _launch(*call[:5], AttentionMask(*call[5:]))
+    q, k, v, lam, scale, *mask = call
+    return _launch(q, k, v, lam, scale, AttentionMask(*mask))
 
 
 @registered(
@@ -102,18 +103,18 @@ def triton_decode(*call: Any) -> Tensor:
 )
 def triton_paged_decode(*call: Any) -> Tensor:
     """The operator behind :func:`paged_forward` and :func:`paged_softmax`."""
-    *tensors, block_table, kv_lengths, scale, causal, window = call
+    q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window = call
     mask = AttentionMask(causal, window, kv_lengths=kv_lengths)
-    return _launch(*tensors, scale, mask, block_table=block_table)
+    return _launch(q, k_pages, v_pages, lam, scale, mask, block_table)
 
 
 def _launch(
-    q: Tensor, k: Tensor, v: Tensor, lam: Any, scale: float, mask: AttentionMask, **pages: Tensor
+    q: Tensor, k: Tensor, v: Tensor, lam: Any, scale: float, mask: AttentionMask, table: Any = None
 ) -> Tensor:
     from diffattn.ops.triton import decode
 
     with torch.cuda.device_of(q):  # a kernel is launched on the current device
-        return decode.decode(q, k, v, lam, scale=scale, mask=mask, **pages)
+        return decode.decode(q, k, v, lam, scale=scale, mask=mask, block_table=table)
 
 
 def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ TESTED: dict[tuple[int, int], tuple[str, ...]] = {(9, 0): ("3.6",)}
 in ``docs/reference/verified_devices.md``."""
 _CAPABILITIES: dict[int, tuple[int, int]] = {}
 """Device index -> compute capability. Kept, because asking is slow and every call needs it."""
-HOPPER_TESTED = {"3.6": ((64, 128), (128, 256), (64, 64))}
+HOPPER_TESTED: dict[str, tuple[tuple[int, int], ...]] = {"3.6": ((64, 128), (128, 256), (64, 64))}
 """Minor version of triton -> (head_dim, value_dim) at which ``hopper`` passed tests on an H200."""
 HOPPER_BACKWARD_TESTED: dict[str, tuple[tuple[int, int], ...]] = {}
 """The same for its backward pass. No GPU has run that, so ``auto`` takes the backward of

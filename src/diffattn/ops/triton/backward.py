@@ -180,24 +180,24 @@ def _diff_attention_bwd_dq_kernel(
 
     _store_dq(
         p_dq, p_lam, i_query, b_dq1, b_dq2, num_heads * NUM_MAPS * HEAD_DIM, stride_lt,
-        num_queries, scale, HEAD_DIM, BLOCK_M, BLOCK_D, NUM_MAPS,
+        num_queries, scale, HEAD_DIM, NUM_MAPS,
     )  # fmt: skip
 
 
 @triton.jit
 def _store_dq(
     p_dq, p_lam, i_query, b_dq1, b_dq2, stride_dq, stride_lt, num_queries, scale,
-    HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, NUM_MAPS: tl.constexpr,
+    HEAD_DIM: tl.constexpr, NUM_MAPS: tl.constexpr,
 ):  # fmt: skip
     """Write dQ times s; dQ of map 2 also times -λ."""
-    store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+    store_tile(p_dq, i_query, b_dq1 * scale, stride_dq, num_queries, HEAD_DIM)
     if NUM_MAPS == 2:
-        b_queries = i_query + tl.arange(0, BLOCK_M)
+        b_queries = i_query + tl.arange(0, b_dq2.shape[0])
         m_queries = b_queries < num_queries
         b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
         b_dq2 = b_dq2 * (-scale * b_lam)[:, None]
         p_dq2 = p_dq + HEAD_DIM
-        store_tile(p_dq2, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+        store_tile(p_dq2, i_query, b_dq2, stride_dq, num_queries, HEAD_DIM)
 
 
 def backward(
@@ -238,7 +238,7 @@ def backward(
     read = (q, k, v, wide_lam, grad, lse, delta)
     op, padding = "" if num_maps == 2 else "softmax_", mask.padding is not None
     configs = backward_configs(op, q, value_dim, shared_keys=shared_keys, padding=padding)
-    gradients = {}
+    gradients: dict[str, Tensor] = {}
     for launch, config in configs.items():
         if launch != "dq":
             gradients |= _gradients_by_keys(launch, config, read, mask, strides, sizes, constants)

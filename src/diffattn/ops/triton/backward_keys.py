@@ -97,13 +97,10 @@ def _fold_queries(
                     b_dk2 = tl.dot(b_ds2, b_q2, b_dk2, input_precision="ieee")
             if WITH_DQ:
                 b_dq1 = tl.dot(tl.trans(b_ds1), b_k1, input_precision="ieee")  # [M, D]
-                add_tile(p_dq, i_query, b_dq1, stride_dq, num_queries, BLOCK_M, HEAD_DIM, BLOCK_D)
+                add_tile(p_dq, i_query, b_dq1, stride_dq, num_queries, HEAD_DIM)
                 if NUM_MAPS == 2:
                     b_dq2 = tl.dot(tl.trans(b_ds2), b_k2, input_precision="ieee")
-                    add_tile(
-                        p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, BLOCK_M, HEAD_DIM,
-                        BLOCK_D,
-                    )  # fmt: skip
+                    add_tile(p_dq + HEAD_DIM, i_query, b_dq2, stride_dq, num_queries, HEAD_DIM)
     return b_dk1, b_dk2, b_dv
 
 
@@ -211,28 +208,27 @@ def _diff_attention_bwd_dkv_kernel(
         )  # fmt: skip
     _store_dk_dv(
         p_dk, p_dv, i_key, (i_split * batch + i_batch) * num_keys * num_kv_heads + i_kv_head,
-        b_dk1, b_dk2, b_dv, scale, num_keys, num_kv_heads, HEAD_DIM, VALUE_DIM, BLOCK_N, BLOCK_D,
-        BLOCK_DV, SHARED_KEYS, WITH_DK, WITH_DV,
+        b_dk1, b_dk2, b_dv, scale, num_keys, num_kv_heads, HEAD_DIM, VALUE_DIM, SHARED_KEYS,
+        WITH_DK, WITH_DV,
     )  # fmt: skip
 
 
 @triton.jit
 def _store_dk_dv(
     p_dk, p_dv, i_key, i_row, b_dk1, b_dk2, b_dv, scale, num_keys, num_kv_heads,
-    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_DV: tl.constexpr, SHARED_KEYS: tl.constexpr, WITH_DK: tl.constexpr,
-    WITH_DV: tl.constexpr,
+    HEAD_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, SHARED_KEYS: tl.constexpr,
+    WITH_DK: tl.constexpr, WITH_DV: tl.constexpr,
 ):  # fmt: skip
     """Write dK and dV as far as they are computed; ``i_row`` is the row of this head at key 0."""
     if WITH_DK:
         NUM_KEY_MAPS: tl.constexpr = 1 if SHARED_KEYS else 2
         p_dk += i_row * NUM_KEY_MAPS * HEAD_DIM
         stride_dk = num_kv_heads * NUM_KEY_MAPS * HEAD_DIM
-        store_tile(p_dk, i_key, b_dk1 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D)
+        store_tile(p_dk, i_key, b_dk1 * scale, stride_dk, num_keys, HEAD_DIM)
         if not SHARED_KEYS:
             p_dk += HEAD_DIM
-            store_tile(p_dk, i_key, b_dk2 * scale, stride_dk, num_keys, BLOCK_N, HEAD_DIM, BLOCK_D)
+            store_tile(p_dk, i_key, b_dk2 * scale, stride_dk, num_keys, HEAD_DIM)
     if WITH_DV:
         p_dv += i_row * VALUE_DIM
         stride_dv = num_kv_heads * VALUE_DIM
-        store_tile(p_dv, i_key, b_dv, stride_dv, num_keys, BLOCK_N, VALUE_DIM, BLOCK_DV)
+        store_tile(p_dv, i_key, b_dv, stride_dv, num_keys, VALUE_DIM)

@@ -128,7 +128,7 @@ def _attend_map_by_map(
         PADDING,
     )  # fmt: skip
     # O2 is kept in the memory of O. A barrier, as other threads may read it than have written it.
-    store_tile(p_o, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+    store_tile(p_o, i_query, b_o2, stride_o, num_queries, VALUE_DIM)
     tl.debug_barrier()
     b_o1, b_lse1, _, _ = _attend(
         p_q, p_k, p_v, p_padding, i_query, b_first, b_last, bounds,
@@ -194,7 +194,7 @@ def _diff_attention_fwd_kernel(
         )  # fmt: skip
     _store_outputs(
         p_o, p_o2, p_lse, p_lam, i_query, i_batch, i_head, b_o1, b_o2, b_lse1, b_lse2,
-        stride_lt, num_queries, num_heads, VALUE_DIM, BLOCK_M, BLOCK_DV, NUM_MAPS, INFERENCE,
+        stride_lt, num_queries, num_heads, VALUE_DIM, NUM_MAPS, INFERENCE,
     )  # fmt: skip
 
 
@@ -202,22 +202,21 @@ def _diff_attention_fwd_kernel(
 def _store_outputs(
     p_o, p_o2, p_lse, p_lam, i_query, i_batch, i_head, b_o1, b_o2, b_lse1, b_lse2,
     stride_lt, num_queries, num_heads,
-    VALUE_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
-    NUM_MAPS: tl.constexpr, INFERENCE: tl.constexpr,
+    VALUE_DIM: tl.constexpr, NUM_MAPS: tl.constexpr, INFERENCE: tl.constexpr,
 ):  # fmt: skip
     """Write O = O1 - λ O2; for gradients also O2 and the logarithms of the row sums."""
-    b_queries = i_query + tl.arange(0, BLOCK_M)
+    b_queries = i_query + tl.arange(0, b_o1.shape[0])
     m_queries = b_queries < num_queries
     stride_o = num_heads * VALUE_DIM
     b_o = b_o1
     if NUM_MAPS == 2:
         b_lam = tl.load(p_lam + b_queries.to(tl.int64) * stride_lt, mask=m_queries, other=0.0)
         b_o = b_o1 - b_lam[:, None] * b_o2
-    store_tile(p_o, i_query, b_o, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+    store_tile(p_o, i_query, b_o, stride_o, num_queries, VALUE_DIM)
     if not INFERENCE:
         if NUM_MAPS == 2:
             p_o2 += (i_batch * num_queries * num_heads + i_head) * VALUE_DIM
-            store_tile(p_o2, i_query, b_o2, stride_o, num_queries, BLOCK_M, VALUE_DIM, BLOCK_DV)
+            store_tile(p_o2, i_query, b_o2, stride_o, num_queries, VALUE_DIM)
         p_lse += (i_batch * num_heads + i_head) * NUM_MAPS * num_queries
         tl.store(p_lse + b_queries, b_lse1, mask=m_queries)
         if NUM_MAPS == 2:

@@ -52,26 +52,20 @@ def load_numbers(p_queries, b_queries, num_queries, other, BOTH: tl.constexpr):
 
 
 @triton.jit
-def store_tile(
-    p_rows, i_row, b_tile, stride, num_rows,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
-):  # fmt: skip
+def store_tile(p_rows, i_row, b_tile, stride, num_rows, WIDTH: tl.constexpr):
     """Write the existing rows and columns of a tile, in the dtype of the pointer."""
-    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
-    b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    b_rows = (i_row + tl.arange(0, b_tile.shape[0]))[:, None]
+    b_columns = tl.arange(0, b_tile.shape[1])[None, :]
     p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
     m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
     tl.store(p_tile, b_tile.to(p_rows.dtype.element_ty), mask=m_tile)
 
 
 @triton.jit
-def add_tile(
-    p_rows, i_row, b_tile, stride, num_rows,
-    ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK_WIDTH: tl.constexpr,
-):  # fmt: skip
+def add_tile(p_rows, i_row, b_tile, stride, num_rows, WIDTH: tl.constexpr):
     """Add to the existing rows and columns of a tile by atomics: other programs add to them too."""
-    b_rows = (i_row + tl.arange(0, ROWS))[:, None]
-    b_columns = tl.arange(0, BLOCK_WIDTH)[None, :]
+    b_rows = (i_row + tl.arange(0, b_tile.shape[0]))[:, None]
+    b_columns = tl.arange(0, b_tile.shape[1])[None, :]
     p_tile = p_rows + b_rows.to(tl.int64) * stride + b_columns
     m_tile = (b_rows < num_rows) & (b_columns < WIDTH)
     tl.atomic_add(p_tile, b_tile, mask=m_tile, sem="relaxed")  # read only after the launch
