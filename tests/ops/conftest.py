@@ -65,9 +65,9 @@ def _nan_filled_memory():
 def _no_gradient_where_there_is_none(request):
     """A backend that has no gradient on a device is tested there under ``torch.no_grad``."""
     params = request.node.callspec.params if hasattr(request.node, "callspec") else {}
-    rows = {row.name: row for row in backends.table("diff_attention")}
-    row = rows.get(params.get("backend", params.get("name")))
-    missing = row is not None and params.get("device", "cpu") in row.no_gradient_on
+    name, device = params.get("backend", params.get("name")), params.get("device", "cpu")
+    rows = [row for row in backends.table("diff_attention") if row.name == name]
+    missing = any(device in row.no_gradient_on for row in rows)
     with torch.set_grad_enabled(not missing):
         yield
 

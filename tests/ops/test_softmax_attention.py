@@ -7,8 +7,8 @@ import torch
 
 from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
+from ops.backend_cases import assert_same
 from ops.plain_attention import plain_attention, plain_maps
 from ops.test_diff_attention import assert_zero_without_keys
 from ops.test_reference import CASES as ALL_CASES
@@ -22,11 +22,6 @@ def softmax_inputs(case, **kwargs):
     """Inputs of the other operator, of which the first map is used; and q, k, v."""
     inputs = make_diff_attention_inputs(case, **kwargs)
     return inputs, (inputs.q[:, :, :, 0], inputs.k, inputs.v)
-
-
-def assert_same(actual, expected, inputs):
-    steps, magnitude = rounding_steps(inputs)
-    assert_equal_to_rounding(actual, expected, steps=steps, magnitude=1 + magnitude)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
