@@ -93,7 +93,7 @@ def searched(capability: int) -> Iterator[tuple[str, Callable[[], object]]]:
 
     from diffattn.ops.triton import configs
     from tools import tune
-    from tools.candidates import CANDIDATES, launched_with
+    from tools.measures.candidates import CANDIDATES, launched_with
 
     config = tune.TuneConfig(device="cpu")
     row = configs.capability_row(*divmod(capability, 10))

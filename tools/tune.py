@@ -35,7 +35,7 @@ from diffattn.lab.benchmark.session import describe_run
 from diffattn.lab.benchmark.timing import Timed, Timer, interleave, timer_of
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
-from tools.candidates import CANDIDATES, launched_with
+from tools.measures.candidates import CANDIDATES, launched_with
 from tools.measures.tuned_table import lines_path, lines_text
 from tools.search import Checkers, OnFailure, OptionResult, best, search
 

@@ -22,7 +22,7 @@ from diffattn.files.io import read_json
 from diffattn.lab.cli.app import main
 from diffattn.ops.triton import configs
 from diffattn.ops.triton.configs import LaunchConfig
-from tools.candidates import CANDIDATES
+from tools.measures.candidates import CANDIDATES
 
 
 def lines_path(out: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torch import Tensor
 
@@ -102,21 +103,25 @@ def diff_attention(
     mask = checked_mask(where, q, k, causal, window, key_padding_mask, kv_lengths, cu_seqlens)
     inputs = backends.describe(q, k, v, lam, at_most_causal=mask.at_most_causal and scale > 0)
     chosen = backends.row(where, backends.resolve(where, backend, inputs))
-    name = chosen.name
+    copies_keys = inputs.needs_gradient or not chosen.reads_in_place
+    if copies_keys and mask.hides_keys and q.numel() and k.numel():
+        k, v = mask.without_unseen(q.shape[1], k, v)
+    q, attend = _queries_and_call(chosen.name, backend, q, k, v, scale=scale, mask=mask)
+    return isolated(attend, q, k, v, lam, mask=mask, opaque=chosen.opaque)
+
+
+def _queries_and_call(
+    name: str, backend: str, q: Tensor, k: Tensor, v: Tensor, **options: Any
+) -> tuple[Tensor, Callable[..., Tensor]]:
+    """Queries in the form that a backend takes, and the function to call with them."""
     if not (q.numel() and k.numel()):
         name = "reference"  # kernels differ on empty inputs; the definition does not
-    elif mask.hides_keys and (inputs.needs_gradient or not chosen.reads_in_place):
-        k, v = mask.without_unseen(q.shape[1], k, v)
-    attend = partial(_FORWARD[name], scale=scale, mask=mask)
+    if q.shape[3] > 2 and name in _ONE_MAP:
+        return q, partial(composed.two_calls, _ONE_MAP[name], **options)
     if name == "hopper" and backend == "auto":  # its own backward only at widths that passed tests
         tested = kernel_support.HOPPER_BACKWARD_TESTED
-        own_backward = kernel_support.takes_hopper(tested, q.shape[-1], v.shape[-1])
-        attend = partial(attend, own_backward=own_backward)
-    if q.shape[3] > 2 and name in _ONE_MAP:
-        attend = partial(composed.two_calls, _ONE_MAP[name], scale=scale, mask=mask)
-    elif name not in _IN_GROUPS:
-        q = paired(q)
-    return isolated(attend, q, k, v, lam, mask=mask, opaque=chosen.opaque)
+        options["own_backward"] = kernel_support.takes_hopper(tested, q.shape[-1], v.shape[-1])
+    return q if name in _IN_GROUPS else paired(q), partial(_FORWARD[name], **options)
 
 
 def diff_attention_maps(

@@ -8,7 +8,7 @@ pytest.importorskip("triton")
 from diffattn.ops.inputs.kernel_support import HEAD_DIMS
 from diffattn.ops.triton import backward, configs, decode, forward, launch
 from tools import aot_cases
-from tools.candidates import CANDIDATES, launched_with
+from tools.measures.candidates import CANDIDATES, launched_with
 
 
 @pytest.mark.parametrize("capability", configs.CAPABILITIES)

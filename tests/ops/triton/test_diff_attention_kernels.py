@@ -18,7 +18,7 @@ from ops.test_diff_attention import (
     surrounded,
     transposed,
 )
-from tools.candidates import launched_with
+from tools.measures.candidates import launched_with
 
 from .kernel_calls import differential as op
 
