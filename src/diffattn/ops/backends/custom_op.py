@@ -42,7 +42,6 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
     """The operators of a forward kernel: of O, O2 and log row sums, with a gradient; of O alone.
 
     Without λ there is one map: q is ``[B, T, H, 1, D]``, and O2 and λ's gradient ``[B, T, H, 0]``.
-
     ``options`` is the schema of scale, causal and other options. ``backward_of`` gets their values and
     returns the operator of the backward pass with its options.
     """
@@ -76,10 +75,11 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
         num_options = len(ctx.needs_input_grad) - 4
         if grad is None:
             return (None,) * (4 + num_options)
-        saved, masks = ctx.saved_tensors[:7], ctx.saved_tensors[7:]
+        q, k, v, lam, o, o2, lse, *masks = ctx.saved_tensors
         backward, last = backward_of(*ctx.options, *masks)
-        *gradients, of_lambda = run_backward(ctx, backward, grad, *saved, *last)
-        return *gradients, None if saved[3] is None else of_lambda, *(None,) * num_options
+        call = (grad, q, k, v, lam, o, o2, lse, *last)
+        *gradients, of_lambda = run_backward(ctx, backward, *call)
+        return *gradients, None if lam is None else of_lambda, *(None,) * num_options
 
     forward.register_fake(make_results)
     inference.register_fake(lambda *call: make_results(*call)[0])
