@@ -42,8 +42,8 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
     """The operators of a forward kernel: of O, O2 and log row sums, with a gradient; of O alone.
 
     Without λ there is one map: q is ``[B, T, H, 1, D]``, and O2 and λ's gradient ``[B, T, H, 0]``.
-    ``options`` is the schema of scale, causal and other options. ``backward_of`` gets their values and
-    returns the operator of the backward pass with its options.
+    ``options`` is the schema of scale, causal and other options. ``backward_of`` gets their values
+    and returns the operator of the backward pass with its options.
     """
     tensors = "Tensor q, Tensor k, Tensor v, Tensor? lam"
 
