@@ -187,8 +187,8 @@ def launch_config(
 ) -> LaunchConfig | None:
     """Tile sizes, warps and stages of one launch; ``None`` if the table has no entry for it.
 
-    ``launch`` is a name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``, after ``"softmax_"`` for softmax
-    attention.
+    ``launch`` is a name in ``FORWARD_FORMS`` or ``BACKWARD_FORMS``; ``"softmax_"`` begins that of
+    softmax attention.
     """
     row = device_row(q.device)
     if row is None:
