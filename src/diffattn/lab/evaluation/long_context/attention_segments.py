@@ -7,13 +7,11 @@ from typing import Any
 import torch
 
 from diffattn.lab.evaluation.long_context.haystack import span_within
+from diffattn.lab.evaluation.long_context.lengths import rows_with
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
     MagicProtocol,
-    MagicTask,
-    answer,
-    build_prompts,
     needle,
 )
 from diffattn.lab.evaluation.metrics import metric
@@ -76,7 +74,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.require_prompt(model, self.task(0))
+        self.require_prompt(model, **self.settings(0))
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -87,14 +85,14 @@ class AttentionSegments(MagicProtocol):
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt up to its last token, then record the attention of the last token."""
-        task = self.task(items[0].payload[0])
+        settings = self.settings(items[0].payload[0])
 
         def row(prompt: MagicPrompt, prefix: Prefix) -> dict[str, Any]:
             last = torch.tensor([prompt.ids[-1:]], device=model.device)
             layers = attention_rows(model.network, last, prefix.rows(1))
-            return self._row(model, prompt, layers) | {"sample": task.sample}
+            return self._row(model, prompt, layers) | {"sample": settings["sample"]}
 
-        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        prompts = self.build_prompts(model, [item.payload[-1] for item in items], **settings)
         return self.read_rows(model, prompts, row)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -102,7 +100,7 @@ class AttentionSegments(MagicProtocol):
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:
-            at_depth = [row for row in rows if row["depth"] == depth]
+            at_depth = rows_with(rows, depth=depth)
             parts = [
                 (n, w, part)
                 for n, kinds in (at_depth[0]["shares"] if at_depth else {}).items()
@@ -130,15 +128,15 @@ class AttentionSegments(MagicProtocol):
         }
         if self.per_head:
             tables["heads"] = {
-                f"{depth:g}": _mean_heads([row["heads"] for row in rows if row["depth"] == depth])
+                f"{depth:g}": _mean_heads([row["heads"] for row in rows_with(rows, depth=depth)])
                 for depth in dict.fromkeys(row["depth"] for row in rows)
             }
         return Summary(metrics=metrics, tables=tables)
 
-    def task(self, sample: int) -> MagicTask:
+    def settings(self, sample: int) -> dict[str, Any]:
         """The settings from which the prompts of haystack ``sample`` are built."""
         facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
-        return self.magic_task(**facts, needs_start=True, ending=f" {answer('{city}')}")
+        return facts | {"up_to_digits": True}
 
     def _row(
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]

@@ -11,7 +11,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -55,6 +54,11 @@ class HaystackProtocol(LengthProtocol):
         """The text of the haystack."""
         return corpus_text(self.haystack, self.text_field)
 
+    def stretch(self, model: LanguageModel, key: str, num_tokens: int) -> "HaystackTokens":
+        """So many tokens of the text from a random sentence on; ``key`` draws it."""
+        start = random_start(corpus_text(self.haystack, self.text_field), Random(key))
+        return read_haystack_tokens(model, self.haystack, start, num_tokens, self.text_field)
+
     def words(self, tokens: int) -> "HaystackWords":
         """The haystack as words, enough for contexts of ``tokens`` tokens."""
         return read_haystack_words(self.haystack, tokens, self.text_field)
@@ -84,7 +88,7 @@ class HaystackProtocol(LengthProtocol):
             prompt = prompts[i]
             rows[i] = {
                 "depth": prompt.depth,
-                "haystack": prompt.haystack,
+                "haystack": prompt.haystack.digest(),
                 "prompt_tokens": len(prompt.ids),
                 "prompt": prompt_facts(model.decode(prompt.ids)),
             } | row(prompt, prefix)
@@ -346,27 +350,20 @@ def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> H
     starts: list[int] = []
     size = max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)
     for text in _documents(source, size, text_field):
-        for sentence in _sentences(text.split()):
-            starts.append(len(words))
-            words += sentence
+        document = text.split()
+        start = 0
+        for i, word in enumerate(document, start=1):
+            is_last = i == len(document) or i - start == _LONGEST_SENTENCE
+            if is_last or _SENTENCE_END.search(word):
+                starts.append(len(words) + start)
+                start = i
+        words += document
     return HaystackWords(source, tuple(words), tuple(starts))
-
-
-def _sentences(words: list[str]) -> Iterator[list[str]]:
-    start = 0
-    for i, word in enumerate(words, start=1):
-        if _SENTENCE_END.search(word) or i - start == _LONGEST_SENTENCE or i == len(words):
-            yield words[start:i]
-            start = i
 
 
 def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
     """Insert ``(index, sentence)`` before the sentence at ``index``; indices must not fall."""
-    places = [0, *(place for place, _ in additions), len(sentences)]
-    assert all(a <= b for a, b in pairwise(places)), "places must rise"
-    merged: list[str] = []
-    done = 0
-    for place, sentence in additions:
-        merged += [*sentences[done:place], sentence]
-        done = place
-    return merged + sentences[done:]
+    merged = list(sentences)
+    for place, sentence in reversed(additions):
+        merged.insert(place, sentence)
+    return merged

@@ -94,6 +94,11 @@ class LengthProtocol(Protocol):
             )
 
 
+def rows_with(rows: Sequence[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+
 def length_metric(
     name: str,
     scores: Mapping[int, float],
@@ -119,9 +124,8 @@ def by_length_and_task(
     means: dict[int, float] = {}
     table: list[list[float | None]] = []
     for length in sorted({int(row["length"]) for row in rows}):
-        of_length = [row for row in rows if row["length"] == length]
         scores = {
-            task: [float(row["scores"][score]) for row in of_length if row["task"] == task]
+            task: [float(r["scores"][score]) for r in rows_with(rows, length=length, task=task)]
             for task in tasks
         }
         run = {task: of_task for task, of_task in scores.items() if of_task}
