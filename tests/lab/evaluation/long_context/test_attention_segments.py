@@ -8,8 +8,9 @@ import torch
 from diffattn.lab.evaluation.long_context.attention_segments import (
     SEGMENTS,
     AttentionSegments,
-    _number,
 )
+from diffattn.lab.evaluation.long_context.haystack import span_within
+from diffattn.lab.evaluation.long_context.magic_numbers import needle
 from evaluation_folders import evaluated
 from language_models import byte_pairs, whole_maps
 
@@ -99,7 +100,10 @@ def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, t
         assert prompt.ids[-1] == whole[last - 1]
         assert (model.decode([whole[last - 1]]) == " ") == split
         assert len(prompt.ids) == protocol.length
-        digits = model.decode(prompt.ids[slice(*_number(model, prompt))])
+        first, last = span_within(
+            model, needle(prompt.cities[0], prompt.numbers[0]), prompt.numbers[0]
+        )
+        digits = model.decode(prompt.ids[prompt.spans[0][0] :][first:last])
         assert digits == (prompt.numbers[0] if split else f" {prompt.numbers[0]}")
 
 

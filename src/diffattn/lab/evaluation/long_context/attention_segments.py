@@ -7,14 +7,13 @@ from typing import Any
 import torch
 
 from diffattn.lab.evaluation.long_context.haystack import span_within
-from diffattn.lab.evaluation.long_context.lengths import rows_with
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
     MagicProtocol,
     needle,
 )
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -30,14 +29,10 @@ _COMPARED = ("signed", "clipped", "absolute")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSegments(MagicProtocol):
-    """The attention of the token that predicts the answer's first digit.
+    """The attention of the token that predicts the answer's first digit, summed over five segments.
 
-    For each layer and head, attention is summed over five segments: BOS, the context before the
-    answer needle, the needle, the context after it, and the query. Weights of differential maps
-    are signed, A1 − λ A2, so the sum over noise may be near 0 only because signs cancel. So the
-    shares of absolute weights, of A1 and of A2 are recorded too.
-
-    Source: arXiv:2410.05258v2, Table 3 and Figure 1.
+    Weights of differential maps are signed, A1 − λ A2, so the sum over noise may be near 0 only
+    because signs cancel. So the shares of absolute weights, of A1 and of A2 are recorded too.
     """
 
     name = "attention_segments"
@@ -101,26 +96,20 @@ class AttentionSegments(MagicProtocol):
         table = []
         for depth in self.depths:
             at_depth = rows_with(rows, depth=depth)
-            parts = [
-                (n, w, part)
-                for n, kinds in (at_depth[0]["shares"] if at_depth else {}).items()
-                for w, shares in kinds.items()
-                for part in shares
-            ]
-            for normalised, weights, part in parts:
-                interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
-                where = {"weights": weights, "normalised": normalised, "depth": depth}
-                ends = {"low": interval.low, "high": interval.high, "n": interval.n}
-                table.append({**where, "part": part, "mean": interval.mean} | ends)
-                printed = part in ("answer", "noise")
-                printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
-                if printed and weights in _COMPARED:
-                    facts: dict[str, Any] = {
-                        "where": where,
-                        "headline": weights == "signed" and normalised == "global",
-                        "higher_is_better": {"answer": True, "noise": False}.get(part),
-                    }
-                    metrics.append(metric(part, interval, **facts))
+            for normalised, kinds in (at_depth[0]["shares"] if at_depth else {}).items():
+                for weights, part in ((w, part) for w, shares in kinds.items() for part in shares):
+                    values = [row["shares"][normalised][weights][part] for row in at_depth]
+                    mean = cluster_mean(values)
+                    where = {"weights": weights, "normalised": normalised, "depth": depth}
+                    ends = {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
+                    table.append({**where, "part": part, **ends})
+                    is_figure = len(self.depths) == 1 and part in SEGMENTS  # all five of Figure 1
+                    if weights in _COMPARED and (part in ("answer", "noise") or is_figure):
+                        facts: dict[str, Any] = {
+                            "headline": weights == "signed" and normalised == "global",
+                            "higher_is_better": {"answer": True, "noise": False}.get(part),
+                        }
+                        metrics.append(metric(part, mean, where=where, **facts))
         factors = [row["one_minus_lambda"] for row in rows]
         tables: dict[str, Any] = {
             "segments": table,
@@ -143,7 +132,9 @@ class AttentionSegments(MagicProtocol):
     ) -> dict[str, Any]:
         """The row of one prompt: shares of attention, and with ``per_head`` the sums per head."""
         spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
-        spans["number"] = _number(model, prompt)
+        city, number = prompt.cities[0], prompt.numbers[0]
+        first, last = span_within(model, needle(city, number), number)  # of the digits
+        spans["number"] = (prompt.spans[0][0] + first, prompt.spans[0][0] + last)
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
         tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
@@ -153,8 +144,8 @@ class AttentionSegments(MagicProtocol):
                 parts["noise"] = parts["before"] + parts["after"]
                 shares.setdefault(normalised, {})[weights] = parts
         row: dict[str, Any] = {
-            "city": prompt.cities[0],
-            "number": prompt.numbers[0],
+            "city": city,
+            "number": number,
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
             "shares": shares,
@@ -178,13 +169,6 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
     """``(start, end)`` of each segment of ``SEGMENTS`` in tokens, end excluded."""
     (start, end), (first, last) = prompt.context, prompt.spans[0]
     return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]
-
-
-def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
-    """``(start, end)`` of the tokens with the answer's digits; they may hold other characters."""
-    sentence = needle(prompt.cities[0], prompt.numbers[0])
-    first, last = span_within(model, sentence, prompt.numbers[0])
-    return prompt.spans[0][0] + first, prompt.spans[0][0] + last
 
 
 def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

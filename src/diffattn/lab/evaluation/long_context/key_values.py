@@ -9,7 +9,7 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol, most_that_fits
-from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
@@ -37,10 +37,7 @@ class _Object:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyValues(LengthProtocol):
-    """The value of a key: exact match of a UUID in a JSON object of UUIDs.
-
-    Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
-    """
+    """The value of a key: exact match of a UUID in a JSON object of UUIDs."""
 
     name = "key_values"
     choices = {
@@ -146,7 +143,7 @@ class KeyValues(LengthProtocol):
         cells = sorted({int(row[name]) for row in rows})
         groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
         for cell in cells:
-            of_cell = [row for row in rows if row[name] == cell]
+            of_cell = rows_with(rows, **{name: cell})
             groups.append(({name: cell}, of_cell))
             for depth in range(0, 100, 20):
                 part = [row for row in of_cell if depth <= min(row["depth"], 99) < depth + 20]
@@ -158,19 +155,18 @@ class KeyValues(LengthProtocol):
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:
-        return self.num_pairs or self.lengths_that_fit(model, self.lengths)
+        return self.num_pairs or self.lengths_that_fit(model)
 
     def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
         """The object with the wanted number of pairs, or with as many as fit the length."""
         if self.num_pairs:
             return self._object(cell, number, cell)
         least = self.questions + self.examples
-        pairs = most_that_fits(
-            lambda pairs: self._tokens(model, self._object(cell, number, pairs), first_only=True),
-            cell,
-            least=least,
-            most=cell,
-        )
+
+        def count(pairs: int) -> int:
+            return self._tokens(model, self._object(cell, number, pairs), first_only=True)
+
+        pairs = most_that_fits(count, cell, least=least, most=cell)
         fitting = self._object(cell, number, pairs or least)
         # Keys differ by a few tokens, and the longest prompt must fit.
         while pairs and pairs > least and self._tokens(model, fitting) > cell:

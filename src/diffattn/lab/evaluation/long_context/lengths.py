@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
@@ -59,18 +59,13 @@ class LengthProtocol(Protocol):
     """A protocol over contexts of several lengths."""
 
     def lengths_that_fit(
-        self,
-        model: LanguageModel,
-        wanted: Sequence[int] | None,
-        standard: Sequence[int] = LENGTHS,
-        *,
-        overhead: int = 0,
+        self, model: LanguageModel, standard: Sequence[int] = LENGTHS, *, overhead: int = 0
     ) -> tuple[int, ...]:
-        """The wanted lengths in tokens, or if ``None`` the standard ones that fit the model.
+        """The setting ``lengths``, or if ``None`` the standard ones that fit the model.
 
         A prompt has ``overhead`` tokens more than its length. Raises ``ConfigError`` if none fits.
         """
-        room = model.max_length - overhead
+        room, wanted = model.max_length - overhead, self.lengths  # type: ignore[attr-defined]
         lengths = tuple(wanted or (n for n in standard if n <= room))
         besides = f" without the {overhead} of prompt and answer" if overhead else ""
         if not lengths:
@@ -94,32 +89,19 @@ class LengthProtocol(Protocol):
             )
 
 
-def rows_with(rows: Sequence[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:
-    """The rows that have these values."""
-    return [row for row in rows if all(row[key] == value for key, value in values.items())]
-
-
 def length_metric(
-    name: str,
-    scores: Mapping[int, float],
-    least: float,
-    n: int,
-    where: dict[str, Any] | None = None,
+    name: str, scores: Mapping[int, float], least: float, n: int, where: Mapping[str, Any] = {}
 ) -> Metric:
     """A metric: the longest length with a score of at least ``least``, or 0; over ``n`` items."""
     value = float(max((length for length, score in scores.items() if score >= least), default=0))
-    return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
+    return Metric(name=name, value=value, n=n, unit="tokens", where=dict(where), headline=True)
 
 
 def by_length_and_task(
     rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str
 ) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
-    """Means of a score, a share from 0 to 1, for each length: over tasks, and for each task.
-
-    Returns:
-        Metrics; length to mean over tasks, if all tasks were run at this length; and a table
-        ``[lengths][tasks]`` of means, ``None`` for a task that was not run.
-    """
+    """Metrics of a score from 0 to 1 by length, over tasks and for each; length to mean over tasks
+    where all were run; and the means ``[lengths][tasks]``, ``None`` for a task that was not run."""
     metrics: list[Metric] = []
     means: dict[int, float] = {}
     table: list[list[float | None]] = []

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.lengths import rows_with
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     TEMPLATES,
@@ -14,7 +13,7 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     MagicProtocol,
     forced_number,
 )
-from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -31,8 +30,6 @@ class Needle(MagicProtocol):
 
     The first of these is hidden at fixed depths, the others anywhere. At all depths of one text the
     other needles are the same, so the prompts differ only in the position of one sentence.
-
-    Source: arXiv:2410.05258v2, section 3.4, Table 2 and Figure 5.
     """
 
     name = "needle"

@@ -14,8 +14,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
     forced_answer,
     insert_tokens,
 )
-from diffattn.lab.evaluation.long_context.lengths import rows_with
-from diffattn.lab.evaluation.metrics import score_metric
+from diffattn.lab.evaluation.metrics import rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -49,8 +48,6 @@ class SingleNeedle(HaystackProtocol):
 
     Each text is also asked without the needle, as a control: a model may always answer, always
     refuse, or know the sentence, which is common on the web.
-
-    Source: G. Kamradt, LLMTest_NeedleInAHaystack (sentence, question, grid).
     """
 
     name = "single_needle"

@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 from test_ruler_tasks import hotpot_value, squad_value
 
-from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
-from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS, THRESHOLD, summarise
+from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
 from diffattn.lab.evaluation.metrics import NAMED
 from evaluation_folders import evaluated
 from scripted_model import completing
@@ -104,27 +103,25 @@ def test_the_summary_weighs_tasks_equally():
     def rows(length, task, scores):
         return [{"length": length, "task": task, "scores": {"score": s}} for s in scores]
 
-    found = summarise(
+    found = Ruler().summarise(
         [
             *rows(4096, "vt", [1.0] * 9),
             *rows(4096, "cwe", [0.8]),
             *rows(8192, "vt", [0.5, 1.0]),
             *rows(8192, "cwe", [0.9, 0.9]),
             *rows(16384, "vt", [1.0, 1.0]),
-        ],
-        {"qa_1": "no file"},
+        ]
     )
     means = {m.where["length"]: (m.name, m.value) for m in found.metrics if "mean" in m.name}
     assert means[4096] == ("mean_of_2_tasks", pytest.approx(0.9))
     assert means[8192] == ("mean_of_2_tasks", pytest.approx(0.825))
     assert means[16384] == ("mean_of_1_tasks", 1.0)  # another mean, under another name
     assert found.metrics[-1].value == 4096.0  # a length without all tasks cannot be effective
-    assert THRESHOLD == 0.856
+    assert found.tables["threshold"] == 0.856
     assert found.tables["scores"]["score"][2] == [1.0, None]
     no_file = {
         f"qa_{i}": f"no file was given ({name})" for i, name in ((1, "squad"), (2, "hotpotqa"))
     }
-    row = {"length": 4096, "task": "vt", "scores": {"score": 1.0}}
-    assert Ruler().summarise([row]).tables["left_out"] == no_file
-    left_out = Ruler(tasks=("vt",)).summarise([row]).tables["left_out"]
+    assert found.tables["left_out"] == no_file
+    left_out = Ruler(tasks=("vt",)).summarise(rows(4096, "vt", [1.0])).tables["left_out"]
     assert left_out == dict.fromkeys([name for name in TASKS if name != "vt"], "not asked for")

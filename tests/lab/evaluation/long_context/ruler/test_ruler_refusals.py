@@ -78,7 +78,7 @@ def test_chat_uses_the_template(long_model, haystack, monkeypatch):
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
     monkeypatch.setattr(long_model.tokenizer, "chat_template", template, raising=False)
     sample, _ = protocol._fit(long_model, TASKS["niah_single_1"], 2048, 0, protocol._material(2048))
-    text = protocol._text(long_model, sample)
+    text = protocol.prompt(long_model, sample.question, sample.answer_prefix)
     assert text.startswith("[user]A special magic number")
     assert text.endswith("provided text?[assistant]" + sample.answer_prefix.strip())
     assert protocol.batches(long_model)

@@ -1,13 +1,15 @@
-"""Samples of RULER's tasks, and their sources: words, questions and random streams."""
+"""Samples of RULER's tasks, and their sources: words and questions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.words import WordList
+from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_shares
+from diffattn.lab.inference.language_model import LanguageModel
 
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
 """Depths of needles in percent: 40 evenly spaced, each used at most once per sample."""
@@ -35,18 +37,6 @@ class Sample:
     """Further fields of the row in the log."""
 
 
-Streams = Callable[[str], Random]
-"""Purpose to a new random generator of one sample, with a seed for each purpose.
-
-So a longer context has all content of a shorter one, as the search for the length requires.
-"""
-
-
-def streams_of(key: str) -> Streams:
-    """The random streams of the sample with this key."""
-    return lambda purpose: Random(f"{key}-{purpose}")
-
-
 @dataclass(frozen=True, slots=True)
 class Question:
     """A question of a file, and the documents with its answer."""
@@ -67,28 +57,6 @@ class QuestionFile:
     documents: tuple[str, ...]
     questions: tuple[Question, ...]
 
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def shuffled(self, draw: Random) -> "QuestionFile":
-        """A copy with the questions in random order."""
-        return replace(self, questions=tuple(draw.sample(self.questions, len(self.questions))))
-
-    def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
-        """Text of question ``index``, ``count`` documents in random order, and accepted answers.
-
-        The question's documents are chosen first, then documents of its article, then others.
-        """
-        question = self.questions[index]
-        taken = {*question.required, *question.near}
-        near = list(question.near)
-        others = [i for i in range(len(self.documents)) if i not in taken]
-        streams("near").shuffle(near)
-        streams("others").shuffle(others)
-        chosen = [*question.required, *near, *others][:count]
-        streams("order").shuffle(chosen)
-        return question.text, [self.documents[i] for i in chosen], list(question.answers)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
@@ -107,6 +75,18 @@ class Material:
     """Task to its file of questions."""
 
 
+def found_share(output: str, references: Sequence[str]) -> float:
+    """Share of the references in the output, regardless of case: RULER's string_match_all."""
+    text = output.lower()
+    return sum(reference.lower() in text for reference in references) / len(references)
+
+
+def found_any(output: str, references: Sequence[str]) -> float:
+    """1 if any reference is in the output, regardless of case, else 0: string_match_part."""
+    text = output.lower()
+    return float(any(reference.lower() in text for reference in references))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RulerTask(ABC):
     """A task: it builds samples from units of context, such as words, lines or documents."""
@@ -117,36 +97,45 @@ class RulerTask(ABC):
     """``"all"`` scores the share of references found, ``"part"`` whether any is found."""
 
     @abstractmethod
-    def least(self, material: Material, index: int) -> int:
-        """Fewest units of context that a sample can have."""
-
-    def most(self, material: Material, index: int, length: int) -> int:
-        """Most units of context that a sample of ``length`` tokens can have."""
-        return length
+    def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
+        """Fewest and most units of context that a sample of ``length`` tokens can have."""
 
     @abstractmethod
-    def build(
-        self, units: int, length: int, index: int, streams: Streams, material: Material
-    ) -> Sample:
-        """Build sample ``index`` with ``units`` units of context, from ``least`` to ``most``.
+    def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
+        """Build a sample with so many units; some tasks also depend on ``length`` in tokens.
 
-        ``length`` is the wanted number of tokens; the content of some tasks depends on it.
+        Each purpose has a random generator of its own, so that a longer context has all content of
+        a shorter one, as the search for the length requires. ``seed`` seeds them all.
         """
 
+    def score(self, output: str, references: Sequence[str]) -> float:
+        """The score of an output."""
+        return (found_any if self.match == "part" else found_share)(output, references)
 
-def found_share(output: str, references: Sequence[str]) -> float:
-    """Share of the references that occur in the output, regardless of case.
+    def guesses(self, model: LanguageModel, sample: Sample, output: str) -> dict[str, float]:
+        """Scores of guesses that copy from the context and ignore the question.
 
-    Source: RULER, string_match_all.
-    """
-    text = output.lower()
-    return sum(reference.lower() in text for reference in references) / len(references)
+        They name random values, the first different words of a list, or a random stretch of
+        documents. ``guess`` names as many as the question asks for, or copies ``max_new_tokens``
+        tokens; :data:`~diffattn.lab.evaluation.metrics.NAMED` names or copies as much as ``output``
+        does. There is no guess if the question asks for all values.
+        """
+        wanted = sample.references
+        if sample.documents is not None:
+            ids, written = model.encode(sample.documents), len(model.encode(output))
 
+            def copied(size: int) -> float:
+                stretches = (model.decode(ids[i : i + size]) for i in range(0, len(ids), size))
+                return fmean(self.score(text, wanted) for text in stretches)
 
-def found_any(output: str, references: Sequence[str]) -> float:
-    """1 if any reference occurs in the output, regardless of case, else 0.
-
-    Source: RULER, string_match_part.
-    """
-    text = output.lower()
-    return float(any(reference.lower() in text for reference in references))
+            named_score = copied(written) if written else 0.0
+            return {GUESSES[0]: copied(self.max_new_tokens), NAMED: named_score}
+        words = sample.candidates or tuple(dict.fromkeys(sample.listed or ()))
+        # A word counts as named if the score would find it in the output.
+        named = round(found_share(output, words) * len(words))
+        if sample.listed is None:
+            return guess_shares(len(wanted), len(words), named)
+        first, most = (
+            self.score(" ".join(words[:count]), wanted) for count in (len(wanted), named)
+        )
+        return {GUESSES[0]: first, NAMED: most}
