@@ -53,7 +53,7 @@ def test_demonstrations_and_labels_keep_their_text(superwords):
     model = superwords
     texts = [f"what is the king {i}" for i in range(3)]
     examples = [Example(text, "A") for text in texts]
-    task = IclTask(model, "trec", "generated", 4, 0)
+    task = IclTask(model, RemappedLabels(data="generated"), 4, 0)
     pieces = task.encode(model, examples)
     whole = "".join(model.decode(piece) for piece in pieces)
     assert [text in whole for text in texts] == [True] * 3

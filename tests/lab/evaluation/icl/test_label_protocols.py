@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from scripted_model import alone
 
 def prompts(model, protocol, rows):
     """Whole prompts of some rows, put together without anything shared."""
-    task = IclTask(model, protocol.dataset, protocol.data, protocol.test_items, protocol.seed)
+    task = IclTask(model, protocol, protocol.test_items, protocol.seed)
     order = balanced_rounds(task.train, protocol.seed)
     for row in rows:
         pieces = task.encode(model, order[: row["shots"]])
@@ -129,7 +130,8 @@ def test_orders_of_the_same_demonstrations(model, files, tmp_path, format):
     assert all(len(values) == 3 for values in by_item.values())  # the order does matter
     ready, in_turn = protocol.ready(model), []
     for row in rows[::4]:  # two demonstrations of each of six classes
-        shown = protocol.demonstrations(model, ready, row["order"])[0].text(model, row["shots"])
+        reader, _ = protocol.demonstrations(model, ready, row["order"])
+        shown = model.decode(list(chain(*reader.pieces)))
         labels = re.findall(rf"(?m)^{re.escape(ready.task.known.y_prefix)}(.+)$", shown)
         assert sorted(labels) == sorted(example.label for example in ready.order)
         assert row["prompt"]["begins"].startswith(shown[:200])

@@ -3,7 +3,7 @@
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import accumulate
@@ -30,9 +30,10 @@ class IclProtocol(Protocol):
     dataset: str = "trec"
     """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
     data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` for made-up ones."""
+    """Folder with the original files, or with ``train.jsonl`` and ``test.jsonl``, or the folder
+    above it; ``"hub"``; or ``"generated"`` for made-up examples."""
     columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to their names in local CSV files and JSON lines."""
+    """``text`` and ``label`` to their names in CSV files (there ``category``) and JSON lines."""
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
@@ -41,11 +42,7 @@ class IclProtocol(Protocol):
     def numbers_that_fit(
         self, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
     ) -> list[int]:
-        """The wanted numbers of demonstrations that are at most ``fit``, in their order.
-
-        Raises:
-            ConfigError: There is none. ``hint`` ends the message; by default, to choose ``shots``.
-        """
+        """The wanted numbers of demonstrations that are at most ``fit``; raises without any."""
         numbers = [n for n in wanted if n <= fit]
         if not numbers:
             raise ConfigError(
@@ -65,28 +62,23 @@ class IclTask:
     the test items; a smaller number of them is a part of a larger one.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        dataset: str,
-        source: str,
-        test_items: int,
-        seed: int,
-        columns: Mapping[str, str] = {},
-    ) -> None:
-        data = load_icl_data(dataset, source, columns)
-        self.known = ICL_DATASETS[dataset]
+    def __init__(self, model: LanguageModel, settings: IclProtocol, test_items: int, seed: int):
+        data = load_icl_data(settings.dataset, settings.data, settings.columns)
+        self.known = ICL_DATASETS[settings.dataset]
         longest = longest_kept(data.train)
         self.train = [example for example in data.train if len(example.text) <= longest]
         usable = [i for i, example in enumerate(data.test) if len(example.text) <= longest]
         if len(usable) < test_items:
             raise ConfigError(
-                f"{dataset}: test_items must be at most {len(usable)}, got {test_items}."
+                f"{settings.dataset}: test_items must be at most {len(usable)}, got {test_items}."
             )
         chosen = random.Random(f"test-{seed}").sample(usable, len(usable))[:test_items]
         self.test = {i: data.test[i] for i in sorted(chosen)}
         self.trie = LabelTrie(model, data.labels, f"{SEPARATOR}{self._question('x')}")
-        self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
+        self.questions = {
+            i: model.encode_after(SEPARATOR, self._question(example.text))
+            for i, example in self.test.items()
+        }
 
     def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
         """Tokens of each demonstration with the separator after it; the first begins with BOS."""
@@ -95,15 +87,6 @@ class IclTask:
         ]
         pieces = [model.encode_after(SEPARATOR, text) for text in texts[1:]]
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
-
-    def question(self, model: LanguageModel, text: str) -> list[int]:
-        """Tokens of a question that follows demonstrations."""
-        return model.encode_after(SEPARATOR, self._question(text))
-
-    @property
-    def room(self) -> int:
-        """Number of tokens of the longest question and the longest label together."""
-        return max(map(len, self.questions.values())) + self.trie.longest
 
     def _question(self, text: str) -> str:
         return f"{self.known.x_prefix}{text}\n{self.known.y_prefix.rstrip()}"
@@ -129,10 +112,6 @@ class DemonstrationReader:
         assert prefix is not None, "count is one of the steps"
         self._read = (done, prefix)
         return prefix
-
-    def text(self, model: LanguageModel, count: int) -> str:
-        """The text of the first ``count`` demonstrations."""
-        return model.decode([token for piece in self.pieces[:count] for token in piece])
 
 
 def most_within(sizes: Iterable[int], room: int) -> int:
@@ -162,10 +141,7 @@ def balanced_rounds(
 
 
 def skipped_classes(order: Sequence[Example], count: int) -> int:
-    """Number of classes that are missing in a complete round of the first ``count`` examples.
-
-    ``order`` is the whole list of :func:`balanced_rounds`.
-    """
+    """Classes missing in a complete round of the first ``count`` of all balanced rounds."""
     sizes = Counter(example.label for example in order).values()
     complete, left = 0, count
     while (width := sum(size > complete for size in sizes)) and width <= left:

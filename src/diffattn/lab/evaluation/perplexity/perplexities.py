@@ -23,11 +23,7 @@ from diffattn.models.config.known_names import check_known
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingPerplexity(TextProtocol):
-    """exp of the mean loss per token, each predicted from a window that slides by a stride.
-
-    Source: arXiv:2108.12409, section 2 and appendix B (sliding windows); arXiv:2309.00071,
-    section 4.3.1 (stride 256).
-    """
+    """exp of the mean loss per token, each predicted from a window that slides by a stride."""
 
     name = "sliding_perplexity"
     choices = {
@@ -80,13 +76,9 @@ class SlidingPerplexity(TextProtocol):
         losses = model.sliding_losses(
             tokens, window=window - len(given), stride=self.stride, given=given
         )
-        row = {
-            "window": window,
-            "tokens": len(losses),
-            "scores": {f"nll_window_{window}": float(losses.mean())},
-            "prompt": prompt_facts(model.decode(tokens)),
-        }
-        return [row]
+        scores = {f"nll_window_{window}": float(losses.mean())}
+        facts = {"window": window, "tokens": len(losses), "scores": scores}
+        return [facts | {"prompt": prompt_facts(model.decode(tokens))}]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Perplexity and loss for each length of window."""
@@ -112,8 +104,6 @@ class WordPerplexity(TextProtocol):
     r"""Perplexity per word of whole documents, which does not depend on the tokenizer's units.
 
     .. math:: \exp \Big( \sum_t -\log p(x_t) \Big/ \text{number of words} \Big)
-
-    Source: arXiv:1911.05507, section 4.3 (PG-19).
     """
 
     name = "word_perplexity"
@@ -196,7 +186,6 @@ class WordPerplexity(TextProtocol):
 
 
 _BETWEEN = "\n\n"
-_TOKENS_TOGETHER = 16_384
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,14 +236,10 @@ class BlockPerplexity(TextProtocol):
         """One block per item; a batch has several short blocks."""
         size = self.block or model.max_length
         self.require_fit(model, "block", size)
-        start = model.as_its_tokenizer_begins().start()
-        text = self._text()
-        wanted = None if self.blocks is None else self.blocks * size
-        ids = model.encode(text) if wanted is None else first_tokens(model, text, wanted)
-        tokens = np.array([*start, *ids], dtype=np.int64)
-        count = len(tokens) // size
-        if self.blocks is not None:
-            count = min(count, self.blocks)
+        text, blocks = self._text(), self.blocks
+        ids = model.encode(text) if blocks is None else first_tokens(model, text, blocks * size)
+        tokens = np.array([*model.as_its_tokenizer_begins().start(), *ids], dtype=np.int64)
+        count = min(len(tokens) // size, blocks or len(tokens))
         if not count:
             raise ConfigError(
                 f"block_perplexity: {self.texts!r} must hold a block of {size} tokens, got "
@@ -264,7 +249,7 @@ class BlockPerplexity(TextProtocol):
         items = [
             Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
         ]
-        return split_batches([items], max(1, _TOKENS_TOGETHER // size))
+        return split_batches([items], max(1, 16_384 // size))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Mean loss of each block."""
