@@ -11,8 +11,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.icl.demonstrations import IclTask, balanced_rounds
 from diffattn.lab.evaluation.icl.label_protocols import ManyShot, OrderRobustness, _ranges
-from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.scoring import Continuation
 from evaluation_folders import evaluated
 from scripted_model import alone
@@ -90,14 +88,6 @@ def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, fi
         ManyShot(data=files, shots=(50,), test_items=4).batches(model)
     with pytest.raises(ConfigError, match="Choose a smaller per_class"):
         OrderRobustness(data=files, per_class=9, test_items=4).batches(model)
-
-
-@pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])
-def test_the_reduced_size_needs_no_file(models, tmp_path, name):
-    (part,) = parts([name], quick=True)
-    result = evaluate(models["shared_diff"], part, tmp_path / "out")
-    assert (result.num_failed, result.parameters["data"]) == (0, "generated")
-    assert result.headline()
 
 
 def test_an_interrupted_evaluation_ends_with_the_same_rows(build, files, tmp_path):

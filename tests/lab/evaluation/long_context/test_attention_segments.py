@@ -5,10 +5,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.lab.evaluation.long_context.attention_segments import (
-    SEGMENTS,
-    AttentionSegments,
-)
+from diffattn.lab.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments
 from diffattn.lab.evaluation.long_context.haystack import span_within
 from diffattn.lab.evaluation.long_context.magic_numbers import needle
 from evaluation_folders import evaluated

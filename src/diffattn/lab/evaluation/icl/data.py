@@ -30,8 +30,7 @@ _FRAMES = (
 )
 
 
-_JSON_LINES = ("train.jsonl", "test.jsonl")
-"""Files that may stand in place of a dataset's original files."""
+_JSON_LINES = ("train.jsonl", "test.jsonl")  # in place of a dataset's original files
 _COARSE = {
     "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
     "LOC": "location", "NUM": "numeric",
@@ -44,7 +43,6 @@ _FINE = {
     "ind": "individual", "mount": "mountain", "dist": "distance", "ord": "order",
     "perc": "percent", "temp": "temperature", "volsize": "size",
 }  # fmt: skip
-
 
 OVERLAP_CHOICE = {
     "overlap": "training texts that stand in the test part too, compared by letters and digits, "
@@ -86,10 +84,8 @@ class IclDataset:
     x_prefix: str  # before a text in a prompt
     y_prefix: str  # before a label
     num_classes: int
-    shots: tuple[int, ...]
-    """Numbers of demonstrations in Fig. 6."""
-    stable_from: int
-    """Number of demonstrations at which the dashed line of Fig. 6 begins."""
+    shots: tuple[int, ...]  # numbers of demonstrations in Fig. 6
+    stable_from: int  # at which the dashed line of Fig. 6 begins
 
 
 def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
@@ -100,7 +96,7 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     known = ICL_DATASETS[dataset]
     if source == "generated":
         return _data((_generated(50, seed=0), _generated(10, seed=1)))
-    data = _from_hub(dataset, known) if source == "hub" else _local(source, known, columns)
+    data = _from_hub(dataset, known) if source == "hub" else _from_files(source, known, columns)
     for part in ("train", "test"):
         if not getattr(data, part):
             raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
@@ -140,8 +136,7 @@ def _data(parts: Iterable[Iterable[Example]]) -> IclData:
     return IclData(train=train, test=test)
 
 
-def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
-    """Read a dataset from files in the folder or in its subfolder ``known.folder``."""
+def _from_files(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
         for names, read in ((known.files, known.read), (_JSON_LINES, _json_lines)):
@@ -149,9 +144,8 @@ def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclDat
             if all(path.is_file() for path in paths):
                 parts = zip(cycle(paths), ("train", "test"), strict=False)
                 return _data(read(path, part, columns) for path, part in parts)
-    wanted = ", ".join(known.files)
     raise ConfigError(
-        f"{source}: must be 'hub', 'generated' or a folder with {wanted} (or "
+        f"{source}: must be 'hub', 'generated' or a folder with {', '.join(known.files)} (or "
         f"{' and '.join(_JSON_LINES)}), or with {known.folder}/ that holds them, got neither."
     )
 
@@ -182,7 +176,7 @@ def _trec_label(code: str, fine: bool, where: str) -> str:
     return f"{_COARSE[coarse]} {_FINE.get(kind, kind)}" if fine else _COARSE[coarse]
 
 
-def _trec(path: Path, part: str, _: Mapping[str, str], *, fine: bool) -> Iterator[Example]:
+def _trec(path: Path, part: str, columns: Mapping[str, str], *, fine: bool) -> Iterator[Example]:
     """Read a Latin-1 file with one question per line, such as ``NUM:date When did ...``."""
     for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
         if line.strip():
@@ -203,7 +197,7 @@ def _banking(path: Path, part: str, columns: Mapping[str, str]) -> Iterator[Exam
 
 
 def _clinic(
-    path: Path, part: str, _: Mapping[str, str], *, out_of_scope: bool
+    path: Path, part: str, columns: Mapping[str, str], *, out_of_scope: bool
 ) -> Iterator[Example]:
     """Read JSON with lists of pairs ``train`` and ``test``, and ``oos_*`` if ``out_of_scope``."""
     try:

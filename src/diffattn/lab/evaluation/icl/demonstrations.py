@@ -57,9 +57,8 @@ class IclTask:
     r"""A dataset as the tokens of one model: prompts, labels and test items.
 
     A prompt has ``{x_prefix}{text}\n{y_prefix}{label}`` for each demonstration and ends with the
-    question up to ``y_prefix`` without its last space, all joined by ``\n==\n``. A demonstration is
-    encoded as it follows a separator, so its tokens are the same in every prompt. ``seed`` draws
-    the test items; a smaller number of them is a part of a larger one.
+    question up to ``y_prefix`` without its last space, all joined by ``\n==\n``. ``seed`` draws the
+    test items; a smaller number of them is a part of a larger one.
     """
 
     def __init__(self, model: LanguageModel, settings: IclProtocol, test_items: int, seed: int):
@@ -93,10 +92,8 @@ class IclTask:
 
 
 class DemonstrationReader:
-    """Read demonstrations in steps: a larger number continues the cache of a smaller one.
-
-    The steps are fixed, so a continued evaluation has the same rounding as an uninterrupted one.
-    """
+    """Read demonstrations in steps: a larger number continues the cache of a smaller one. The steps
+    are fixed, so a continued evaluation has the same rounding as an uninterrupted one."""
 
     def __init__(self, pieces: Sequence[Sequence[int]], steps: Sequence[int]) -> None:
         self.pieces, self.steps = pieces, sorted(steps)
@@ -124,8 +121,7 @@ def balanced_rounds(
 ) -> list[Example]:
     """Examples in rounds with one of each class, without replacement; used-up classes drop out.
 
-    The n demonstrations of a prompt are the first n of the list, so a longer prompt begins with a
-    shorter one. In each round the classes are in random order. ``limit`` cuts the list.
+    In each round the classes are in random order. ``limit`` cuts the list.
     """
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
@@ -147,11 +143,6 @@ def skipped_classes(order: Sequence[Example], count: int) -> int:
     while (width := sum(size > complete for size in sizes)) and width <= left:
         complete, left = complete + 1, left - width
     return sum(size < complete for size in sizes)
-
-
-def random_order(examples: Sequence[Example], seed: int) -> list[Example]:
-    """The examples in random order."""
-    return random.Random(f"random-{seed}").sample(list(examples), len(examples))
 
 
 def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:

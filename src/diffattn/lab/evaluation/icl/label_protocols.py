@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     balanced_rounds,
     kept_per_model,
     most_within,
-    random_order,
     skipped_classes,
 )
 from diffattn.lab.evaluation.metrics import rows_with, score_metric
@@ -44,8 +44,7 @@ class Ready(NamedTuple):
 
     task: IclTask
     order: list[Example]
-    groups: Sequence[int]
-    """Groups of items with the same demonstrations: numbers of shots, or indices of orders."""
+    groups: Sequence[int]  # of items with the same demonstrations: numbers of shots, or orders
     readers: dict[int, DemonstrationReader]  # by group
 
 
@@ -210,7 +209,10 @@ def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
 
 
-ORDERS = {"random": random_order, "alternating": alternating_order}
+ORDERS = {
+    "random": lambda examples, seed: Random(f"random-{seed}").sample(examples, len(examples)),
+    "alternating": alternating_order,
+}
 _REPEATS = 2_000
 
 
@@ -321,7 +323,6 @@ def _ranges(
     if np.ptp(scores, axis=0).any():
         ends = {"low": min(margin, float(low)), "high": max(margin, float(high))}
         interval = ends | {"method": "bootstrap over test items"}
-
     values = facts | {"margin": margin}
     metrics = [
         Metric(

@@ -116,10 +116,14 @@ class AttentionSegments(MagicProtocol):
             "one_minus_lambda": [sum(x) / len(x) for x in zip(*factors, strict=True)],
         }
         if self.per_head:
-            tables["heads"] = {
-                f"{depth:g}": _mean_heads([row["heads"] for row in rows_with(rows, depth=depth)])
-                for depth in dict.fromkeys(row["depth"] for row in rows)
-            }
+            tables["heads"] = {}
+            for depth in dict.fromkeys(row["depth"] for row in rows):
+                heads = [row["heads"] for row in rows_with(rows, depth=depth)]
+                means = {"spans": heads[0]["spans"]}
+                for weights in [key for key in heads[0] if key != "spans"]:
+                    sums = torch.tensor([head[weights] for head in heads], dtype=torch.float64)
+                    means[weights] = _rounded(sums.mean(0).tolist())
+                tables["heads"][f"{depth:g}"] = means
         return Summary(metrics=metrics, tables=tables)
 
     def settings(self, sample: int) -> dict[str, Any]:
@@ -169,16 +173,6 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
     """``(start, end)`` of each segment of ``SEGMENTS`` in tokens, end excluded."""
     (start, end), (first, last) = prompt.context, prompt.spans[0]
     return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]
-
-
-def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums ``[layers, H, spans]`` of each kind of weights, averaged over prompts."""
-    means: dict[str, Any] = {"spans": rows[0]["spans"]}
-    for weights in rows[0]:
-        if weights != "spans":
-            mean = torch.tensor([row[weights] for row in rows], dtype=torch.float64).mean(0)
-            means[weights] = _rounded(mean.tolist())
-    return means
 
 
 def _rounded(values: Any) -> Any:

@@ -27,8 +27,7 @@ _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
 """The end of a text that may end a sentence, if white space follows."""
 _NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
 _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
-_CHARACTERS_PER_TOKEN = 16
-"""More characters than a token of any tokenizer has on average."""
+_CHARACTERS_PER_TOKEN = 16  # more than any tokenizer has on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,10 +68,8 @@ class HaystackProtocol(LengthProtocol):
     def read_rows(
         model: LanguageModel, prompts: Sequence[Any], row: Callable[[Any, Prefix], dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The rows of prompts: their facts, and the result of ``row(prompt, prefix)``.
-
-        ``prefix`` holds all tokens but the last. A prefix that prompts share is read once.
-        """
+        """The rows of prompts: their facts, and ``row(prompt, prefix)``, where ``prefix`` holds all
+        tokens but the last. A prefix that prompts share is read once."""
         rows: dict[int, dict[str, Any]] = {}
         for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
             prompt = prompts[i]
@@ -166,10 +163,8 @@ def corpus_text(source: str, text_field: str = "text") -> str:
 def read_haystack_tokens(
     model: LanguageModel, source: str, start: int, num_tokens: int, text_field: str = "text"
 ) -> HaystackTokens:
-    """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
-
-    At its end the corpus continues at its beginning. A corpus too short for this raises.
-    """
+    """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on, and after its end from
+    its beginning on. A corpus too short for this raises."""
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
     size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers

@@ -87,10 +87,8 @@ NEEDLES = tuple(
 )
 """A sentence about someone, ``{name}`` in place of the name, and questions that ask who it is. Any
 change here must raise the version of the protocol."""
-BASE_LENGTHS = (250, 500, 1_000)
-"""Lengths in tokens whose mean score is the base score."""
-KEPT = 0.85
-"""A length is effective if its score is at least this share of the base score."""
+BASE_LENGTHS = (250, 500, 1_000)  # whose mean score is the base score
+KEPT = 0.85  # share of the base score from which on a length is effective
 _STANDARD = (*BASE_LENGTHS, 2_000, 4_000, 8_000, 16_000, 32_000)
 _QUESTION = (
     "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
@@ -220,14 +218,11 @@ class HiddenNeedleSearch(ChatProtocol):
         hops = [row for row in rows if row["kind"] != "literal"]
         metrics: list[Metric] = []
         for length in lengths:
-            of_length = rows_with(hops, length=length)
-            metrics += _mean(of_length, headline=True, length=length)
+            metrics += _mean(hops, headline=True, length=length)
             for kind in KINDS:
-                metrics += _mean(
-                    rows_with(rows, length=length, kind=kind), length=length, kind=kind
-                )
-            for depth in sorted({row["depth"] for row in of_length}):
-                metrics += _mean(rows_with(of_length, depth=depth), length=length, depth=depth)
+                metrics += _mean(rows, length=length, kind=kind)
+            for depth in sorted({row["depth"] for row in rows_with(hops, length=length)}):
+                metrics += _mean(hops, length=length, depth=depth)
         scores = {m.where["length"]: m.value for m in metrics if m.headline}
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
@@ -283,8 +278,10 @@ def names(output: str, name: str) -> float:
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], headline: bool = False, **where: Any) -> list[Metric]:
-    if not rows:
+    """The mean score of the rows with these values, if there are any."""
+    chosen = rows_with(rows, **where)
+    if not chosen:
         return []
-    scores = [row["scores"][_SCORE[row["kind"]]] for row in rows]
-    interval = share_interval(scores, [row["cluster"] for row in rows])
+    scores = [row["scores"][_SCORE[row["kind"]]] for row in chosen]
+    interval = share_interval(scores, [row["cluster"] for row in chosen])
     return [metric("contains", interval, where=where, headline=headline)]

@@ -15,8 +15,6 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
-_MARGIN = 4
-"""Tokens generated in addition to the value: quotes, and the line end that stops the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +22,9 @@ class _Object:
     """A JSON object and the questions about it."""
 
     pairs: int  # number of key-value pairs
-    context: str
-    """Instruction, object and worked examples as text."""
-    asked: tuple[tuple[str, str, int], ...]
-    """Key, value and index of the pair for each question."""
-    unseen: tuple[str, ...]
-    """Values of the object that no worked example shows."""
+    context: str  # instruction, object and worked examples as text
+    asked: tuple[tuple[str, str, int], ...]  # key, value and index of the pair for each question
+    unseen: tuple[str, ...]  # values that no worked example shows
 
     def prompts(self) -> list[str]:
         return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
@@ -166,10 +161,10 @@ class KeyValues(LengthProtocol):
         def count(pairs: int) -> int:
             return self._tokens(model, self._object(cell, number, pairs), first_only=True)
 
-        pairs = most_that_fits(count, cell, least=least, most=cell)
-        fitting = self._object(cell, number, pairs or least)
+        pairs = most_that_fits(count, cell, least=least, most=cell) or least
+        fitting = self._object(cell, number, pairs)
         # Keys differ by a few tokens, and the longest prompt must fit.
-        while pairs and pairs > least and self._tokens(model, fitting) > cell:
+        while pairs > least and self._tokens(model, fitting) > cell:
             pairs -= 1
             fitting = self._object(cell, number, pairs)
         return fitting
@@ -180,7 +175,8 @@ class KeyValues(LengthProtocol):
         return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
 
     def _budget(self, model: LanguageModel, sample: _Object) -> int:
-        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + _MARGIN
+        # A value, quotes, and the line end that stops the answer.
+        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + 4
 
     def _object(self, cell: int, number: int, pairs: int) -> _Object:
         """Object ``number`` of a cell, with ``pairs`` pairs."""

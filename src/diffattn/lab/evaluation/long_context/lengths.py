@@ -14,10 +14,9 @@ from diffattn.lab.stats.proportions import mean_of_shares, share_interval
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
     """The most units from ``least`` to ``most`` whose context has at most ``limit`` tokens.
 
-    ``None`` if ``least`` does not fit. ``count`` gives the tokens of a number of units. They grow
-    almost in proportion, so secant steps need about six counts; every second step halves the
-    bracket, so the search ends for any function. ``count`` may fall by a token now and then, where
-    tokens merge. The result still fits, and one unit more does not.
+    ``None`` if ``least`` does not fit. Tokens grow almost in proportion, so secant steps need about
+    six counts; every second step halves the bracket, so the search ends for any function. Where
+    tokens merge, ``count`` may fall: the result still fits, and one unit more does not.
     """
     low, low_count = least, count(least)
     if low_count > limit:
@@ -51,8 +50,7 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
     return low
 
 
-LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
-"""Standard context lengths in tokens."""
+LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)  # the standard ones, in tokens
 
 
 class LengthProtocol(Protocol):

@@ -55,14 +55,12 @@ class MagicPrompt:
     cities: tuple[str, ...]
     """All hidden cities. The question is for the first ``num_asked``; the first is at ``depth``."""
     numbers: tuple[str, ...]
-    depth: float
-    """Wanted depth of the first needle, in percent."""
+    depth: float  # wanted for the first needle, in percent
     realised: tuple[float, ...]
     """Depth of each needle at the sentence end before the wanted one, in percent of the tokens."""
     spans: tuple[tuple[int, int], ...]
     """``(start, end)`` of each needle in ``ids``, end excluded."""
-    context: tuple[int, int]
-    """``(start, end)`` of text and needles in ``ids``, end excluded."""
+    context: tuple[int, int]  # of text and needles together
     haystack: HaystackTokens
 
 
@@ -101,8 +99,6 @@ class MagicProtocol(HaystackProtocol):
         Text, cities and numbers depend on seed, length and sample alone. Other needles avoid the
         slots at standard depths and ``self.depths``. Each prompt has ``length - room`` tokens; with
         ``up_to_digits`` the last predicts the first digit, and EOS stands in for a missing BOS.
-
-        Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
         """
         corpus = corpus_text(self.haystack, self.text_field)
         key = f"{self.seed}-{length}-{sample}"

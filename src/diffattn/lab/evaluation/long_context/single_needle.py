@@ -27,7 +27,6 @@ _INSTRUCTION = (
     "write UNANSWERABLE.\n\n"
 )
 _QUESTION = "\n\nQuestion: What is the best thing to do in San Francisco?\nAnswer:"
-_REFUSAL = "unanswerable"
 _STEPS = 14  # 15 depths and 15 lengths
 
 
@@ -36,8 +35,7 @@ class SinglePrompt:
     """A text with or without the needle, and the question."""
 
     ids: tuple[int, ...]
-    depth: float | None
-    """Wanted depth in percent; ``None`` in a control, which has no needle."""
+    depth: float | None  # wanted, in percent; ``None`` in a control, which has no needle
     realised: float | None  # depth of the sentence end before it, in percent
     haystack: HaystackTokens
 
@@ -144,8 +142,8 @@ class SingleNeedle(HaystackProtocol):
         needle = encode_within(model, f"\n{_STEM} {PHRASE}.\n")
         head = [*model.start(), *model.encode(_INSTRUCTION)]
         tail = encode_within(model, _QUESTION)
-        forced = _forced(model)
-        room = max(_new_tokens(model), len(forced.context) + len(forced.target))
+        forced, new_tokens = _answers(model)
+        room = max(new_tokens, len(forced.context) + len(forced.target))
         size = length - room - len(head) - len(tail) - len(needle)
         if size < 1:
             raise ConfigError(
@@ -165,26 +163,19 @@ class SingleNeedle(HaystackProtocol):
         return prompts
 
 
-def _forced(model: LanguageModel) -> Continuation:
-    """The answer in the needle's words: its beginning is the context, the phrase the target."""
-    return forced_answer(model, f" {_STEM}", PHRASE)
-
-
-def _new_tokens(model: LanguageModel) -> int:
-    """Most tokens of a generated answer."""
-    return len(encode_within(model, f" {PHRASE}")) + 16
+def _answers(model: LanguageModel) -> tuple[Continuation, int]:
+    """The phrase after the needle's words, given; and most tokens of a generated answer."""
+    forced = forced_answer(model, f" {_STEM}", PHRASE)
+    return forced, len(encode_within(model, f" {PHRASE}")) + 16
 
 
 def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str, Any]:
     """The row of a prompt; ``prefix`` holds all its tokens but the last."""
-    last = prompt.ids[-1:]
-    (written,) = model.generate(
-        [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix
-    )
-    forced = _forced(model)
+    last, (forced, new_tokens) = prompt.ids[-1:], _answers(model)
+    (written,) = model.generate([last], max_new_tokens=new_tokens, stop=("\n",), before=prefix)
     (phrase,) = model.score([Continuation((*last, *forced.context), forced.target)], before=prefix)
     output = " ".join(written.text.lower().split())
-    refused = _REFUSAL in output
+    refused = "unanswerable" in output
     recalled = PHRASE.lower() in output and not refused
     logprob = phrase.logprob / len(phrase.token_logprobs)
     scores = {

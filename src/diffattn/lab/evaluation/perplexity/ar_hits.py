@@ -74,10 +74,7 @@ class _Sequence:
 @dataclass(frozen=True, kw_only=True)
 class ArHits(Protocol):
     """Loss on AR hits, and on all other tokens. A hit is the last token of an n-gram that occurred
-    earlier in the context and is rare in training.
-
-    Source: arXiv:2410.05258v2, section 3.8, Table 6; arXiv:2312.04927 (Zoology), section 3.
-    """
+    earlier in the context and is rare in training."""
 
     name = "ar_hits"
     choices = {
@@ -104,8 +101,7 @@ class ArHits(Protocol):
     """Share of validation documents if ``data`` is a corpus."""
     length: int = 2_048
     """Tokens of a sequence."""
-    sequences: int = 3_200
-    """Largest number of sequences."""
+    sequences: int = 3_200  # at most
     n: tuple[int, ...] = (2, 3)
     """Lengths of n-grams; the first one gives the headline metrics."""
     threshold: int | None = None

@@ -185,17 +185,11 @@ class WordPerplexity(TextProtocol):
         )
 
 
-_BETWEEN = "\n\n"
-
-
 @dataclass(frozen=True, kw_only=True)
 class BlockPerplexity(TextProtocol):
     r"""exp of the mean loss over blocks of B tokens, each read without the blocks before it.
 
     .. math:: \exp \frac 1 {K (B - 1)} \sum_{k=1}^{K} \sum_{t=2}^{B} -\log p(x^k_t \mid x^k_{<t})
-
-    Source: arXiv:2210.17323 (GPTQ), evaluation code, blocks of 2,048 tokens of WikiText-2's test
-    split; transformers' documentation, "Perplexity of fixed-length models".
     """
 
     name = "block_perplexity"
@@ -286,10 +280,8 @@ class BlockPerplexity(TextProtocol):
     def _text(self) -> str:
         """The whole corpus as one text."""
         if self.layout == "documents":
-            return _BETWEEN.join(
-                document.text
-                for document in open_texts(self.texts, self.text_field, split=self.split)
-            )
+            documents = open_texts(self.texts, self.text_field, split=self.split)
+            return "\n\n".join(document.text for document in documents)
         rows: list[str] = []
         for document in load_corpus(
             self.texts, text_field=self.text_field, split=self.split, keep_empty=True
@@ -297,4 +289,4 @@ class BlockPerplexity(TextProtocol):
             # A file has many lines; a row of the dataset has one, with its line end.
             lines = document.text.removesuffix("\n").split("\n")
             rows += [f"{line}\n" if line.strip() else "" for line in lines]
-        return _BETWEEN.join(rows)
+        return "\n\n".join(rows)

@@ -1,5 +1,6 @@
 """RULER's samples: what is asked for stands in the context, and nothing contradicts it."""
 
+import itertools
 import json
 import random
 import re
@@ -7,17 +8,47 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
-from diffattn.lab.evaluation.long_context.ruler.samples import (
-    DEPTHS,
-    Material,
-    found_any,
-    found_share,
-)
+from diffattn.lab.evaluation.long_context.ruler.samples import DEPTHS, Material, Sample
+from diffattn.lab.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS, WordList, word_list
+from diffattn.lab.evaluation.metrics import NAMED
+
+SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou"]
+MADE_UP = WordList("a file", tuple(map("".join, itertools.islice(
+    itertools.product(SYLLABLES, repeat=3), 0, None, 37
+))), goes_on=True)  # fmt: skip
+"""Words of one length, so that none lies within another."""
+
+
+def test_the_lists_of_keys_hold_different_words():
+    for words in (ADJECTIVES, NOUNS):
+        assert len(set(words)) == len(words)
+        assert all(re.fullmatch(r"[a-z]+", word) for word in words)
+    assert f"{len(ADJECTIVES)} by {len(NOUNS)}" in Ruler.choices["keys"]
+
+
+def test_words_of_this_python_are_words_and_lie_apart():
+    known = word_list("python")
+    assert len(known.words) > 500
+    assert {"between", "result", "number"} & set(known.words)
+    assert all(re.fullmatch(r"[a-z]{5,9}", word) for word in known.words)
+    drawn = known.draw(400, random.Random(0))
+    text = " ".join(drawn)
+    assert all(text.count(word) == 1 for word in drawn)
+
+
+def test_pairs_follow_where_words_are_spent():
+    known = word_list("python")
+    count = len(known.words)
+    drawn = known.draw(count + 300, random.Random(0))
+    assert len(set(drawn)) == count + 300
+    assert drawn[:50] == known.draw(50, random.Random(0))
+    assert all(re.fullmatch(r"[a-z]+-[a-z]+", pair) for pair in drawn[count:])
+    assert not any(word in pair for word in known.words for pair in drawn[count:])
+
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
 NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")
@@ -232,6 +263,67 @@ def test_keys_can_be_the_users(material):
 
 
 def test_scores_are_substrings_without_case():
-    assert found_share("the Values are 123, ABC.", ["123", "abc", "xyz", "9"]) == 0.5
-    assert found_any("in Paris, France", ["paris", "London"]) == 1.0
-    assert found_any("nowhere", ["Paris"]) == 0.0
+    assert TASKS["vt"].score("the Values are 123, ABC.", ["123", "abc", "xyz", "9"]) == 0.5
+    assert TASKS["qa_1"].score("in Paris, France", ["paris", "London"]) == 1.0
+    assert TASKS["qa_1"].score("nowhere", ["Paris"]) == 0.0
+
+
+class ByLetter:
+    """A tokenizer with a token per six letters, however they are spaced."""
+
+    def encode(self, text):
+        return re.findall(r"\S{1,6}", text)
+
+    def decode(self, tokens):
+        return " ".join(tokens)
+
+
+def built(name, units, index):
+    return TASKS[name].build(units, 4_096, index, f"{name}-{index}", Material(words=MADE_UP))
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "entries"),
+    [("cwe", 187, r"\d+\. ([a-z]+)"), ("fwe", 1_000, r"\b[a-z]{6}\b")],
+)
+def test_copying_a_list_is_scored_as_it_stands(name, units, entries):
+    for index in range(10):
+        sample = built(name, units, index)
+        marks = {"cwe": ("ones that appear most often.\n", "\nQuestion"),
+                 "fwe": ("coded words. ", "\nQuestion")}[name]  # fmt: skip
+        text = sample.question.rpartition(marks[0])[2].partition(marks[1])[0]
+        words = list(dict.fromkeys(re.findall(entries, text)))
+        asked, fitting = len(sample.references), TASKS[name].max_new_tokens
+        # The last words of the list, some of them twice, and others: counted, not compared.
+        output = f"unheard of: {', '.join([*words[-fitting:], words[-1]])}"
+        one = TASKS[name].guesses(ByLetter(), sample, output)
+        assert one == {
+            "guess": TASKS[name].score(" ".join(words[:asked]), sample.references),
+            NAMED: TASKS[name].score(" ".join(words[:fitting]), sample.references),
+        }
+        assert TASKS[name].guesses(ByLetter(), sample, "nothing of it")[NAMED] == 0.0
+
+
+def test_copying_documents_is_the_share_of_stretches_with_an_answer():
+    # 96 tokens: three stretches of 32, of which the second holds an answer.
+    words = ["word"] * 96
+    words[40] = "Paris"
+    sample = Sample(
+        question="", answer_prefix="", references=("Rome", "paris"), answer="Rome",
+        documents=" ".join(words),
+    )  # fmt: skip
+    found = TASKS["qa_1"].guesses(ByLetter(), sample, "word " * 32)
+    assert found == {"guess": pytest.approx(1 / 3), NAMED: pytest.approx(1 / 3)}
+    # An answer of six words is one of 16 stretches, no answer none.
+    assert TASKS["qa_1"].guesses(ByLetter(), sample, "word " * 6)[NAMED] == pytest.approx(1 / 16)
+    assert TASKS["qa_1"].guesses(ByLetter(), sample, "")[NAMED] == 0.0
+
+
+def test_values_are_named_at_random():
+    values = tuple(str(number) for number in range(123456, 123856))
+    sample = Sample(
+        question="", answer_prefix="", references=values[:1], answer=values[0], candidates=values
+    )
+    output = f"{values[7]}, {values[9]} or {values[7]}"
+    found = TASKS["niah_multikey_2"].guesses(ByLetter(), sample, output)
+    assert found == {"guess": 1 / 400, NAMED: 2 / 400}

@@ -77,8 +77,7 @@ def is_right(output: str, answer: str, question: str, labels: Sequence[str]) -> 
 
 _SENTENCE_END = re.compile(r"[.\n]|<context>|<example>|question")
 _WORD = re.compile(r"\w+")
-GOOD = 0.85
-"""BABILong's threshold: a model handles a length if its mean accuracy is at least this."""
+GOOD = 0.85  # BABILong's threshold: a model handles a length with this mean accuracy
 _STANDARD = (0, 1_024, 2_048, *LENGTHS)
 
 

@@ -36,14 +36,10 @@ class _World:
     draw: Random
     people: tuple[str, ...]
     facts: list[str] = field(default_factory=list)
-    place: dict[str, str] = field(default_factory=dict)
-    """Person to place, for people who have moved."""
-    carrier: dict[str, str] = field(default_factory=dict)
-    """Object to person, for objects that are carried."""
-    track: dict[str, list[str]] = field(default_factory=dict)
-    """Object to the places where it has been, in order, without consecutive repeats."""
-    gifts: list[tuple[str, str, str]] = field(default_factory=list)
-    """Giver, object and receiver of each gift."""
+    place: dict[str, str] = field(default_factory=dict)  # of people who have moved
+    carrier: dict[str, str] = field(default_factory=dict)  # of objects that are carried
+    track: dict[str, list[str]] = field(default_factory=dict)  # object to its places, in order
+    gifts: list[tuple[str, str, str]] = field(default_factory=list)  # giver, object, receiver
 
     def story(self, question: str, answer: str) -> Story:
         return Story(facts=tuple(self.facts), question=question, answer=answer)
@@ -197,10 +193,8 @@ LABELS: dict[str, tuple[str, ...]] = {
 
 
 def mentioned(task: str, story: Story) -> list[str]:
-    """Labels in the facts that could be the answer, in order and with repeats.
-
-    They are of the kind that the question asks for, and the question does not name them.
-    """
+    """Labels in the facts that could be the answer, in order and with repeats: of the kind that the
+    question asks for, and not named by it."""
     kinds = LABELS[task]
     if task == "qa5":
         kinds = OBJECTS if story.question.startswith("What") else GIVERS

@@ -31,8 +31,6 @@ _TRACK_PREFIX = (
     "variables are assgined the value {query}, they are:"
 )
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
 _DRAW: dict[str, Callable[[Random], str]] = {
     "words": lambda draw: f"{draw.choice(ADJECTIVES)}-{draw.choice(NOUNS)}",
     "numbers": lambda draw: str(draw.randint(1_000_000, 9_999_999)),

@@ -20,11 +20,7 @@ from diffattn.lab.evaluation.long_context.ruler.aggregation import (
 )
 from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask, read_questions
 from diffattn.lab.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
-from diffattn.lab.evaluation.long_context.ruler.samples import (
-    Material,
-    RulerTask,
-    Sample,
-)
+from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample
 from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
 from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_metrics, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
@@ -55,10 +51,8 @@ THIN_TASKS: dict[str, RulerTask] = {
     "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
 }
 """Name to the version of a task for contexts below 4,096 tokens, as in RULER."""
-FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}
-"""Task that needs a file to the parameter with the path."""
-THRESHOLD = 0.856
-"""A length is effective from this mean score on, which Llama-2-7B has at 4K."""
+FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}  # task to the parameter with its path
+THRESHOLD = 0.856  # a length is effective from the mean score on that Llama-2-7B has at 4K
 
 
 def needs_background(task: RulerTask) -> bool:
@@ -210,16 +204,16 @@ class Ruler(ChatProtocol):
         lengths = sorted({int(row["length"]) for row in rows})
         tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
         metrics, means, grid = by_length_and_task(rows, tasks, "score")
-        length_name = f"effective_length_of_{len(tasks)}_tasks"
-        metrics.append(length_metric(length_name, means, THRESHOLD, len(rows)))
+        name = f"effective_length_of_{len(tasks)}_tasks"
+        metrics.append(length_metric(name, means, THRESHOLD, len(rows)))
         for task in ("cwe", "fwe"):  # a score must beat naming words without counting
             for length in lengths:
                 where = {"length": length, "task": task}
                 metrics += guess_metrics(rows_with(rows, **where), where)
-        axes = {"lengths": lengths, "tasks": tasks}
         left_out = dict.fromkeys(TASKS, "not asked for")
         if self.tasks is None:
             left_out = {name: f"no file was given ({key})" for name, key in FILE_PARAMETERS.items()}
+        axes: dict[str, Any] = {"lengths": lengths, "tasks": tasks}
         tables = {
             "scores": axes | {"score": grid},
             "guesses": axes | {kind: _grid(rows, kind, **axes) for kind in (GUESSES[0], NAMED)},
@@ -246,10 +240,7 @@ class Ruler(ChatProtocol):
         needed = any(needs_background(TASKS[name]) for name in chosen)
         background = self.words(longest) if needed else None
         words = word_list(self.word_list) if "cwe" in chosen else None
-        try:
-            keys = read_words(self.key_list, 10) if self.key_list else None  # enough for all tasks
-        except ConfigError as error:
-            raise ConfigError(f"ruler: key_list: {error}") from error
+        keys = read_words(self.key_list, 10) if self.key_list else None  # enough for all tasks
         questions = {}
         for name, kind in (("qa_1", "SQuAD"), ("qa_2", "HotpotQA")):
             if name in chosen:

@@ -21,20 +21,13 @@ class Sample:
     """One question with its context."""
 
     question: str
-    answer_prefix: str
-    """The beginning of the answer, which the model completes."""
-    references: tuple[str, ...]
-    """Strings that a right output contains."""
-    answer: str
-    """A right answer after the prefix."""
-    candidates: tuple[str, ...] | None = None
-    """Distinct values or variables in the context; ``None`` if it is a list or documents."""
-    listed: tuple[str, ...] | None = None
-    """Words of a list in order, with repeats; ``None`` if the context is no list."""
-    documents: str | None = None
-    """Text of the documents; ``None`` if the context has none."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the row in the log."""
+    answer_prefix: str  # the beginning of the answer, which the model completes
+    references: tuple[str, ...]  # strings that a right output contains
+    answer: str  # a right answer after the prefix
+    candidates: tuple[str, ...] | None = None  # distinct values in the context, if it has any
+    listed: tuple[str, ...] | None = None  # words in order, with repeats, if the context is a list
+    documents: str | None = None  # their text, if the context has documents
+    notes: Mapping[str, Any] = field(default_factory=dict)  # further fields of the row
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +36,8 @@ class Question:
 
     text: str
     answers: tuple[str, ...]
-    required: tuple[int, ...]
-    """Indices of the documents that the file gives with the question."""
-    near: tuple[int, ...]
-    """Indices of other documents of the same article, which are added first."""
+    required: tuple[int, ...]  # indices of the documents that the file gives with the question
+    near: tuple[int, ...]  # of other documents of the same article, which are added first
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,28 +54,11 @@ class Material:
     """Sources from which samples are built."""
 
     background: HaystackWords | None = None
-    from_beginning: bool = False
-    """Whether every passage begins at the beginning of the background."""
-    numbers: frozenset[str] = frozenset()
-    """All numbers of the background, as strings of digits. No value of a needle is one of them."""
-    words: WordList | None = None
-    """Words of ``cwe``; ``None`` if this task is not run."""
-    keys: tuple[str, ...] | None = None
-    """Keys of needles. Default: adjective-noun pairs."""
-    questions: Mapping[str, QuestionFile] = field(default_factory=dict)
-    """Task to its file of questions."""
-
-
-def found_share(output: str, references: Sequence[str]) -> float:
-    """Share of the references in the output, regardless of case: RULER's string_match_all."""
-    text = output.lower()
-    return sum(reference.lower() in text for reference in references) / len(references)
-
-
-def found_any(output: str, references: Sequence[str]) -> float:
-    """1 if any reference is in the output, regardless of case, else 0: string_match_part."""
-    text = output.lower()
-    return float(any(reference.lower() in text for reference in references))
+    from_beginning: bool = False  # whether every passage begins where the background does
+    numbers: frozenset[str] = frozenset()  # of the background; no value of a needle is among them
+    words: WordList | None = None  # of ``cwe``
+    keys: tuple[str, ...] | None = None  # of needles. Default: adjective-noun pairs
+    questions: Mapping[str, QuestionFile] = field(default_factory=dict)  # by task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,16 +83,18 @@ class RulerTask(ABC):
         """
 
     def score(self, output: str, references: Sequence[str]) -> float:
-        """The score of an output."""
-        return (found_any if self.match == "part" else found_share)(output, references)
+        """Share of the references in the output, or by ``match`` whether any is; case is ignored.
+
+        Source: NVIDIA/RULER, string_match_all and string_match_part.
+        """
+        right = [reference.lower() in output.lower() for reference in references]
+        return float(any(right)) if self.match == "part" else sum(right) / len(right)
 
     def guesses(self, model: LanguageModel, sample: Sample, output: str) -> dict[str, float]:
         """Scores of guesses that copy from the context and ignore the question.
 
         They name random values, the first different words of a list, or a random stretch of
-        documents. ``guess`` names as many as the question asks for, or copies ``max_new_tokens``
-        tokens; :data:`~diffattn.lab.evaluation.metrics.NAMED` names or copies as much as ``output``
-        does. There is no guess if the question asks for all values.
+        documents: as many as are asked for or ``max_new_tokens``, and as many as ``output`` does.
         """
         wanted = sample.references
         if sample.documents is not None:
@@ -132,7 +108,7 @@ class RulerTask(ABC):
             return {GUESSES[0]: copied(self.max_new_tokens), NAMED: named_score}
         words = sample.candidates or tuple(dict.fromkeys(sample.listed or ()))
         # A word counts as named if the score would find it in the output.
-        named = round(found_share(output, words) * len(words))
+        named = sum(word.lower() in output.lower() for word in words)
         if sample.listed is None:
             return guess_shares(len(wanted), len(words), named)
         first, most = (

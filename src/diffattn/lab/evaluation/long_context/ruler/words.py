@@ -13,10 +13,8 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import load_corpus
 
-_LEAST_WORDS = 60
-"""Fewest words of a source: 40 for the worked example and 20 for the list."""
-_LETTERS = (5, 9)
-"""Fewest and most letters of a word. Shorter words are often a part of others."""
+_LEAST_WORDS = 60  # of a source: 40 for the worked example and 20 for the list
+_LETTERS = (5, 9)  # fewest and most of a word; shorter words are often a part of others
 _IN_PROSE = re.compile(r"(?<=[a-z,;] )[a-z]+(?=[,;.]? [a-z])")
 """A word between words, all in lower case. Identifiers in code seldom match."""
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
@@ -70,9 +68,7 @@ class WordList:
 
     source: str
     words: tuple[str, ...]
-    """The words in a fixed order."""
-    goes_on: bool = False
-    """Whether adjective-noun pairs follow after all words are used."""
+    goes_on: bool = False  # with adjective-noun pairs, after all words are used
 
     def draw(self, count: int, draw: Random) -> list[str]:
         """``count`` different words in random order. A longer list begins with a shorter one."""
