@@ -8,7 +8,6 @@ from diffattn.lab.evaluation.icl.remapped_labels import RemappedLabels
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     answer,
-    build_prompts,
     forced_number,
     needle,
 )
@@ -22,7 +21,8 @@ SEGMENTS = {"samples": 1, "depths": (50.0,), "length": 600, "num_needles": 2}
 def superwords(build, text, haystack):
     """A model whose tokens join what stands around the borders of the protocols' prompts."""
     asked = AttentionSegments(**SEGMENTS, haystack=haystack)
-    (hidden,) = build_prompts(build("softmax", max_length=4096), asked.task(0))
+    model = build("softmax", max_length=4096)
+    (hidden,) = asked.build_prompts(model, asked.depths, **asked.settings(0))
     numbers = [(CITY, NUMBER), *zip(hidden.cities, hidden.numbers, strict=True)]
     lines = [needle(*pair) for pair in numbers] + [f" {answer(city)} {n}" for city, n in numbers]
     data = load_icl_data("trec", "generated")
@@ -43,7 +43,7 @@ def test_attention_to_the_number_is_measured(superwords, haystack):
     protocol = AttentionSegments(**SEGMENTS, haystack=haystack)
     items = protocol.batches(superwords)[0]
     (row,) = protocol.ask(superwords, items)
-    (prompt,) = build_prompts(superwords, protocol.task(0))
+    (prompt,) = protocol.build_prompts(superwords, protocol.depths, **protocol.settings(0))
     first, last = row["spans"]["number"]
     assert row["number"] in superwords.decode(prompt.ids[first:last])
     assert row["number"] not in superwords.decode(prompt.ids[first + 1 : last])
@@ -53,7 +53,7 @@ def test_demonstrations_and_labels_keep_their_text(superwords):
     model = superwords
     texts = [f"what is the king {i}" for i in range(3)]
     examples = [Example(text, "A") for text in texts]
-    task = IclTask(model, "trec", "generated", 4, 0)
+    task = IclTask(model, RemappedLabels(data="generated"), 4, 0)
     pieces = task.encode(model, examples)
     whole = "".join(model.decode(piece) for piece in pieces)
     assert [text in whole for text in texts] == [True] * 3

@@ -6,7 +6,6 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments, segment_spans
-from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
 from diffattn.lab.inspection.request import NeedleText, Request, chosen_text
 from diffattn.lab.inspection.texts import read_text
 
@@ -51,7 +50,7 @@ def test_a_needle_is_the_protocols_item(models, tmp_path, text):
     needle = NeedleText(length=300, depth=25.0, haystack=str(source), sample=2)
     ids, viewed = read_text(models["diff"], Request(text=needle))
     protocol = AttentionSegments(length=300, num_needles=needle.num_needles, haystack=str(source))
-    (prompt,) = build_prompts(models["diff"], protocol.task(2), (25.0,))
+    (prompt,) = protocol.build_prompts(models["diff"], (25.0,), **protocol.settings(2))
     assert ids == list(prompt.ids)
     assert [(s.start, s.end) for s in viewed.segments] == segment_spans(prompt)
     first = viewed.segments[2]

@@ -151,6 +151,11 @@ def guess_metrics(rows: Sequence[Mapping[str, Any]], where: dict[str, Any]) -> l
     ]
 
 
+def rows_with(rows: Sequence[Mapping[str, Any]], **values: Any) -> list[Mapping[str, Any]]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row[key] == value for key, value in values.items())]
+
+
 def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The cluster of each row; a row without a cluster forms its own, named by its id."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]

@@ -12,7 +12,6 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
     AttentionSegments,
     segment_spans,
 )
-from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inspection.request import NeedleText, Request
@@ -81,7 +80,9 @@ def _needle(
         seed=needle.seed,
     )
     try:
-        (prompt,) = build_prompts(model, protocol.task(needle.sample))
+        (prompt,) = protocol.build_prompts(
+            model, protocol.depths, **protocol.settings(needle.sample)
+        )
     except ItemError as error:
         raise ConfigError(f"inspect: {error}") from error
     segments = [

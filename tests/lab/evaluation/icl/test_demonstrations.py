@@ -17,6 +17,7 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     most_within,
     skipped_classes,
 )
+from diffattn.lab.evaluation.icl.label_protocols import ManyShot
 from scripted_model import LoggedModel
 
 SIZES = {"a": 2, "b": 5, "c": 4}
@@ -48,7 +49,7 @@ def test_the_longest_hundredth_is_left_out():
 @pytest.mark.parametrize("dataset", ["trec", "trec_fine", "banking77", "clinic150"])
 def test_joined_pieces_are_the_tokens_of_the_whole_prompt(models, files, dataset):
     model = models["diff"]
-    task = IclTask(model, dataset, files, 5, seed=0)
+    task = IclTask(model, ManyShot(dataset=dataset, data=files), 5, seed=0)
     known, order = task.known, balanced_rounds(task.train, 0)[:9]
     pieces = task.encode(model, order)
     for i, question in task.questions.items():
@@ -63,10 +64,11 @@ def test_joined_pieces_are_the_tokens_of_the_whole_prompt(models, files, dataset
 
 
 def test_fewer_test_items_are_a_part_of_more(models, files):
-    few, more = (IclTask(models["diff"], "trec", files, n, seed=0).test for n in (3, 9))
+    trec = ManyShot(data=files)
+    few, more = (IclTask(models["diff"], trec, n, seed=0).test for n in (3, 9))
     assert set(few) < set(more)
     with pytest.raises(ConfigError, match="test_items must be at most"):
-        IclTask(models["diff"], "trec", files, 99, seed=0)
+        IclTask(models["diff"], trec, 99, seed=0)
 
 
 def test_steps_are_read_once_and_always_the_same(models):

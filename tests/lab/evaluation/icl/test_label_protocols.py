@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -10,8 +11,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.icl.demonstrations import IclTask, balanced_rounds
 from diffattn.lab.evaluation.icl.label_protocols import ManyShot, OrderRobustness, _ranges
-from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.scoring import Continuation
 from evaluation_folders import evaluated
 from scripted_model import alone
@@ -19,7 +18,7 @@ from scripted_model import alone
 
 def prompts(model, protocol, rows):
     """Whole prompts of some rows, put together without anything shared."""
-    task = IclTask(model, protocol.dataset, protocol.data, protocol.test_items, protocol.seed)
+    task = IclTask(model, protocol, protocol.test_items, protocol.seed)
     order = balanced_rounds(task.train, protocol.seed)
     for row in rows:
         pieces = task.encode(model, order[: row["shots"]])
@@ -91,14 +90,6 @@ def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, fi
         OrderRobustness(data=files, per_class=9, test_items=4).batches(model)
 
 
-@pytest.mark.parametrize("name", ["many_shot", "order_robustness", "remapped_labels"])
-def test_the_reduced_size_needs_no_file(models, tmp_path, name):
-    (part,) = parts([name], quick=True)
-    result = evaluate(models["shared_diff"], part, tmp_path / "out")
-    assert (result.num_failed, result.parameters["data"]) == (0, "generated")
-    assert result.headline()
-
-
 def test_an_interrupted_evaluation_ends_with_the_same_rows(build, files, tmp_path):
     """Bit for bit in float32: demonstrations are read in the same steps from the beginning."""
     protocol = ManyShot(data=files, shots=(5, 11, 17), test_items=4)
@@ -129,7 +120,8 @@ def test_orders_of_the_same_demonstrations(model, files, tmp_path, format):
     assert all(len(values) == 3 for values in by_item.values())  # the order does matter
     ready, in_turn = protocol.ready(model), []
     for row in rows[::4]:  # two demonstrations of each of six classes
-        shown = protocol.demonstrations(model, ready, row["order"])[0].text(model, row["shots"])
+        reader, _ = protocol.demonstrations(model, ready, row["order"])
+        shown = model.decode(list(chain(*reader.pieces)))
         labels = re.findall(rf"(?m)^{re.escape(ready.task.known.y_prefix)}(.+)$", shown)
         assert sorted(labels) == sorted(example.label for example in ready.order)
         assert row["prompt"]["begins"].startswith(shown[:200])

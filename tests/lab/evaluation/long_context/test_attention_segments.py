@@ -5,12 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.lab.evaluation.long_context.attention_segments import (
-    SEGMENTS,
-    AttentionSegments,
-    _number,
-)
-from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts
+from diffattn.lab.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments
+from diffattn.lab.evaluation.long_context.haystack import span_within
+from diffattn.lab.evaluation.long_context.magic_numbers import needle
 from evaluation_folders import evaluated
 from language_models import byte_pairs, whole_maps
 
@@ -29,7 +26,7 @@ def test_five_segments_equal_those_of_whole_maps(model, protocol):
     """They sum to 1, noise is before and after, and every share follows from the whole map."""
     (batch,) = protocol.batches(model)
     rows = protocol.ask(model, batch)
-    prompts = build_prompts(model, protocol.task(0))
+    prompts = protocol.build_prompts(model, protocol.depths, **protocol.settings(0))
     for row, prompt in zip(rows, prompts, strict=True):
         bounds = [0, prompt.context[0], *prompt.spans[0], prompt.context[1], len(prompt.ids)]
         assert [row["spans"][s] for s in SEGMENTS] == list(pairwise(bounds))
@@ -92,7 +89,7 @@ def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, t
     numbers = " ".join(map(str, range(1_000, 10_000, 5)))
     tokenizer = byte_pairs(f"{text}\n{numbers}", digits=split, vocab_size=600)
     monkeypatch.setattr(model, "tokenizer", tokenizer)
-    for prompt in build_prompts(model, protocol.task(0)):
+    for prompt in protocol.build_prompts(model, protocol.depths, **protocol.settings(0)):
         given = " ".join(model.decode(prompt.ids).split())
         assert given.endswith(f"Answer: The special magic {prompt.cities[0]} number is:")
         whole = model.encode(f"x is: {prompt.numbers[0]}")
@@ -100,7 +97,10 @@ def test_the_last_token_predicts_the_first_digit(build, protocol, monkeypatch, t
         assert prompt.ids[-1] == whole[last - 1]
         assert (model.decode([whole[last - 1]]) == " ") == split
         assert len(prompt.ids) == protocol.length
-        digits = model.decode(prompt.ids[slice(*_number(model, prompt))])
+        first, last = span_within(
+            model, needle(prompt.cities[0], prompt.numbers[0]), prompt.numbers[0]
+        )
+        digits = model.decode(prompt.ids[prompt.spans[0][0] :][first:last])
         assert digits == (prompt.numbers[0] if split else f" {prompt.numbers[0]}")
 
 
@@ -109,5 +109,5 @@ def test_without_bos_the_prompt_begins_with_eos(build, tokenizer, protocol):
     (batch,) = protocol.batches(model)
     rows = protocol.ask(model, batch[:1])
     assert rows[0]["spans"]["bos"] == (0, 1)
-    prompt = build_prompts(model, protocol.task(0))[0]
+    prompt = protocol.build_prompts(model, protocol.depths, **protocol.settings(0))[0]
     assert prompt.ids[0] == tokenizer.eos_token_id

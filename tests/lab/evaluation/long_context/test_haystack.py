@@ -15,18 +15,12 @@ from diffattn.lab.evaluation.long_context.haystack import (
     corpus_text,
     insert_sentences,
     insert_tokens,
-    random_start,
     read_haystack_tokens,
     read_haystack_words,
     sentence_ends,
 )
-from diffattn.lab.evaluation.long_context.magic_numbers import (
-    CITIES,
-    MagicTask,
-    build_prompts,
-    needle,
-    question,
-)
+from diffattn.lab.evaluation.long_context.magic_numbers import CITIES, needle, question
+from diffattn.lab.evaluation.long_context.needle import Needle
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 
@@ -46,12 +40,10 @@ def model(models):
     return models["softmax"]
 
 
-def task(corpus, **changes):
-    values = {
-        "source": corpus, "length": 700, "num_needles": 3, "num_asked": 2, "sample": 0, "seed": 1,
-        "template": "completion", "room": 40, "depths": (0, 25, 50, 75, 100),
-    }  # fmt: skip
-    return MagicTask(**(values | changes))
+def build_prompts(model, corpus, at=None, *, depths=(0, 25, 50, 75, 100), seed=1, **changes):
+    values = {"length": 700, "num_needles": 3, "num_asked": 2, "sample": 0, "room": 40} | changes
+    protocol = Needle(haystack=corpus, depths=depths, seed=seed)
+    return protocol.build_prompts(model, at or depths, **values)
 
 
 def test_cities():
@@ -70,16 +62,16 @@ def test_random_haystacks(model, corpus, count):
         needles = generator.randint(1, 6)
         depths = tuple(sorted(generator.sample(range(101), generator.randint(1, 3))))
         length = generator.randint(660, 1024)
-        one = task(
-            corpus, length=length, num_needles=needles, num_asked=generator.randint(1, needles),
-            sample=case, room=generator.randint(0, 40), depths=depths,
-            template=generator.choice(["completion", "lwm"]),
+        asked, room = generator.randint(1, needles), generator.randint(0, 40)
+        template = generator.choice(["completion", "lwm"])
+        (prompt,) = build_prompts(
+            model, corpus, [generator.choice(depths)], length=length, num_needles=needles,
+            num_asked=asked, sample=case, room=room, depths=depths, template=template,
         )  # fmt: skip
-        (prompt,) = build_prompts(model, one, [generator.choice(depths)])
-        assert len(prompt.ids) == length - one.room
+        assert len(prompt.ids) == length - room
         text = model.decode(prompt.ids)
         assert len(set(prompt.cities)) == len(set(prompt.numbers)) == needles
-        assert question(prompt.cities[: one.num_asked]) in text  # whose numbers are scored
+        assert question(prompt.cities[:asked]) in text  # whose numbers are scored
         for city, number, (start, end) in zip(
             prompt.cities, prompt.numbers, prompt.spans, strict=True
         ):
@@ -90,7 +82,7 @@ def test_random_haystacks(model, corpus, count):
         # Without needles and frame the stretch is left, and the place is its last sentence end.
         inside = set().union(*(range(a, b) for a, b in prompt.spans))
         hay = [prompt.ids[i] for i in range(*prompt.context) if i not in inside]
-        assert len(hay) == prompt.haystack_tokens
+        assert len(hay) == len(prompt.haystack.ids)
         assert_less_than_a_sentence_off(model, prompt, hay)
         assert len({start for start, _ in prompt.spans}) == needles
 
@@ -110,7 +102,7 @@ def assert_less_than_a_sentence_off(model, prompt, hay):
 
 
 def test_prompts_of_one_haystack_share_all_but_the_first_needle(model, corpus):
-    prompts = build_prompts(model, task(corpus, num_needles=4))
+    prompts = build_prompts(model, corpus, num_needles=4)
     assert len({prompt.haystack for prompt in prompts}) == 1
     assert len({(prompt.cities, prompt.numbers, prompt.realised[1:]) for prompt in prompts}) == 1
     for a, b in pairwise(prompts):
@@ -118,7 +110,7 @@ def test_prompts_of_one_haystack_share_all_but_the_first_needle(model, corpus):
         assert a.ids[: a.spans[0][0]] == b.ids[: a.spans[0][0]]
     assert prompts[0].spans[0][0] == 1  # right after BOS
     assert prompts[-1].spans[0][1] == prompts[-1].context[1]  # right before the question
-    assert build_prompts(model, task(corpus, num_needles=4), [50]) == [prompts[2]]
+    assert build_prompts(model, corpus, [50], num_needles=4) == [prompts[2]]
 
 
 def test_prompts_are_what_they_were(models, tmp_path):
@@ -134,8 +126,8 @@ def test_prompts_are_what_they_were(models, tmp_path):
     (tmp_path / "text.txt").write_text(" ".join(sentences), encoding="utf-8")
     digest = hashlib.sha256()
     for sample in range(4):
-        one = task(str(tmp_path / "text.txt"), length=3_000, num_needles=6, sample=sample)
-        for prompt in build_prompts(in_bytes, one):
+        settings = {"length": 3_000, "num_needles": 6, "sample": sample}
+        for prompt in build_prompts(in_bytes, str(tmp_path / "text.txt"), **settings):
             digest.update(in_bytes.decode(prompt.ids).encode())
     assert digest.hexdigest()[:16] == "c6e66129b50e2096"
 
@@ -144,33 +136,27 @@ def test_prompts_are_what_they_were(models, tmp_path):
 def test_a_standard_depth_alone_is_the_same_prompt(model, corpus, depth):
     for sample in range(4):
         many = {"num_needles": 5, "sample": sample}
-        (alone,) = build_prompts(model, task(corpus, depths=(depth,), **many))
-        assert [alone] == build_prompts(model, task(corpus, **many), [depth])
-
-
-def test_fewer_needles_are_the_first_of_more(model, corpus):
-    few, more = (build_prompts(model, task(corpus, num_needles=n, num_asked=1))[0] for n in (2, 5))
-    assert more.cities[:2] == few.cities
-    assert more.numbers[:2] == few.numbers
+        (alone,) = build_prompts(model, corpus, depths=(depth,), **many)
+        assert [alone] == build_prompts(model, corpus, [depth], **many)
 
 
 def test_samples_lengths_and_seeds_differ(model, corpus):
     changes = ({}, {"sample": 1}, {"length": 701}, {"seed": 2})
-    prompts = [build_prompts(model, task(corpus, **change))[0] for change in changes]
+    prompts = [build_prompts(model, corpus, **change)[0] for change in changes]
     assert len({prompt.haystack for prompt in prompts}) == 4
     assert len({prompt.cities for prompt in prompts}) == 4
-    assert build_prompts(model, task(corpus)) == build_prompts(model, task(corpus))
+    assert build_prompts(model, corpus) == build_prompts(model, corpus)
 
 
 def test_without_bos(build, corpus):
-    prompt = build_prompts(build("softmax", add_bos=False), task(corpus))[0]
+    prompt = build_prompts(build("softmax", add_bos=False), corpus)[0]
     assert (prompt.context[0], prompt.spans[0][0]) == (0, 0)
     assert len(prompt.ids) == 660
 
 
 def test_too_many_needles_for_the_length(model, corpus):
     with pytest.raises(ItemError, match="must have 8 free sentence ends, got"):
-        build_prompts(model, task(corpus, length=430, num_needles=9, num_asked=1))
+        build_prompts(model, corpus, length=430, num_needles=9, num_asked=1)
 
 
 def test_a_corpus_goes_on_at_its_beginning_and_is_never_used_twice(model, tmp_path):
@@ -188,7 +174,6 @@ def test_frames_and_line_ends_are_gone(tmp_path):
     (tmp_path / "a.txt").write_bytes(f"{body} GUTENBERG EBOOK A ***".encode())
     (tmp_path / "b.txt").write_text("\nSo it is.\n")
     assert corpus_text(str(tmp_path)) == "It was.\n\nSo it is."
-    assert random_start("It was.\n\nSo it is.", random.Random(0)) in (0, 9)
 
 
 def piece_tokenizer():
@@ -226,7 +211,7 @@ def test_other_kinds_of_tokenizers(make, models, corpus, text):
         PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>"),
     )
     for sample in range(20):
-        for prompt in build_prompts(model, task(corpus, sample=sample)):
+        for prompt in build_prompts(model, corpus, sample=sample):
             decoded = model.decode(prompt.ids)
             for city, number in zip(prompt.cities, prompt.numbers, strict=True):
                 assert decoded.count(needle(city, number)) == 1
@@ -265,8 +250,8 @@ def test_insert_counts_in_the_sequence_without_pieces():
     whole, spans = insert_tokens([0, 1, 2, 3], [(4, [9]), (0, [7, 7]), (2, [8])])
     assert whole == [7, 7, 0, 1, 8, 2, 3, 9]
     assert spans == [(7, 8), (0, 2), (4, 5)]
-    assert insert_sentences(["a", "b"], [(0, "x"), (0, "y"), (2, "z")]) == ["x", "y", "a", "b", "z"]
-    assert insert_sentences([], [(0, "x")]) == ["x"]
+    assert insert_sentences(["a", "b"], [0, 0, 2], "xyz") == ["x", "y", "a", "b", "z"]
+    assert insert_sentences([], [0], ["x"]) == ["x"]
 
 
 def test_a_tokenizer_without_characters_is_refused(model, corpus, monkeypatch):

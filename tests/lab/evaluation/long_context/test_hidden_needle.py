@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from diffattn.lab.evaluation.compare import Answers, compare_answers
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_words
 from diffattn.lab.evaluation.long_context.hidden_needle import (
     KINDS,
@@ -34,16 +33,16 @@ def overlap(a, b):
     return first & second
 
 
-@pytest.mark.parametrize("needle", NEEDLES, ids=lambda needle: needle.one_hop)
+@pytest.mark.parametrize("needle", NEEDLES, ids=lambda needle: needle["one_hop"])
 def test_a_question_by_meaning_shares_no_word_and_the_control_does(needle):
-    text = needle.text.format(name="")
-    assert not overlap(text, needle.one_hop)
-    assert not overlap(text, needle.two_hop)
-    assert len(overlap(text, needle.literal)) >= 2
-    assert needle.text.count("{name}") == 1
-    assert all(not names(needle.question(kind), name) for kind in KINDS for name in NAMES)
-    asked = [entry.question(kind) for entry in NEEDLES for kind in KINDS]
-    assert all(asked.count(needle.question(kind)) == 1 for kind in KINDS)
+    text = needle["text"].format(name="")
+    assert not overlap(text, needle["one_hop"])
+    assert not overlap(text, needle["two_hop"])
+    assert len(overlap(text, needle["literal"])) >= 2
+    assert needle["text"].count("{name}") == 1
+    assert all(not names(needle[kind], name) for kind in KINDS for name in NAMES)
+    asked = [entry[kind] for entry in NEEDLES for kind in KINDS]
+    assert all(asked.count(needle[kind]) == 1 for kind in KINDS)
 
 
 def test_a_needle_stands_once_at_its_depth_in_a_text_of_its_length(build, haystack):
@@ -54,7 +53,7 @@ def test_a_needle_stands_once_at_its_depth_in_a_text_of_its_length(build, haysta
         for number in range(2):
             for step in range(5):
                 text, name, tokens, place = protocol._text(model, background, length, number, step)
-                needle = NEEDLES[number].text.format(name=name)
+                needle = NEEDLES[number]["text"].format(name=name)
                 assert text.count(needle) == 1
                 assert text.count(name) == 1
                 assert length - 12 < tokens == len(model.encode(text)) <= length
@@ -101,23 +100,6 @@ def finding(model, knows):
     return completing(model, write)
 
 
-def test_one_fact_more_of_ten_shows_nothing(build, haystack, tmp_path):
-    """A model that knows a fact finds it at every length and depth: needles are what is drawn."""
-    protocol = HiddenNeedleSearch(lengths=(250, 500), depths=2, needles=10, haystack=haystack)
-    sides = {}
-    for label, known in (("a", 4), ("b", 5)):
-        asked = [needle.question(kind) for needle in NEEDLES[:known] for kind in KINDS]
-        model = finding(build(), lambda _, text, asked=asked: any(one in text for one in asked))
-        result, rows = evaluated(model, protocol, tmp_path / label)
-        result.model["label"] = label
-        sides[label] = Answers(label, result, rows)
-    found = compare_answers({"hidden_needle": sides}, list(sides), ["hidden_needle"], {})
-    (whole,) = [one for one in found.differences if one.primary and not one.where]
-    assert (whole.difference, whole.num_items, whole.n) == (pytest.approx(0.1), 80, 10)
-    assert whole.p_value > 0.2
-    assert whole.low < 0 < whole.high
-
-
 def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_path):
     protocol = HiddenNeedleSearch(
         lengths=(250, 500, 1000, 2000), depths=3, needles=1, haystack=haystack
@@ -133,6 +115,7 @@ def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_p
     assert found["contains", ("length", 2000), ("kind", "literal")] == 1.0
     assert result.tables["share_of_base"] == {"250": 1.0, "500": 1.0, "1000": 1.0, "2000": 0.0}
     assert {row["expected"] in row["needle"] for row in rows} == {True}
+    assert {row["cluster"] for row in rows} == {"0"}  # a fact is known in all texts or in none
 
 
 def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp_path):

@@ -11,13 +11,13 @@ from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 
 def test_standard_lengths_are_those_that_fit(build):
     fit, model = Ruler().lengths_that_fit, build("diff")
-    assert fit(build("diff", max_length=20_000), None) == (4096, 8192, 16384)
-    assert fit(model, (7, 1024)) == (7, 1024)
-    assert fit(model, None, (500, 1000, 2000)) == (500, 1000)
+    assert fit(build("diff", max_length=20_000)) == (4096, 8192, 16384)
+    assert Ruler(lengths=(7, 1024)).lengths_that_fit(model) == (7, 1024)
+    assert fit(model, (500, 1000, 2000)) == (500, 1000)
     with pytest.raises(ConfigError, match=r"--set ruler.lengths=\[1024\]"):
-        fit(model, None)
+        fit(model)
     with pytest.raises(ConfigError, match="must fit the 1024 tokens of diff, got 1025"):
-        fit(model, (4, 1025))
+        Ruler(lengths=(4, 1025)).lengths_that_fit(model)
 
 
 def test_the_effective_length_is_the_longest_above_the_threshold():

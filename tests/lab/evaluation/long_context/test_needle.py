@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from diffattn.lab.evaluation.long_context.magic_numbers import build_prompts, forced_number
+from diffattn.lab.evaluation.long_context.magic_numbers import forced_number
 from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.inference.decoding import Generation
@@ -28,8 +28,8 @@ def test_the_shared_reading_equals_whole_prompts(model, haystack):
     one = protocol(haystack, lengths=(600,))
     batch = one.batches(model)[-1]
     rows = one.ask(model, batch)
-    task = one._task(model, 3, 2, 600, 1)
-    for row, prompt in zip(rows, build_prompts(model, task), strict=True):
+    prompts = one.build_prompts(model, one.depths, **one._settings(model, 3, 2, 600, 1))
+    for row, prompt in zip(rows, prompts, strict=True):
         (plain,) = model.generate([list(prompt.ids)], max_new_tokens=40, stop=("\n",))
         assert row["output"] == plain.text
         logprobs = []
@@ -47,10 +47,10 @@ def test_recall_and_cells(models, haystack, tmp_path):
     one = protocol(haystack)
     answers = iter(
         [
-            " ".join(prompt.numbers[: task.num_asked if prompt.depth == 50 else 1])
+            " ".join(prompt.numbers[: settings["num_asked"] if prompt.depth == 50 else 1])
             for batch in one.batches(models["diff"])
-            for task in [one._task(models["diff"], *batch[0].payload[:-1])]
-            for prompt in build_prompts(models["diff"], task, [i.payload[-1] for i in batch])
+            for settings in [one._settings(models["diff"], *batch[0].payload[:-1])]
+            for prompt in one.build_prompts(models["diff"], one.depths, **settings)
         ]
     )
     model = ScriptedModel(

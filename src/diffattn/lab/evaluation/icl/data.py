@@ -4,8 +4,9 @@ import csv
 import io
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,7 @@ _FRAMES = (
 )
 
 
-def generated_questions(per_class: int, seed: int) -> list[tuple[str, str]]:
-    """Made-up texts with labels. Classes share no words; one label is a prefix of another."""
-    generator = random.Random(f"questions-{seed}")
-    questions = []
-    for _ in range(per_class):
-        for label, words in _WORDS.items():
-            a, b = generator.sample(words.split(), 2)
-            questions.append((generator.choice(_FRAMES).format(a=a, b=b), label))
-    return questions
-
-
-_JSON_LINES = ("train.jsonl", "test.jsonl")
-"""Files that may stand in place of a dataset's original files."""
+_JSON_LINES = ("train.jsonl", "test.jsonl")  # in place of a dataset's original files
 _COARSE = {
     "ABBR": "abbreviation", "ENTY": "entity", "DESC": "description", "HUM": "human",
     "LOC": "location", "NUM": "numeric",
@@ -54,7 +43,6 @@ _FINE = {
     "ind": "individual", "mount": "mountain", "dist": "distance", "ord": "order",
     "perc": "percent", "temp": "temperature", "volsize": "size",
 }  # fmt: skip
-
 
 OVERLAP_CHOICE = {
     "overlap": "training texts that stand in the test part too, compared by letters and digits, "
@@ -90,42 +78,35 @@ class IclDataset:
 
     folder: str
     files: tuple[str, ...]
-    read: Callable[..., IclData]
+    read: Callable[[Path, str, Mapping[str, str]], Iterator[Example]]
+    """Examples of a part, ``train`` or ``test``, of its file, by names of columns."""
     hub: str  # NAME[:CONFIG]
     x_prefix: str  # before a text in a prompt
     y_prefix: str  # before a label
     num_classes: int
-    shots: tuple[int, ...]
-    """Numbers of demonstrations in Fig. 6."""
-    stable_from: int
-    """Number of demonstrations at which the dashed line of Fig. 6 begins."""
+    shots: tuple[int, ...]  # numbers of demonstrations in Fig. 6
+    stable_from: int  # at which the dashed line of Fig. 6 begins
 
 
 def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
     """Training and test examples in file order, without training texts that are test texts.
 
-    Args:
-        dataset: A name from :data:`ICL_DATASETS`.
-        source: A folder with the original files, or with ``train.jsonl`` and ``test.jsonl``; the
-            folder above it, if it is named ``trec``, ``banking77`` or ``clinc150``; ``"hub"``; or
-            ``"generated"`` for made-up questions.
-        columns: ``text`` and ``label`` to their names in CSV files and JSON lines. Default: the
-            same names, and ``category`` for the label in a CSV file.
+    The arguments are settings of :class:`~diffattn.lab.evaluation.icl.demonstrations.IclProtocol`.
     """
     known = ICL_DATASETS[dataset]
     if source == "generated":
-        return _data(
-            [_example(text, label, "generated") for text, label in generated_questions(n, seed)]
-            for n, seed in ((50, 0), (10, 1))
-        )
-    data = _from_hub(dataset, known) if source == "hub" else _local(source, known, columns)
-    for part, examples in (("train", data.train), ("test", data.test)):
-        if not examples:
+        return _data((_generated(50, seed=0), _generated(10, seed=1)))
+    data = _from_hub(dataset, known) if source == "hub" else _from_files(source, known, columns)
+    for part in ("train", "test"):
+        if not getattr(data, part):
             raise ConfigError(f"{dataset}: {part} must hold one example or more, got none.")
     unknown = sorted({example.label for example in data.test} - set(data.labels))
     if unknown:
         raise ConfigError(f"{dataset}: test labels must occur in train, got {unknown[0]!r}.")
-    kept = without_test_texts(data)
+    # A text that is in the test part, too, would give the answer. Only letters and digits count.
+    asked = {_letters(example.text) for example in data.test}
+    train = tuple(example for example in data.train if _letters(example.text) not in asked)
+    kept = IclData(train=train, test=data.test)
     gone = sorted(set(data.labels) - set(kept.labels))
     if gone:
         raise ConfigError(
@@ -135,14 +116,13 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     return kept
 
 
-def without_test_texts(data: IclData) -> IclData:
-    """The data without training texts that are in the test part, too.
-
-    As demonstrations they would give the answer. Only letters and digits are compared.
-    """
-    asked = {_letters(example.text) for example in data.test}
-    train = tuple(example for example in data.train if _letters(example.text) not in asked)
-    return replace(data, train=train)
+def _generated(per_class: int, seed: int) -> Iterator[Example]:
+    """Made-up texts. Classes share no words; one label is a prefix of another."""
+    generator = random.Random(f"questions-{seed}")
+    for _ in range(per_class):
+        for label, words in _WORDS.items():
+            a, b = generator.sample(words.split(), 2)
+            yield Example(generator.choice(_FRAMES).format(a=a, b=b), label)
 
 
 def _letters(text: str) -> str:
@@ -156,24 +136,21 @@ def _data(parts: Iterable[Iterable[Example]]) -> IclData:
     return IclData(train=train, test=test)
 
 
-def _local(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
-    """Read a dataset from files in the folder or in its subfolder ``known.folder``."""
+def _from_files(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
-        paths = [folder / name for name in known.files]
-        if all(path.is_file() for path in paths):
-            return known.read(paths, columns)
-        paths = [folder / name for name in _JSON_LINES]
-        if all(path.is_file() for path in paths):
-            return _data(_json_lines(path, columns) for path in paths)
-    wanted = ", ".join(known.files)
+        for names, read in ((known.files, known.read), (_JSON_LINES, _json_lines)):
+            paths = [folder / name for name in names]
+            if all(path.is_file() for path in paths):
+                parts = zip(cycle(paths), ("train", "test"), strict=False)
+                return _data(read(path, part, columns) for path, part in parts)
     raise ConfigError(
-        f"{source}: must be 'hub', 'generated' or a folder with {wanted} (or "
+        f"{source}: must be 'hub', 'generated' or a folder with {', '.join(known.files)} (or "
         f"{' and '.join(_JSON_LINES)}), or with {known.folder}/ that holds them, got neither."
     )
 
 
-def _json_lines(path: Path, columns: Mapping[str, str]) -> Iterator[Example]:
+def _json_lines(path: Path, part: str, columns: Mapping[str, str]) -> Iterator[Example]:
     """Read one object per line, with ``text`` and ``label`` or the names in ``columns``."""
     named = {"text": "text", "label": "label", **columns}
     lines = files.require_text(path).split("\n")
@@ -199,43 +176,35 @@ def _trec_label(code: str, fine: bool, where: str) -> str:
     return f"{_COARSE[coarse]} {_FINE.get(kind, kind)}" if fine else _COARSE[coarse]
 
 
-def _trec(paths: list[Path], _: Mapping[str, str], *, fine: bool) -> IclData:
-    """Read Latin-1 files with one question per line, such as ``NUM:date When did ...``."""
-
-    def read(path: Path) -> Iterator[Example]:
-        for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
-            if line.strip():
-                code, _, question = line.strip().partition(" ")
-                where = f"{path}:{number}"
-                yield _example(question, _trec_label(code, fine, where), where)
-
-    return _data(map(read, paths))
+def _trec(path: Path, part: str, columns: Mapping[str, str], *, fine: bool) -> Iterator[Example]:
+    """Read a Latin-1 file with one question per line, such as ``NUM:date When did ...``."""
+    for number, line in enumerate(files.require_text(path, "latin-1").split("\n"), start=1):
+        if line.strip():
+            code, _, question = line.strip().partition(" ")
+            where = f"{path}:{number}"
+            yield _example(question, _trec_label(code, fine, where), where)
 
 
-def _banking(paths: list[Path], columns: Mapping[str, str]) -> IclData:
-    """Read CSV files with the columns ``text`` and ``category``, or the names in ``columns``."""
+def _banking(path: Path, part: str, columns: Mapping[str, str]) -> Iterator[Example]:
+    """Read a CSV file with the columns ``text`` and ``category``, or the names in ``columns``."""
     text, label = columns.get("text", "text"), columns.get("label", "category")
-
-    def read(path: Path) -> Iterator[Example]:
-        reader = csv.DictReader(io.StringIO(files.require_text(path), newline=""))
-        names = list(reader.fieldnames or [])
-        if not {text, label} <= set(names):
-            raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
-        for number, row in enumerate(reader, start=2):
-            yield _example(row[text], row[label], f"{path}:row {number}")
-
-    return _data(map(read, paths))
+    reader = csv.DictReader(io.StringIO(files.require_text(path), newline=""))
+    names = list(reader.fieldnames or [])
+    if not {text, label} <= set(names):
+        raise ConfigError(f"{path}: columns must be {text} and {label}, got {names}.")
+    for number, row in enumerate(reader, start=2):
+        yield _example(row[text], row[label], f"{path}:row {number}")
 
 
-def _clinic(paths: list[Path], _: Mapping[str, str], *, out_of_scope: bool) -> IclData:
+def _clinic(
+    path: Path, part: str, columns: Mapping[str, str], *, out_of_scope: bool
+) -> Iterator[Example]:
     """Read JSON with lists of pairs ``train`` and ``test``, and ``oos_*`` if ``out_of_scope``."""
-    (path,) = paths
     try:
         value = files.parse_json(files.require_text(path))
     except ValueError as error:
         raise ConfigError(f"{path}: must be JSON, got: {error}.") from error
-
-    def read(name: str) -> Iterator[Example]:
+    for name in (part, f"oos_{part}") if out_of_scope else (part,):
         pairs = value.get(name) if isinstance(value, Mapping) else None
         if not isinstance(pairs, list):
             raise ConfigError(f"{path}: must hold a list {name!r}, got none.")
@@ -244,35 +213,29 @@ def _clinic(paths: list[Path], _: Mapping[str, str], *, out_of_scope: bool) -> I
             if not isinstance(pair, list) or len(pair) != 2:
                 raise ConfigError(f"{where}: must be a text and a label, got {pair!r}.")
             yield _example(pair[0], pair[1], where)
-        if out_of_scope and not name.startswith("oos_"):
-            yield from read(f"oos_{name}")
-
-    return _data(map(read, ("train", "test")))
 
 
 def _from_hub(name: str, known: IclDataset) -> IclData:
     repository, _, config = known.hub.partition(":")
     where = f"{name}: without a folder that holds {', '.join(known.files)}, {known.hub!r}"
-    load = partial(load_hub, repository, config or None, where=where)
-    return _data(_hub_examples(name, load(split=split)) for split in ("train", "test"))
+    column = {"trec": "fine_label", "banking77": "label", "clinc150": "intent"}[known.folder]
 
+    def read(split: str) -> Iterator[Example]:
+        rows = load_hub(repository, config or None, where=where, split=split)
+        if not {"text", column} <= set(rows.column_names):
+            raise ConfigError(
+                f"{name}: columns must be text and {column}, got {sorted(rows.column_names)}."
+            )
+        names = rows.features[column].names
+        for number, row in enumerate(rows):
+            at, label = f"{name}[{number}]", names[row[column]]
+            if name == "clinic150" and label == "oos":
+                continue
+            if column == "fine_label":
+                label = _trec_label(label, name == "trec_fine", at)
+            yield _example(row["text"], label, at)
 
-def _hub_examples(name: str, rows: Any) -> Iterable[Example]:
-    column = {"banking77": "label", "clinic150": "intent", "clinic151": "intent"}.get(
-        name, "fine_label"
-    )
-    if not {"text", column} <= set(rows.column_names):
-        raise ConfigError(
-            f"{name}: columns must be text and {column}, got {sorted(rows.column_names)}."
-        )
-    names = rows.features[column].names
-    for number, row in enumerate(rows):
-        where, label = f"{name}[{number}]", names[row[column]]
-        if name == "clinic150" and label == "oos":
-            continue
-        if column == "fine_label":
-            label = _trec_label(label, name == "trec_fine", where)
-        yield _example(row["text"], label, where)
+    return _data(map(read, ("train", "test")))
 
 
 _TREC: dict[str, Any] = {

@@ -3,7 +3,7 @@
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
 from itertools import accumulate
@@ -30,9 +30,10 @@ class IclProtocol(Protocol):
     dataset: str = "trec"
     """``trec``, ``trec_fine``, ``banking77``, ``clinic150`` or ``clinic151`` (with ``oos``)."""
     data: str = "hub"
-    """Folder with original files or JSON lines, ``"hub"``, or ``"generated"`` for made-up ones."""
+    """Folder with the original files, or with ``train.jsonl`` and ``test.jsonl``, or the folder
+    above it; ``"hub"``; or ``"generated"`` for made-up examples."""
     columns: dict[str, str] = field(default_factory=dict)
-    """``text`` and ``label`` to their names in local CSV files and JSON lines."""
+    """``text`` and ``label`` to their names in CSV files (there ``category``) and JSON lines."""
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
@@ -41,11 +42,7 @@ class IclProtocol(Protocol):
     def numbers_that_fit(
         self, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
     ) -> list[int]:
-        """The wanted numbers of demonstrations that are at most ``fit``, in their order.
-
-        Raises:
-            ConfigError: There is none. ``hint`` ends the message; by default, to choose ``shots``.
-        """
+        """The wanted numbers of demonstrations that are at most ``fit``; raises without any."""
         numbers = [n for n in wanted if n <= fit]
         if not numbers:
             raise ConfigError(
@@ -60,33 +57,27 @@ class IclTask:
     r"""A dataset as the tokens of one model: prompts, labels and test items.
 
     A prompt has ``{x_prefix}{text}\n{y_prefix}{label}`` for each demonstration and ends with the
-    question up to ``y_prefix`` without its last space, all joined by ``\n==\n``. A demonstration is
-    encoded as it follows a separator, so its tokens are the same in every prompt. ``seed`` draws
-    the test items; a smaller number of them is a part of a larger one.
+    question up to ``y_prefix`` without its last space, all joined by ``\n==\n``. ``seed`` draws the
+    test items; a smaller number of them is a part of a larger one.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        dataset: str,
-        source: str,
-        test_items: int,
-        seed: int,
-        columns: Mapping[str, str] = {},
-    ) -> None:
-        data = load_icl_data(dataset, source, columns)
-        self.known = ICL_DATASETS[dataset]
+    def __init__(self, model: LanguageModel, settings: IclProtocol, test_items: int, seed: int):
+        data = load_icl_data(settings.dataset, settings.data, settings.columns)
+        self.known = ICL_DATASETS[settings.dataset]
         longest = longest_kept(data.train)
         self.train = [example for example in data.train if len(example.text) <= longest]
         usable = [i for i, example in enumerate(data.test) if len(example.text) <= longest]
         if len(usable) < test_items:
             raise ConfigError(
-                f"{dataset}: test_items must be at most {len(usable)}, got {test_items}."
+                f"{settings.dataset}: test_items must be at most {len(usable)}, got {test_items}."
             )
         chosen = random.Random(f"test-{seed}").sample(usable, len(usable))[:test_items]
         self.test = {i: data.test[i] for i in sorted(chosen)}
         self.trie = LabelTrie(model, data.labels, f"{SEPARATOR}{self._question('x')}")
-        self.questions = {i: self.question(model, example.text) for i, example in self.test.items()}
+        self.questions = {
+            i: model.encode_after(SEPARATOR, self._question(example.text))
+            for i, example in self.test.items()
+        }
 
     def encode(self, model: LanguageModel, examples: Sequence[Example]) -> list[list[int]]:
         """Tokens of each demonstration with the separator after it; the first begins with BOS."""
@@ -96,24 +87,13 @@ class IclTask:
         pieces = [model.encode_after(SEPARATOR, text) for text in texts[1:]]
         return [model.encode_prompt(texts[0]), *pieces] if texts else []
 
-    def question(self, model: LanguageModel, text: str) -> list[int]:
-        """Tokens of a question that follows demonstrations."""
-        return model.encode_after(SEPARATOR, self._question(text))
-
-    @property
-    def room(self) -> int:
-        """Number of tokens of the longest question and the longest label together."""
-        return max(map(len, self.questions.values())) + self.trie.longest
-
     def _question(self, text: str) -> str:
         return f"{self.known.x_prefix}{text}\n{self.known.y_prefix.rstrip()}"
 
 
 class DemonstrationReader:
-    """Read demonstrations in steps: a larger number continues the cache of a smaller one.
-
-    The steps are fixed, so a continued evaluation has the same rounding as an uninterrupted one.
-    """
+    """Read demonstrations in steps: a larger number continues the cache of a smaller one. The steps
+    are fixed, so a continued evaluation has the same rounding as an uninterrupted one."""
 
     def __init__(self, pieces: Sequence[Sequence[int]], steps: Sequence[int]) -> None:
         self.pieces, self.steps = pieces, sorted(steps)
@@ -130,10 +110,6 @@ class DemonstrationReader:
         self._read = (done, prefix)
         return prefix
 
-    def text(self, model: LanguageModel, count: int) -> str:
-        """The text of the first ``count`` demonstrations."""
-        return model.decode([token for piece in self.pieces[:count] for token in piece])
-
 
 def most_within(sizes: Iterable[int], room: int) -> int:
     """Largest number of leading sizes whose sum is at most ``room``."""
@@ -145,8 +121,7 @@ def balanced_rounds(
 ) -> list[Example]:
     """Examples in rounds with one of each class, without replacement; used-up classes drop out.
 
-    The n demonstrations of a prompt are the first n of the list, so a longer prompt begins with a
-    shorter one. In each round the classes are in random order. ``limit`` cuts the list.
+    In each round the classes are in random order. ``limit`` cuts the list.
     """
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
@@ -162,20 +137,12 @@ def balanced_rounds(
 
 
 def skipped_classes(order: Sequence[Example], count: int) -> int:
-    """Number of classes that are missing in a complete round of the first ``count`` examples.
-
-    ``order`` is the whole list of :func:`balanced_rounds`.
-    """
+    """Classes missing in a complete round of the first ``count`` of all balanced rounds."""
     sizes = Counter(example.label for example in order).values()
     complete, left = 0, count
     while (width := sum(size > complete for size in sizes)) and width <= left:
         complete, left = complete + 1, left - width
     return sum(size < complete for size in sizes)
-
-
-def random_order(examples: Sequence[Example], seed: int) -> list[Example]:
-    """The examples in random order."""
-    return random.Random(f"random-{seed}").sample(list(examples), len(examples))
 
 
 def alternating_order(examples: Sequence[Example], seed: int) -> list[Example]:

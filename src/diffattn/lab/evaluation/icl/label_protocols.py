@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +18,10 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     balanced_rounds,
     kept_per_model,
     most_within,
-    random_order,
     skipped_classes,
 )
-from diffattn.lab.evaluation.metrics import score_metric
+from diffattn.lab.evaluation.metrics import rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
-from diffattn.lab.inference.label_trie import LabelReading, LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import expected_range
@@ -45,8 +44,7 @@ class Ready(NamedTuple):
 
     task: IclTask
     order: list[Example]
-    groups: Sequence[int]
-    """Groups of items with the same demonstrations: numbers of shots, or indices of orders."""
+    groups: Sequence[int]  # of items with the same demonstrations: numbers of shots, or orders
     readers: dict[int, DemonstrationReader]  # by group
 
 
@@ -92,38 +90,50 @@ class LabelProtocol(IclProtocol):
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Both predictions for every item; one pass takes several items and all labels."""
         ready = self.ready(model)
-        (group,) = {item.payload[0] for item in items}
-        reader, facts = self.demonstrations(model, ready, group)
+        task, labels = ready.task, ready.task.trie.labels
+        reader, facts = self.demonstrations(model, ready, items[0].payload[0])
         before = reader.prefix(model, facts["shots"])
-        shown, task = reader.text(model, facts["shots"]), ready.task
+        shown = model.decode(
+            [token for piece in reader.pieces[: facts["shots"]] for token in piece]
+        )
         chosen = [item.payload[1] for item in items]
         questions = [task.questions[i] for i in chosen]
         readings = model.read_labels(task.trie, questions, before=before)
-        return [
-            facts
-            | _row(task.trie, task.test[i], reading)
-            | {"prompt_tokens": before.length + len(question)}
-            | {"prompt": prompt_facts(shown + model.decode(question))}
-            for i, question, reading in zip(chosen, questions, readings, strict=True)
-        ]
+        rows = []
+        for i, question, reading in zip(chosen, questions, readings, strict=True):
+            gold = labels.index(task.test[i].label)
+            row = {
+                "text": task.test[i].text,
+                "expected": labels[gold],
+                "labels": len(labels),
+                "greedy_trie": labels[reading.greedy],
+                "loglik": labels[reading.likeliest],
+                "scores": {
+                    "accuracy_greedy_trie": float(reading.greedy == gold),
+                    "accuracy_loglik": float(reading.likeliest == gold),
+                    "expected_logprob": reading.logprobs[gold],
+                },
+                "prompt_tokens": before.length + len(question),
+                "prompt": prompt_facts(shown + model.decode(question)),
+            }
+            rows.append(facts | row)
+        return rows
 
     def order_that_fits(
         self, model: LanguageModel, wanted: Sequence[int], hint: str = ""
     ) -> tuple[IclTask, list[Example], list[list[int]], list[int]]:
         """Task, all training examples in order, tokens of demonstrations, numbers that fit."""
-        task = IclTask(model, self.dataset, self.data, self.test_items, self.seed, self.columns)
+        task = IclTask(model, self, self.test_items, self.seed)
         order = balanced_rounds(task.train, self.seed)
         pieces = task.encode(model, order[: wanted[-1]])
-        fit = most_within(map(len, pieces), model.max_length - task.room)
+        room = max(map(len, task.questions.values())) + task.trie.longest
+        fit = most_within(map(len, pieces), model.max_length - room)
         return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ManyShot(LabelProtocol):
-    """Text classification from n labelled examples in the prompt, n up to the context length.
-
-    Source: arXiv:2410.05258v2, section 3.4 and Fig. 6; arXiv:2405.00200.
-    """
+    """Text classification from n labelled examples in the prompt, n up to the context length."""
 
     name = "many_shot"
     choices = PROMPT_CHOICES | {
@@ -167,7 +177,7 @@ class ManyShot(LabelProtocol):
         metrics: list[Metric] = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
         late = [row for row in rows if row["shots"] >= start]
-        by_number = {n: [row for row in rows if row["shots"] == n] for n in self.grid}
+        by_number = {n: rows_with(rows, shots=n) for n in self.grid}
         asked = [n for n in self.grid if by_number[n]]
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
@@ -193,38 +203,22 @@ class ManyShot(LabelProtocol):
         return Summary(metrics=metrics, tables=tables)
 
 
-def _row(trie: LabelTrie, example: Example, reading: LabelReading) -> dict[str, Any]:
-    gold = trie.labels.index(example.label)
-    return {
-        "text": example.text,
-        "expected": example.label,
-        "labels": len(trie.labels),
-        "greedy_trie": trie.labels[reading.greedy],
-        "loglik": trie.labels[reading.likeliest],
-        "scores": {
-            "accuracy_greedy_trie": float(reading.greedy == gold),
-            "accuracy_loglik": float(reading.likeliest == gold),
-            "expected_logprob": reading.logprobs[gold],
-        },
-    }
-
-
 def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The best label to give always, and its accuracy."""
     answers = Counter(str(row["expected"]) for row in rows).most_common(1)
     return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
 
 
-ORDERS = {"random": random_order, "alternating": alternating_order}
+ORDERS = {
+    "random": lambda examples, seed: Random(f"random-{seed}").sample(examples, len(examples)),
+    "alternating": alternating_order,
+}
 _REPEATS = 2_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class OrderRobustness(LabelProtocol):
-    """The same demonstrations in several orders: best minus worst accuracy.
-
-    Source: arXiv:2410.05258v2, section 3.4, Fig. 7 and 11.
-    """
+    """The same demonstrations in several orders: best minus worst accuracy."""
 
     name = "order_robustness"
     choices = PROMPT_CHOICES | {
@@ -280,9 +274,8 @@ class OrderRobustness(LabelProtocol):
         }
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
-            orders = sorted({row["order"] for row in rows})
-            by_order = {n: [row for row in rows if row["order"] == n] for n in orders}
-            each = [x for n in orders for x in score_metric(name, by_order[n], {"order": n})]
+            wheres = [{"order": n} for n in sorted({row["order"] for row in rows})]
+            each = [x for w in wheres for x in score_metric(name, rows_with(rows, **w), w)]
             metrics += score_metric(name, rows, {}, headline=chosen)
             metrics += each
             ranges, facts = _ranges(_grid(rows, name), decoding, headline=chosen)
@@ -330,15 +323,21 @@ def _ranges(
     if np.ptp(scores, axis=0).any():
         ends = {"low": min(margin, float(low)), "high": max(margin, float(high))}
         interval = ends | {"method": "bootstrap over test items"}
-
-    def fact(name: str, value: float, count: int, better: bool | None, **more: Any) -> Metric:
-        shown: dict[str, Any] = {"headline": headline, "higher_is_better": better, **more}
-        return Metric(name=f"{name}_{decoding}", value=value, n=count, **shown)
-
-    expected = ("margin_expected_binomial", "margin_expected_dealt")
-    spread_of_orders = facts["standard_deviation"]
-    return [
-        fact("margin", margin, n, False, **interval),
-        *(fact(key, facts[key], n, None) for key in expected),
-        fact("standard_deviation", spread_of_orders, num_orders, False),
-    ], facts
+    values = facts | {"margin": margin}
+    metrics = [
+        Metric(
+            name=f"{name}_{decoding}",
+            value=values[name],
+            n=count,
+            headline=headline,
+            higher_is_better=better,
+            **(interval if name == "margin" else {}),
+        )
+        for name, count, better in (
+            ("margin", n, False),
+            ("margin_expected_binomial", n, None),
+            ("margin_expected_dealt", n, None),
+            ("standard_deviation", num_orders, False),
+        )
+    ]
+    return metrics, facts

@@ -16,7 +16,7 @@ from diffattn.lab.evaluation.icl.demonstrations import (
     kept_per_model,
     most_within,
 )
-from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, score_metric
+from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
@@ -36,20 +36,9 @@ _SHOTS = {
 _NEW_TOKENS = 20
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Ready:
-    data: IclData
-    trie: LabelTrie
-    test: dict[int, Example]
-    shots: list[int]
-
-
 @dataclass(frozen=True, kw_only=True)
 class RemappedLabels(IclProtocol):
-    """Classification from demonstrations with random numbers as labels, new for every question.
-
-    Source: H. Yen et al., arXiv:2410.02694 (HELMET), section on many-shot ICL.
-    """
+    """Classification from demonstrations with random numbers as labels, new for every question."""
 
     name = "remapped_labels"
     choices = {
@@ -84,40 +73,35 @@ class RemappedLabels(IclProtocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One item per batch, as no two items share demonstrations."""
-        ready = self._ready(model)
-        return [
-            [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))]
-            for n in ready.shots
-            for i in ready.test
-        ]
+        _, _, test, shots = self._ready(model)
+        return [[Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))] for n in shots for i in test]
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The training and test examples."""
-        return self._ready(model).data
+        return self._ready(model)[0]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read the prompt once, decode freely, and choose among the numbers."""
-        ready = self._ready(model)
+        data, trie, test, _ = self._ready(model)
         (item,) = items
         count, i = item.payload
-        example = ready.test[i]
-        prompt, number = self.prompt(ready.data, example, count)
+        prompt, number = self.prompt(data, test[i], count)
         tokens = model.encode_prompt(prompt)
         prefix, last = model.read(tokens[:-1]), [tokens[-1:]]
         (free,) = model.generate(last, max_new_tokens=_NEW_TOKENS, stop=("\n",), before=prefix)
-        (reading,) = model.read_labels(ready.trie, last, before=prefix)
-        guesses = (1 / len(ready.trie.labels), float(number == most_shown(prompt)))
+        (reading,) = model.read_labels(trie, last, before=prefix)
         answer = free.text.rpartition("label:")[2].strip()
-        at = ready.trie.labels.index(number)
+        at = trie.labels.index(number)
         row = {
             "shots": count,
-            "text": example.text,
+            "text": test[i].text,
             "expected": number,
             "output": free.text,
-            "among_numbers": ready.trie.labels[reading.greedy],
+            "among_numbers": trie.labels[reading.greedy],
             "prompt_tokens": len(tokens),
             "prompt": prompt_facts(prompt),
-            **dict(zip(GUESSES, guesses, strict=True)),
+            GUESSES[0]: 1 / len(trie.labels),
+            GUESSES[1]: float(number == most_shown(prompt)),
             "scores": {
                 "exact_match": float(answer == number),
                 "accuracy_among_numbers": float(reading.greedy == at),
@@ -129,9 +113,9 @@ class RemappedLabels(IclProtocol):
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Exact match per number of demonstrations."""
         metrics: list[Metric] = []
-        asked = [n for n in self.grid if any(row["shots"] == n for row in rows)]
+        asked = [n for n in self.grid if rows_with(rows, shots=n)]
         for n in asked:
-            of_number = [row for row in rows if row["shots"] == n]
+            of_number = rows_with(rows, shots=n)
             metrics += score_metric("exact_match", of_number, {"shots": n}, headline=True)
             metrics += score_metric("accuracy_among_numbers", of_number, {"shots": n})
             metrics += guess_metrics(of_number, {"shots": n})
@@ -140,7 +124,8 @@ class RemappedLabels(IclProtocol):
 
     def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
         """The prompt with ``count`` demonstrations, and the right number."""
-        generator = random.Random(f"numbers-{self._seed_of(example)}")
+        seed = _hashed(f"{self.seed}\n{example.text}")
+        generator = random.Random(f"numbers-{seed}")
         numbers = generator.sample(range(len(data.labels)), len(data.labels))
         renamed = {label: str(number) for label, number in zip(data.labels, numbers, strict=True)}
         context = "\n\n".join(
@@ -151,17 +136,17 @@ class RemappedLabels(IclProtocol):
 
     def _demonstrations(self, data: IclData, example: Example, count: int) -> list[Example]:
         """The first ``count`` demonstrations of a question; new rounds begin if all are used."""
-        seed, chosen = self._seed_of(example), list[Example]()
+        seed, chosen = _hashed(f"{self.seed}\n{example.text}"), list[Example]()
         while len(chosen) < count:
             again = _hashed(f"{seed}-{len(chosen)}")
             chosen += balanced_rounds(data.train, again, count - len(chosen))
         return chosen
 
-    def _seed_of(self, example: Example) -> int:
-        return _hashed(f"{self.seed}\n{example.text}")
-
     @kept_per_model
-    def _ready(self, model: LanguageModel) -> _Ready:
+    def _ready(
+        self, model: LanguageModel
+    ) -> tuple[IclData, LabelTrie, dict[int, Example], list[int]]:
+        """Data, numbers, test items by index, and the numbers of demonstrations that fit."""
         data = load_icl_data(self.dataset, self.data, self.columns)
         if len(data.test) < self.test_items:
             raise ConfigError(
@@ -172,7 +157,7 @@ class RemappedLabels(IclProtocol):
         test = dict(sorted((place[id(example)], example) for example in chosen))
         trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
         shots = self._shots_that_fit(model, data, trie, list(test.values()))
-        return _Ready(data=data, trie=trie, test=test, shots=shots)
+        return data, trie, test, shots
 
     def _shots_that_fit(
         self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]

@@ -11,12 +11,9 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     MagicPrompt,
     MagicProtocol,
-    MagicTask,
-    answer,
-    build_prompts,
     needle,
 )
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -32,14 +29,10 @@ _COMPARED = ("signed", "clipped", "absolute")
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionSegments(MagicProtocol):
-    """The attention of the token that predicts the answer's first digit.
+    """The attention of the token that predicts the answer's first digit, summed over five segments.
 
-    For each layer and head, attention is summed over five segments: BOS, the context before the
-    answer needle, the needle, the context after it, and the query. Weights of differential maps
-    are signed, A1 − λ A2, so the sum over noise may be near 0 only because signs cancel. So the
-    shares of absolute weights, of A1 and of A2 are recorded too.
-
-    Source: arXiv:2410.05258v2, Table 3 and Figure 1.
+    Weights of differential maps are signed, A1 − λ A2, so the sum over noise may be near 0 only
+    because signs cancel. So the shares of absolute weights, of A1 and of A2 are recorded too.
     """
 
     name = "attention_segments"
@@ -76,7 +69,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.require_prompt(model, self.task(0))
+        self.require_prompt(model, **self.settings(0))
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -87,14 +80,14 @@ class AttentionSegments(MagicProtocol):
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt up to its last token, then record the attention of the last token."""
-        task = self.task(items[0].payload[0])
+        settings = self.settings(items[0].payload[0])
 
         def row(prompt: MagicPrompt, prefix: Prefix) -> dict[str, Any]:
             last = torch.tensor([prompt.ids[-1:]], device=model.device)
             layers = attention_rows(model.network, last, prefix.rows(1))
-            return self._row(model, prompt, layers) | {"sample": task.sample}
+            return self._row(model, prompt, layers) | {"sample": settings["sample"]}
 
-        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
+        prompts = self.build_prompts(model, [item.payload[-1] for item in items], **settings)
         return self.read_rows(model, prompts, row)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
@@ -102,50 +95,50 @@ class AttentionSegments(MagicProtocol):
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:
-            at_depth = [row for row in rows if row["depth"] == depth]
-            parts = [
-                (n, w, part)
-                for n, kinds in (at_depth[0]["shares"] if at_depth else {}).items()
-                for w, shares in kinds.items()
-                for part in shares
-            ]
-            for normalised, weights, part in parts:
-                interval = cluster_mean([r["shares"][normalised][weights][part] for r in at_depth])
-                where = {"weights": weights, "normalised": normalised, "depth": depth}
-                ends = {"low": interval.low, "high": interval.high, "n": interval.n}
-                table.append({**where, "part": part, "mean": interval.mean} | ends)
-                printed = part in ("answer", "noise")
-                printed |= len(self.depths) == 1 and part in SEGMENTS  # Figure 1 has all five
-                if printed and weights in _COMPARED:
-                    facts: dict[str, Any] = {
-                        "where": where,
-                        "headline": weights == "signed" and normalised == "global",
-                        "higher_is_better": {"answer": True, "noise": False}.get(part),
-                    }
-                    metrics.append(metric(part, interval, **facts))
+            at_depth = rows_with(rows, depth=depth)
+            for normalised, kinds in (at_depth[0]["shares"] if at_depth else {}).items():
+                for weights, part in ((w, part) for w, shares in kinds.items() for part in shares):
+                    values = [row["shares"][normalised][weights][part] for row in at_depth]
+                    mean = cluster_mean(values)
+                    where = {"weights": weights, "normalised": normalised, "depth": depth}
+                    ends = {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
+                    table.append({**where, "part": part, **ends})
+                    is_figure = len(self.depths) == 1 and part in SEGMENTS  # all five of Figure 1
+                    if weights in _COMPARED and (part in ("answer", "noise") or is_figure):
+                        facts: dict[str, Any] = {
+                            "headline": weights == "signed" and normalised == "global",
+                            "higher_is_better": {"answer": True, "noise": False}.get(part),
+                        }
+                        metrics.append(metric(part, mean, where=where, **facts))
         factors = [row["one_minus_lambda"] for row in rows]
         tables: dict[str, Any] = {
             "segments": table,
             "one_minus_lambda": [sum(x) / len(x) for x in zip(*factors, strict=True)],
         }
         if self.per_head:
-            tables["heads"] = {
-                f"{depth:g}": _mean_heads([row["heads"] for row in rows if row["depth"] == depth])
-                for depth in dict.fromkeys(row["depth"] for row in rows)
-            }
+            tables["heads"] = {}
+            for depth in dict.fromkeys(row["depth"] for row in rows):
+                heads = [row["heads"] for row in rows_with(rows, depth=depth)]
+                means = {"spans": heads[0]["spans"]}
+                for weights in [key for key in heads[0] if key != "spans"]:
+                    sums = torch.tensor([head[weights] for head in heads], dtype=torch.float64)
+                    means[weights] = _rounded(sums.mean(0).tolist())
+                tables["heads"][f"{depth:g}"] = means
         return Summary(metrics=metrics, tables=tables)
 
-    def task(self, sample: int) -> MagicTask:
+    def settings(self, sample: int) -> dict[str, Any]:
         """The settings from which the prompts of haystack ``sample`` are built."""
         facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
-        return self.magic_task(**facts, needs_start=True, ending=f" {answer('{city}')}")
+        return facts | {"up_to_digits": True}
 
     def _row(
         self, model: LanguageModel, prompt: MagicPrompt, layers: Sequence[LayerRows]
     ) -> dict[str, Any]:
         """The row of one prompt: shares of attention, and with ``per_head`` the sums per head."""
         spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
-        spans["number"] = _number(model, prompt)
+        city, number = prompt.cities[0], prompt.numbers[0]
+        first, last = span_within(model, needle(city, number), number)  # of the digits
+        spans["number"] = (prompt.spans[0][0] + first, prompt.spans[0][0] + last)
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
         tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)
@@ -155,8 +148,8 @@ class AttentionSegments(MagicProtocol):
                 parts["noise"] = parts["before"] + parts["after"]
                 shares.setdefault(normalised, {})[weights] = parts
         row: dict[str, Any] = {
-            "city": prompt.cities[0],
-            "number": prompt.numbers[0],
+            "city": city,
+            "number": number,
             "spans": spans,
             "realised": [round(x, 3) for x in prompt.realised],
             "shares": shares,
@@ -180,23 +173,6 @@ def segment_spans(prompt: MagicPrompt) -> list[tuple[int, int]]:
     """``(start, end)`` of each segment of ``SEGMENTS`` in tokens, end excluded."""
     (start, end), (first, last) = prompt.context, prompt.spans[0]
     return [(0, start), (start, first), (first, last), (last, end), (end, len(prompt.ids))]
-
-
-def _number(model: LanguageModel, prompt: MagicPrompt) -> tuple[int, int]:
-    """``(start, end)`` of the tokens with the answer's digits; they may hold other characters."""
-    sentence = needle(prompt.cities[0], prompt.numbers[0])
-    first, last = span_within(model, sentence, prompt.numbers[0])
-    return prompt.spans[0][0] + first, prompt.spans[0][0] + last
-
-
-def _mean_heads(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Sums ``[layers, H, spans]`` of each kind of weights, averaged over prompts."""
-    means: dict[str, Any] = {"spans": rows[0]["spans"]}
-    for weights in rows[0]:
-        if weights != "spans":
-            mean = torch.tensor([row[weights] for row in rows], dtype=torch.float64).mean(0)
-            means[weights] = _rounded(mean.tolist())
-    return means
 
 
 def _rounded(values: Any) -> Any:

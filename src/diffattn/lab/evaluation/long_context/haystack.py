@@ -1,8 +1,6 @@
 """Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences.
 
-A sentence ends at ``.``, ``!`` or ``?`` (also ``。！？``) with closing quotes and brackets, before
-white space or at the end of the text. In haystacks of tokens, a line end ends a sentence too.
-Haystacks of words have no line ends; there a sentence ends after 60 words at the latest.
+In haystacks of tokens a line end ends a sentence, too; in those of words at the latest 60 words.
 """
 
 import hashlib
@@ -11,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -25,21 +22,12 @@ from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 
-_MAX_CHARACTERS = 20_000_000
-"""A corpus is read up to the document that passes this size, about 5 million tokens."""
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
 """The end of a text that may end a sentence, if white space follows."""
 _NEXT_SENTENCE = re.compile(r"[.!?][\"'”’»)\]]*\s+|\n\s*")
 _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
-_LONGEST_END = 16
-"""Number of characters before a token border that decide whether a sentence ends there."""
-_CHARACTERS_PER_TOKEN = 16
-"""More characters than a token of any tokenizer has on average."""
-_LEAST_CHARACTERS = 2_000_000
-"""So many characters are read for short contexts, too, so that the passages differ."""
-_LONGEST_SENTENCE = 60
-"""Most words of a sentence, as code and tables may have no full stop."""
+_CHARACTERS_PER_TOKEN = 16  # more than any tokenizer has on average
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +43,13 @@ class HaystackProtocol(LengthProtocol):
         """The text of the haystack."""
         return corpus_text(self.haystack, self.text_field)
 
+    def stretch(self, model: LanguageModel, key: str, num_tokens: int) -> "HaystackTokens":
+        """So many tokens of the text from a random sentence on; ``key`` draws it."""
+        text = corpus_text(self.haystack, self.text_field)
+        match = _NEXT_SENTENCE.search(text, Random(key).randrange(max(1, len(text))))
+        start = match.end() % len(text) if match else 0
+        return read_haystack_tokens(model, self.haystack, start, num_tokens, self.text_field)
+
     def words(self, tokens: int) -> "HaystackWords":
         """The haystack as words, enough for contexts of ``tokens`` tokens."""
         return read_haystack_words(self.haystack, tokens, self.text_field)
@@ -62,10 +57,8 @@ class HaystackProtocol(LengthProtocol):
     def require_words(self, model: LanguageModel, tokens: int) -> None:
         """Raise if the haystack has fewer than ``tokens`` tokens, so that it would repeat."""
         text = self.words(tokens).text
-        held = tokens
-        if len(text) < _CHARACTERS_PER_TOKEN * tokens:
-            held = len(model.encode(text))
-        if held < tokens:
+        is_long = len(text) >= _CHARACTERS_PER_TOKEN * tokens
+        if not is_long and (held := len(model.encode(text))) < tokens:
             raise ConfigError(
                 f"{self.name}: the haystack {self.haystack!r} must hold {tokens} tokens, the "
                 f"longest context, got {held}. Name a longer text or set shorter lengths."
@@ -75,16 +68,14 @@ class HaystackProtocol(LengthProtocol):
     def read_rows(
         model: LanguageModel, prompts: Sequence[Any], row: Callable[[Any, Prefix], dict[str, Any]]
     ) -> list[dict[str, Any]]:
-        """The rows of prompts: their facts, and the result of ``row(prompt, prefix)``.
-
-        ``prefix`` holds all tokens but the last. A prefix that prompts share is read once.
-        """
+        """The rows of prompts: their facts, and ``row(prompt, prefix)``, where ``prefix`` holds all
+        tokens but the last. A prefix that prompts share is read once."""
         rows: dict[int, dict[str, Any]] = {}
         for i, prefix in model.read_prompts([prompt.ids for prompt in prompts]):
             prompt = prompts[i]
             rows[i] = {
                 "depth": prompt.depth,
-                "haystack": prompt.haystack,
+                "haystack": _digest(prompt.haystack.text),
                 "prompt_tokens": len(prompt.ids),
                 "prompt": prompt_facts(model.decode(prompt.ids)),
             } | row(prompt, prefix)
@@ -122,7 +113,6 @@ class HaystackTokens:
     """Text of the tokens. If the last token is a part of a character, it has all of it."""
     sentence_ends: tuple[int, ...]
     """Numbers of leading tokens after which a sentence ends; ascending, below ``len(ids)``."""
-    start: int  # position of the first character in the corpus
 
     def slot(self, depth: float) -> int:
         """The last slot at or before ``depth`` percent of the tokens; ``len(ids)`` for 100."""
@@ -132,11 +122,7 @@ class HaystackTokens:
         return self.sentence_ends[index - 1] if index else 0
 
     def random_slots(self, generator: Random, count: int, taken: Collection[int]) -> list[int]:
-        """``count`` different slots at uniformly random depths, none of them in ``taken``.
-
-        A uniform depth falls into a sentence, whose start is the slot. So the probability of a
-        slot is proportional to the length of the sentence after it.
-        """
+        """``count`` slots before the sentences at different random depths, none in ``taken``."""
         slots = [0, *self.sentence_ends]
         ends = [*self.sentence_ends, len(self.ids)]
         weights = {a: b - a for a, b in zip(slots, ends, strict=True) if a not in taken}
@@ -151,10 +137,6 @@ class HaystackTokens:
             chosen.append(slot)
             del weights[slot]
         return chosen
-
-    def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the text."""
-        return _digest(self.text)
 
 
 def _digest(text: str) -> str:
@@ -174,26 +156,15 @@ def _documents(source: str, num_characters: int, text_field: str) -> Iterator[st
 
 @lru_cache(maxsize=2)
 def corpus_text(source: str, text_field: str = "text") -> str:
-    """Documents of a corpus in order as one text, up to the one that passes 20 million characters.
-
-    A blank line separates documents. Project Gutenberg's header and trailer are left out.
-    """
-    return _BETWEEN_DOCUMENTS.join(_documents(source, _MAX_CHARACTERS, text_field))
-
-
-def random_start(text: str, generator: Random) -> int:
-    """Start of the first sentence or line after a random character; 0 if there is none."""
-    match = _NEXT_SENTENCE.search(text, generator.randrange(max(1, len(text))))
-    return match.end() % len(text) if match else 0
+    """Documents of a corpus as one text, up to the one that passes 20 million characters."""
+    return _BETWEEN_DOCUMENTS.join(_documents(source, 20_000_000, text_field))
 
 
 def read_haystack_tokens(
     model: LanguageModel, source: str, start: int, num_tokens: int, text_field: str = "text"
 ) -> HaystackTokens:
-    """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on.
-
-    At its end the corpus continues at its beginning. A corpus too short for this raises.
-    """
+    """Exactly ``num_tokens`` tokens of a corpus from character ``start`` on, and after its end from
+    its beginning on. A corpus too short for this raises."""
     text = corpus_text(source, text_field)
     longest = len(text) + len(_BETWEEN_DOCUMENTS)
     size = 5 * num_tokens + 64  # characters: enough for most texts and tokenizers
@@ -213,7 +184,7 @@ def read_haystack_tokens(
         size *= 2
     end = spans[num_tokens - 1][1]
     ends = tuple(sentence_ends(piece, spans[:num_tokens]))
-    return HaystackTokens(tuple(ids[:num_tokens]), piece[:end], ends, start)
+    return HaystackTokens(tuple(ids[:num_tokens]), piece[:end], ends)
 
 
 def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
@@ -229,7 +200,7 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
             continue  # the tokens are parts of one character
         if text[end - 1] not in _LAST_CHARACTERS and following == end:
             continue
-        before = text[max(0, end - _LONGEST_END) : end]
+        before = text[max(0, end - 16) : end]
         # In some tokenizers white space belongs to no token and lies between the spans.
         inner = before.rstrip(" \t")
         is_line_end = inner.endswith("\n") or "\n" in text[end:following]
@@ -245,8 +216,7 @@ def insert_tokens(
 ) -> tuple[list[int], list[tuple[int, int]]]:
     """Insert pieces ``(slot, ids)`` into a sequence; slots are counted before any insertion.
 
-    Returns:
-        The new sequence, and ``(start, end)`` of each piece in it, end excluded, in their order.
+    Also returns ``(start, end)`` of each piece in the new sequence, end excluded, in their order.
     """
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
@@ -260,11 +230,7 @@ def insert_tokens(
 
 
 def encode_within(model: LanguageModel, text: str) -> list[int]:
-    """Tokens of ``text`` inside a longer text.
-
-    SentencePiece tokenizers put a space before the first word of a text. So a letter is put before
-    ``text``, and its tokens are dropped.
-    """
+    """Tokens of ``text`` inside a longer text: SentencePiece puts a space before a first word."""
     return model.encode_after("a", text)
 
 
@@ -313,10 +279,8 @@ class HaystackWords:
         return " ".join(self.words)
 
     def passage(self, first: int, num_words: int) -> list[str]:
-        """Sentences from index ``first`` on, with ``num_words`` words: the last one may be cut.
-
-        At its end the text continues at its beginning.
-        """
+        """Sentences from index ``first`` on, with ``num_words`` words: the last one may be cut. At
+        its end the text continues at its beginning."""
         assert num_words <= len(self.words), "require_words() has measured the haystack"
         borders = (*self.starts, len(self.words))
         sentences: list[str] = []
@@ -344,29 +308,25 @@ def read_haystack_words(source: str, tokens: int, text_field: str = "text") -> H
     """The beginning of a corpus as words, enough for contexts of ``tokens`` tokens."""
     words: list[str] = []
     starts: list[int] = []
-    size = max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * tokens)
+    # Enough for short contexts, too, that the passages differ.
+    size = max(2_000_000, _CHARACTERS_PER_TOKEN * tokens)
     for text in _documents(source, size, text_field):
-        for sentence in _sentences(text.split()):
-            starts.append(len(words))
-            words += sentence
+        document = text.split()
+        start = 0
+        for i, word in enumerate(document, start=1):
+            is_last = i == len(document) or i - start == 60  # code may have no full stop
+            if is_last or _SENTENCE_END.search(word):
+                starts.append(len(words) + start)
+                start = i
+        words += document
     return HaystackWords(source, tuple(words), tuple(starts))
 
 
-def _sentences(words: list[str]) -> Iterator[list[str]]:
-    start = 0
-    for i, word in enumerate(words, start=1):
-        if _SENTENCE_END.search(word) or i - start == _LONGEST_SENTENCE or i == len(words):
-            yield words[start:i]
-            start = i
-
-
-def insert_sentences(sentences: list[str], additions: list[tuple[int, str]]) -> list[str]:
-    """Insert ``(index, sentence)`` before the sentence at ``index``; indices must not fall."""
-    places = [0, *(place for place, _ in additions), len(sentences)]
-    assert all(a <= b for a, b in pairwise(places)), "places must rise"
-    merged: list[str] = []
-    done = 0
-    for place, sentence in additions:
-        merged += [*sentences[done:place], sentence]
-        done = place
-    return merged + sentences[done:]
+def insert_sentences(
+    sentences: Sequence[str], places: Sequence[int], additions: Sequence[str]
+) -> list[str]:
+    """Insert each addition before the sentence at its place; places must not fall."""
+    merged = list(sentences)
+    for place, addition in reversed(list(zip(places, additions, strict=True))):
+        merged.insert(place, addition)
+    return merged

@@ -14,7 +14,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
     insert_sentences,
 )
 from diffattn.lab.evaluation.long_context.lengths import length_metric, most_that_fits
-from diffattn.lab.evaluation.metrics import guess_shares, metric
+from diffattn.lab.evaluation.metrics import guess_shares, metric, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
@@ -28,27 +28,8 @@ NAMES = (
 """Names for the needle and so for the answer; a name that the text around it holds is not used."""
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenNeedle:
-    """A sentence about someone, and three questions that ask who it is."""
-
-    text: str
-    """The sentence, with ``{name}`` in place of the name."""
-    literal: str
-    """A question in the sentence's words, as a control: it needs no knowledge of the world."""
-    one_hop: str
-    """A question that needs one fact of world knowledge."""
-    two_hop: str
-    """A question that needs two facts of world knowledge."""
-
-    def question(self, kind: str) -> str:
-        """The question of a kind in ``KINDS``."""
-        return str(getattr(self, kind))
-
-
 KINDS = ("one_hop", "two_hop", "literal")
-
-
+"""Kinds of questions: they need one fact of world knowledge, or two, or none, as a control."""
 _NEEDLES = """
 Every evening {name} walked home past the foot of the Eiffel Tower.
 Who walked home past the Eiffel Tower?
@@ -100,15 +81,14 @@ Who trembles on the second step of a ladder?
 Who is afraid of heights?
 Who would hate to work as a roofer?
 """
-NEEDLES = tuple(HiddenNeedle(*lines.split("\n")) for lines in _NEEDLES.strip().split("\n\n"))
-"""Each block has the sentence and its literal, one-hop and two-hop question. Any change here must
-raise the version of the protocol."""
-
-
-BASE_LENGTHS = (250, 500, 1_000)
-"""Lengths in tokens whose mean score is the base score."""
-KEPT = 0.85
-"""A length is effective if its score is at least this share of the base score."""
+NEEDLES = tuple(
+    dict(zip(("text", "literal", "one_hop", "two_hop"), lines.split("\n"), strict=True))
+    for lines in _NEEDLES.strip().split("\n\n")
+)
+"""A sentence about someone, ``{name}`` in place of the name, and questions that ask who it is. Any
+change here must raise the version of the protocol."""
+BASE_LENGTHS = (250, 500, 1_000)  # whose mean score is the base score
+KEPT = 0.85  # share of the base score from which on a length is effective
 _STANDARD = (*BASE_LENGTHS, 2_000, 4_000, 8_000, 16_000, 32_000)
 _QUESTION = (
     "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
@@ -117,16 +97,11 @@ _QUESTION = (
 _SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
 _LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
 """Names of scores by kind of question: the literal control has names of its own."""
-_SPARE = 8
-"""Tokens kept free, since text and prompt together may have a few more tokens than separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenNeedleSearch(ChatProtocol):
-    """Questions "Who ...?" that one sentence of a long text answers without sharing a word.
-
-    Source: A. Modarressi et al., arXiv:2502.05167 (NoLiMa): depths, score, effective length.
-    """
+    """Questions "Who ...?" that one sentence of a long text answers without sharing a word."""
 
     name = "hidden_needle"
     choices = {
@@ -166,11 +141,16 @@ class HiddenNeedleSearch(ChatProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One text per batch, with all its questions, so that it is read once."""
         needles = NEEDLES[: self.needles]
-        prompts = [self._prompt(model, "", n.question(kind)) for n in needles for kind in KINDS]
+        prompts = [
+            self.prompt(model, _QUESTION.format(text="", question=n[kind]))
+            for n in needles
+            for kind in KINDS
+        ]
         longest = max(self.count(model, prompt) for prompt in prompts)
-        overhead = longest + self.max_new_tokens + _SPARE
-        lengths = self.lengths_that_fit(model, self.lengths, _STANDARD, overhead=overhead)
-        texts = [needle.text.format(name=name) for needle in needles for name in NAMES]
+        # Text and prompt together may have a few more tokens than separately.
+        overhead = longest + self.max_new_tokens + 8
+        lengths = self.lengths_that_fit(model, _STANDARD, overhead=overhead)
+        texts = [needle["text"].format(name=name) for needle in needles for name in NAMES]
         least = max(len(model.encode(text)) for text in texts)
         if min(lengths) < 2 * least:
             raise ConfigError(
@@ -200,17 +180,19 @@ class HiddenNeedleSearch(ChatProtocol):
         text, name, tokens, place = self._text(model, background, length, number, step)
         present = [other for other in NAMES if names(text, other)]
         kinds = [item.payload[3] for item in items]
-        texts = [self._prompt(model, text, needle.question(kind)) for kind in kinds]
+        texts = [
+            self.prompt(model, _QUESTION.format(text=text, question=needle[kind])) for kind in kinds
+        ]
         done = model.complete(
             texts, [name] * len(texts), max_new_tokens=self.max_new_tokens, chat=self.chat
         )
         return [
             {
                 "length": length,
-                "depth": self._depth(step),
+                "depth": 100 * step / (self.depths - 1),
                 "kind": kind,
-                "needle": needle.text.format(name=name),
-                "question": needle.question(kind),
+                "needle": needle["text"].format(name=name),
+                "question": needle[kind],
                 "expected": name,
                 "output": completion.text,
                 "text_tokens": tokens,
@@ -235,18 +217,13 @@ class HiddenNeedleSearch(ChatProtocol):
         lengths = sorted({int(row["length"]) for row in rows})
         hops = [row for row in rows if row["kind"] != "literal"]
         metrics: list[Metric] = []
-        scores: dict[int, float] = {}
         for length in lengths:
-            of_length = [row for row in hops if row["length"] == length]
-            if of_length:
-                metrics.append(_mean(of_length, headline=True, length=length))
-                scores[length] = metrics[-1].value
+            metrics += _mean(hops, headline=True, length=length)
             for kind in KINDS:
-                part = [r for r in rows if (r["length"], r["kind"]) == (length, kind)]
-                metrics += [_mean(part, length=length, kind=kind)] if part else []
-            for depth in sorted({row["depth"] for row in of_length}):
-                part = [row for row in of_length if row["depth"] == depth]
-                metrics.append(_mean(part, length=length, depth=depth))
+                metrics += _mean(rows, length=length, kind=kind)
+            for depth in sorted({row["depth"] for row in rows_with(hops, length=length)}):
+                metrics += _mean(hops, length=length, depth=depth)
+        scores = {m.where["length"]: m.value for m in metrics if m.headline}
         base_lengths = [length for length in BASE_LENGTHS if length in scores]
         base = sum(scores[n] for n in base_lengths) / len(base_lengths) if base_lengths else None
         if base is not None:
@@ -265,13 +242,6 @@ class HiddenNeedleSearch(ChatProtocol):
         }
         return Summary(metrics=metrics, tables=tables)
 
-    def _depth(self, step: int) -> float:
-        """Wanted depth of the needle in percent of the text."""
-        return 100 * step / (self.depths - 1)
-
-    def _prompt(self, model: LanguageModel, text: str, question: str) -> str:
-        return self.prompt(model, _QUESTION.format(text=text, question=question))
-
     def _text(
         self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int
     ) -> tuple[str, str, int, float]:
@@ -283,14 +253,14 @@ class HiddenNeedleSearch(ChatProtocol):
         free = [name for name in draw.sample(NAMES, len(NAMES)) if not names(around, name)]
         if not free:
             raise ItemError(f"hidden_needle: text {length}-{number}-{step} has all names in it.")
-        needle = NEEDLES[number].text.format(name=free[0])
+        needle = NEEDLES[number]["text"].format(name=free[0])
 
         def hide(num_words: int) -> tuple[str, float]:
             sentences = background.passage(first, num_words)
             ends = [0, *itertools.accumulate(len(sentence.split()) for sentence in sentences)]
-            wanted = self._depth(step) / 100 * num_words
+            wanted = 100 * step / (self.depths - 1) / 100 * num_words
             gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
-            text = " ".join(insert_sentences(sentences, [(gap, needle)]))
+            text = " ".join(insert_sentences(sentences, [gap], [needle]))
             return text, 100 * ends[gap] / max(1, num_words)
 
         units = most_that_fits(
@@ -307,7 +277,11 @@ def names(output: str, name: str) -> float:
     return float(re.search(rf"\b{re.escape(name)}\b", first) is not None)
 
 
-def _mean(rows: Sequence[Mapping[str, Any]], headline: bool = False, **where: Any) -> Metric:
-    scores = [row["scores"][_SCORE[row["kind"]]] for row in rows]
-    interval = share_interval(scores, [row["cluster"] for row in rows])
-    return metric("contains", interval, where=where, headline=headline)
+def _mean(rows: Sequence[Mapping[str, Any]], headline: bool = False, **where: Any) -> list[Metric]:
+    """The mean score of the rows with these values, if there are any."""
+    chosen = rows_with(rows, **where)
+    if not chosen:
+        return []
+    scores = [row["scores"][_SCORE[row["kind"]]] for row in chosen]
+    interval = share_interval(scores, [row["cluster"] for row in chosen])
+    return [metric("contains", interval, where=where, headline=headline)]

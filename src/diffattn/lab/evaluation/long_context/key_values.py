@@ -9,14 +9,12 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol, most_that_fits
-from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 
 _INSTRUCTION = "Extract the value corresponding to the specified key in the JSON object below."
-_MARGIN = 4
-"""Tokens generated in addition to the value: quotes, and the line end that stops the answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,12 +22,9 @@ class _Object:
     """A JSON object and the questions about it."""
 
     pairs: int  # number of key-value pairs
-    context: str
-    """Instruction, object and worked examples as text."""
-    asked: tuple[tuple[str, str, int], ...]
-    """Key, value and index of the pair for each question."""
-    unseen: tuple[str, ...]
-    """Values of the object that no worked example shows."""
+    context: str  # instruction, object and worked examples as text
+    asked: tuple[tuple[str, str, int], ...]  # key, value and index of the pair for each question
+    unseen: tuple[str, ...]  # values that no worked example shows
 
     def prompts(self) -> list[str]:
         return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
@@ -37,10 +32,7 @@ class _Object:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyValues(LengthProtocol):
-    """The value of a key: exact match of a UUID in a JSON object of UUIDs.
-
-    Source: N. Liu et al., arXiv:2307.03172, section 3.1; HELMET, arXiv:2410.02694.
-    """
+    """The value of a key: exact match of a UUID in a JSON object of UUIDs."""
 
     name = "key_values"
     choices = {
@@ -146,7 +138,7 @@ class KeyValues(LengthProtocol):
         cells = sorted({int(row[name]) for row in rows})
         groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]
         for cell in cells:
-            of_cell = [row for row in rows if row[name] == cell]
+            of_cell = rows_with(rows, **{name: cell})
             groups.append(({name: cell}, of_cell))
             for depth in range(0, 100, 20):
                 part = [row for row in of_cell if depth <= min(row["depth"], 99) < depth + 20]
@@ -158,22 +150,21 @@ class KeyValues(LengthProtocol):
         return Summary(metrics=metrics)
 
     def _cells(self, model: LanguageModel) -> tuple[int, ...]:
-        return self.num_pairs or self.lengths_that_fit(model, self.lengths)
+        return self.num_pairs or self.lengths_that_fit(model)
 
     def _fit(self, model: LanguageModel, cell: int, number: int) -> _Object:
         """The object with the wanted number of pairs, or with as many as fit the length."""
         if self.num_pairs:
             return self._object(cell, number, cell)
         least = self.questions + self.examples
-        pairs = most_that_fits(
-            lambda pairs: self._tokens(model, self._object(cell, number, pairs), first_only=True),
-            cell,
-            least=least,
-            most=cell,
-        )
-        fitting = self._object(cell, number, pairs or least)
+
+        def count(pairs: int) -> int:
+            return self._tokens(model, self._object(cell, number, pairs), first_only=True)
+
+        pairs = most_that_fits(count, cell, least=least, most=cell) or least
+        fitting = self._object(cell, number, pairs)
         # Keys differ by a few tokens, and the longest prompt must fit.
-        while pairs and pairs > least and self._tokens(model, fitting) > cell:
+        while pairs > least and self._tokens(model, fitting) > cell:
             pairs -= 1
             fitting = self._object(cell, number, pairs)
         return fitting
@@ -184,7 +175,8 @@ class KeyValues(LengthProtocol):
         return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
 
     def _budget(self, model: LanguageModel, sample: _Object) -> int:
-        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + _MARGIN
+        # A value, quotes, and the line end that stops the answer.
+        return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + 4
 
     def _object(self, cell: int, number: int, pairs: int) -> _Object:
         """Object ``number`` of a cell, with ``pairs`` pairs."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
@@ -14,10 +14,9 @@ from diffattn.lab.stats.proportions import mean_of_shares, share_interval
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
     """The most units from ``least`` to ``most`` whose context has at most ``limit`` tokens.
 
-    ``None`` if ``least`` does not fit. ``count`` gives the tokens of a number of units. They grow
-    almost in proportion, so secant steps need about six counts; every second step halves the
-    bracket, so the search ends for any function. ``count`` may fall by a token now and then, where
-    tokens merge. The result still fits, and one unit more does not.
+    ``None`` if ``least`` does not fit. Tokens grow almost in proportion, so secant steps need about
+    six counts; every second step halves the bracket, so the search ends for any function. Where
+    tokens merge, ``count`` may fall: the result still fits, and one unit more does not.
     """
     low, low_count = least, count(least)
     if low_count > limit:
@@ -51,26 +50,20 @@ def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most:
     return low
 
 
-LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)
-"""Standard context lengths in tokens."""
+LENGTHS = (4_096, 8_192, 16_384, 32_768, 65_536, 131_072)  # the standard ones, in tokens
 
 
 class LengthProtocol(Protocol):
     """A protocol over contexts of several lengths."""
 
     def lengths_that_fit(
-        self,
-        model: LanguageModel,
-        wanted: Sequence[int] | None,
-        standard: Sequence[int] = LENGTHS,
-        *,
-        overhead: int = 0,
+        self, model: LanguageModel, standard: Sequence[int] = LENGTHS, *, overhead: int = 0
     ) -> tuple[int, ...]:
-        """The wanted lengths in tokens, or if ``None`` the standard ones that fit the model.
+        """The setting ``lengths``, or if ``None`` the standard ones that fit the model.
 
         A prompt has ``overhead`` tokens more than its length. Raises ``ConfigError`` if none fits.
         """
-        room = model.max_length - overhead
+        room, wanted = model.max_length - overhead, self.lengths  # type: ignore[attr-defined]
         lengths = tuple(wanted or (n for n in standard if n <= room))
         besides = f" without the {overhead} of prompt and answer" if overhead else ""
         if not lengths:
@@ -95,33 +88,24 @@ class LengthProtocol(Protocol):
 
 
 def length_metric(
-    name: str,
-    scores: Mapping[int, float],
-    least: float,
-    n: int,
-    where: dict[str, Any] | None = None,
+    name: str, scores: Mapping[int, float], least: float, n: int, where: Mapping[str, Any] = {}
 ) -> Metric:
     """A metric: the longest length with a score of at least ``least``, or 0; over ``n`` items."""
     value = float(max((length for length, score in scores.items() if score >= least), default=0))
-    return Metric(name=name, value=value, n=n, unit="tokens", where=where or {}, headline=True)
+    return Metric(name=name, value=value, n=n, unit="tokens", where=dict(where), headline=True)
 
 
 def by_length_and_task(
     rows: Sequence[Mapping[str, Any]], tasks: Sequence[str], score: str
 ) -> tuple[list[Metric], dict[int, float], list[list[float | None]]]:
-    """Means of a score, a share from 0 to 1, for each length: over tasks, and for each task.
-
-    Returns:
-        Metrics; length to mean over tasks, if all tasks were run at this length; and a table
-        ``[lengths][tasks]`` of means, ``None`` for a task that was not run.
-    """
+    """Metrics of a score from 0 to 1 by length, over tasks and for each; length to mean over tasks
+    where all were run; and the means ``[lengths][tasks]``, ``None`` for a task that was not run."""
     metrics: list[Metric] = []
     means: dict[int, float] = {}
     table: list[list[float | None]] = []
     for length in sorted({int(row["length"]) for row in rows}):
-        of_length = [row for row in rows if row["length"] == length]
         scores = {
-            task: [float(row["scores"][score]) for row in of_length if row["task"] == task]
+            task: [float(r["scores"][score]) for r in rows_with(rows, length=length, task=task)]
             for task in tasks
         }
         run = {task: of_task for task, of_task in scores.items() if of_task}

@@ -2,18 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import (
     HaystackProtocol,
+    HaystackTokens,
     corpus_text,
     encode_within,
     forced_answer,
     insert_tokens,
-    random_start,
-    read_haystack_tokens,
 )
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
@@ -55,41 +55,13 @@ class MagicPrompt:
     cities: tuple[str, ...]
     """All hidden cities. The question is for the first ``num_asked``; the first is at ``depth``."""
     numbers: tuple[str, ...]
-    depth: float
-    """Wanted depth of the first needle, in percent."""
+    depth: float  # wanted for the first needle, in percent
     realised: tuple[float, ...]
     """Depth of each needle at the sentence end before the wanted one, in percent of the tokens."""
     spans: tuple[tuple[int, int], ...]
     """``(start, end)`` of each needle in ``ids``, end excluded."""
-    context: tuple[int, int]
-    """``(start, end)`` of text and needles in ``ids``, end excluded."""
-    haystack_tokens: int
-    haystack: str
-    """Digest of the text."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MagicTask:
-    """Settings of the prompts over one haystack."""
-
-    source: str
-    length: int
-    """Exact number of tokens of BOS, template, text, needles, question and ``room`` together."""
-    num_needles: int
-    num_asked: int = 1
-    sample: int
-    """Index of the haystack."""
-    seed: int
-    template: str = "completion"
-    room: int = 0
-    """Tokens kept free for the answer."""
-    depths: tuple[float, ...]
-    """Depths of the first needle in percent, one prompt each."""
-    needs_start: bool = False
-    """Whether to begin with EOS if the tokenizer has no BOS."""
-    text_field: str = "text"
-    ending: str = ""
-    """Beginning of the answer up to its first digit, after the template; ``{city}``: the first."""
+    context: tuple[int, int]  # of text and needles together
+    haystack: HaystackTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,22 +74,71 @@ class MagicProtocol(HaystackProtocol):
     """Number of haystacks per length."""
     seed: int = 1234
 
-    def magic_task(self, **facts: Any) -> MagicTask:
-        """Settings of the prompts over one haystack, from the protocol's fields and ``facts``."""
-        return MagicTask(
-            source=self.haystack,
-            text_field=self.text_field,
-            depths=tuple(self.depths),
-            seed=self.seed,
-            **facts,
-        )
-
-    def require_prompt(self, model: LanguageModel, task: MagicTask) -> None:
+    def require_prompt(self, model: LanguageModel, **settings: Any) -> None:
         """Raise ``ConfigError``, before the first item, if a text or a length is too short."""
         try:
-            build_prompts(model, task, self.depths[:1])
+            self.build_prompts(model, self.depths[:1], **settings)
         except ItemError as error:
             raise ConfigError(f"{self.name}: {error}") from error
+
+    def build_prompts(
+        self,
+        model: LanguageModel,
+        depths: Sequence[float],
+        *,
+        length: int,
+        sample: int,
+        num_needles: int,
+        num_asked: int = 1,
+        template: str = "completion",
+        room: int = 0,
+        up_to_digits: bool = False,
+    ) -> list[MagicPrompt]:
+        """The prompts of haystack ``sample``. They differ only in the depth of the first needle.
+
+        Text, cities and numbers depend on seed, length and sample alone. Other needles avoid the
+        slots at standard depths and ``self.depths``. Each prompt has ``length - room`` tokens; with
+        ``up_to_digits`` the last predicts the first digit, and EOS stands in for a missing BOS.
+        """
+        corpus = corpus_text(self.haystack, self.text_field)
+        key = f"{self.seed}-{length}-{sample}"
+        cities = Random(f"{key}-cities").sample(CITIES, len(CITIES))[:num_needles]
+        numbers = _draw_numbers(corpus, Random(f"{key}-numbers"), num_needles)
+        pieces = [encode_within(model, needle(*x)) for x in zip(cities, numbers, strict=True)]
+        head = [*model.start(up_to_digits), *model.encode(TEMPLATES[template][0])]
+        after = TEMPLATES[template][1].format(question=question(cities[:num_asked]))
+        tail = encode_within(model, f"{after} {answer(cities[0])}" if up_to_digits else after)
+        if up_to_digits:  # some tokenizers have a token for the space before the digits
+            target = forced_number(model, cities[0], numbers[0]).target
+            tail += takewhile(lambda x: not any(map(str.isdigit, model.decode([x]))), target)
+        taken, frame = sum(map(len, pieces)), len(head) + len(tail)
+        size = length - room - frame - taken
+        if size < num_needles:
+            raise ItemError(
+                f"haystack: {length} tokens must hold {num_needles} needles ({taken} tokens), the "
+                f"question ({frame}), the answer ({room}) and text, got {size} tokens for the "
+                "text. Choose a greater length."
+            )
+        text = self.stretch(model, f"{key}-text", size)
+        barred = {text.slot(depth) for depth in (*STANDARD_DEPTHS, *self.depths)}
+        others = text.random_slots(Random(f"{key}-places"), num_needles - 1, barred)
+        prompts = []
+        for depth in depths:
+            slots = [text.slot(depth), *others]
+            context, spans = insert_tokens(text.ids, list(zip(slots, pieces, strict=True)))
+            prompts.append(
+                MagicPrompt(
+                    ids=(*head, *context, *tail),
+                    cities=tuple(cities),
+                    numbers=tuple(numbers),
+                    depth=depth,
+                    realised=tuple(100 * slot / size for slot in slots),
+                    spans=tuple((a + len(head), b + len(head)) for a, b in spans),
+                    context=(len(head), len(head) + len(context)),
+                    haystack=text,
+                )
+            )
+        return prompts
 
 
 def needle(city: str, number: str) -> str:
@@ -135,94 +156,11 @@ def forced_number(model: LanguageModel, city: str, number: str) -> Continuation:
     return forced_answer(model, f" {answer(city)}", number)
 
 
-def before_digits(model: LanguageModel, city: str, number: str) -> list[int]:
-    """Tokens between the words of an answer and its first digit: none, or a space."""
-    target = forced_number(model, city, number).target
-    digits = (any(map(str.isdigit, model.decode([token]))) for token in target)
-    return list(target[: next(i for i, is_digit in enumerate(digits) if is_digit)])
-
-
-def answer_room(model: LanguageModel, generated: int) -> int:
-    """Tokens to keep free: enough for ``generated`` tokens and for any city's forced answer."""
-    answers = (forced_number(model, city, "8888888") for city in CITIES)
-    # Another number may be cut into more tokens, at most one per digit and one for the space.
-    return max(generated, *(len(forced.context) + 8 for forced in answers))
-
-
 def question(cities: Sequence[str]) -> str:
     """The question for one city's number or for several."""
     if len(cities) == 1:
         return f"What is the special magic number for {cities[0]}?"
     return f"What are the special magic numbers for {', '.join(cities[:-1])}, and {cities[-1]}?"
-
-
-def build_prompts(
-    model: LanguageModel, task: MagicTask, depths: Sequence[float] | None = None
-) -> list[MagicPrompt]:
-    """The prompts of one haystack. They differ only in the depth of the first needle.
-
-    Text, cities and numbers depend only on ``seed``, ``length`` and ``sample``. The slots of the
-    other needles also depend on ``num_needles`` and ``task.depths``, as they avoid all slots at
-    standard depths and at these. A larger ``num_needles`` keeps the cities and numbers of a smaller
-    one. Each prompt has ``length - room`` tokens.
-
-    Source: arXiv:2410.05258v2, section 3.4 (multi-needle retrieval).
-    """
-    corpus = corpus_text(task.source, task.text_field)
-    key = f"{task.seed}-{task.length}-{task.sample}"
-    # All cities are drawn, so that a smaller ``num_needles`` takes the first of the same cities.
-    cities = Random(f"{key}-cities").sample(CITIES, len(CITIES))[: task.num_needles]
-    numbers = _draw_numbers(corpus, Random(f"{key}-numbers"), task.num_needles)
-    needles = [needle(*pair) for pair in zip(cities, numbers, strict=True)]
-    pieces = [encode_within(model, text) for text in needles]
-    head, tail = _frame(model, task, cities, numbers)
-    size = _text_size(task, len(head) + len(tail), sum(map(len, pieces)))
-    start = random_start(corpus, Random(f"{key}-text"))
-    text = read_haystack_tokens(model, task.source, start, size, task.text_field)
-    taken = {text.slot(depth) for depth in (*STANDARD_DEPTHS, *task.depths)}
-    others = text.random_slots(Random(f"{key}-places"), task.num_needles - 1, taken)
-
-    def prompt(depth: float) -> MagicPrompt:
-        slots = [text.slot(depth), *others]
-        context, spans = insert_tokens(text.ids, list(zip(slots, pieces, strict=True)))
-        return MagicPrompt(
-            ids=(*head, *context, *tail),
-            cities=tuple(cities),
-            numbers=tuple(numbers),
-            depth=depth,
-            realised=tuple(100 * slot / size for slot in slots),
-            spans=tuple((a + len(head), b + len(head)) for a, b in spans),
-            context=(len(head), len(head) + len(context)),
-            haystack_tokens=size,
-            haystack=text.digest(),
-        )
-
-    return [prompt(depth) for depth in (task.depths if depths is None else depths)]
-
-
-def _frame(
-    model: LanguageModel, task: MagicTask, cities: Sequence[str], numbers: Sequence[str]
-) -> tuple[list[int], list[int]]:
-    """Tokens before and after the context."""
-    before, after = TEMPLATES[task.template]
-    head = [*model.start(task.needs_start), *(model.encode(before) if before else [])]
-    ending = after.format(question=question(cities[: task.num_asked]))
-    tail = encode_within(model, ending + task.ending.format(city=cities[0]))
-    if task.ending:
-        tail += before_digits(model, cities[0], numbers[0])
-    return head, tail
-
-
-def _text_size(task: MagicTask, frame: int, needles: int) -> int:
-    """Number of tokens that are left for the text."""
-    size = task.length - task.room - frame - needles
-    if size < task.num_needles:
-        raise ItemError(
-            f"haystack: {task.length} tokens must hold {task.num_needles} needles ({needles} "
-            f"tokens), the question ({frame}), the answer ({task.room}) and text, "
-            f"got {size} tokens for the text. Choose a greater length."
-        )
-    return size
 
 
 def _draw_numbers(corpus: str, draw: Random, count: int) -> list[str]:

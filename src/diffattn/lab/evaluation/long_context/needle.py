@@ -11,12 +11,9 @@ from diffattn.lab.evaluation.long_context.magic_numbers import (
     TEMPLATES,
     MagicPrompt,
     MagicProtocol,
-    MagicTask,
-    answer_room,
-    build_prompts,
     forced_number,
 )
-from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, score_metric
+from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
@@ -33,8 +30,6 @@ class Needle(MagicProtocol):
 
     The first of these is hidden at fixed depths, the others anywhere. At all depths of one text the
     other needles are the same, so the prompts differ only in the position of one sentence.
-
-    Source: arXiv:2410.05258v2, section 3.4, Table 2 and Figure 5.
     """
 
     name = "needle"
@@ -84,7 +79,7 @@ class Needle(MagicProtocol):
         self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
-                self.require_prompt(model, self._task(model, n, r, length, 0))
+                self.require_prompt(model, **self._settings(model, n, r, length, 0))
         return [
             [
                 Item(
@@ -101,54 +96,48 @@ class Needle(MagicProtocol):
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Read each prompt once, generate an answer, and score the right answers."""
-        n, r, length, sample, _ = items[0].payload
-        task = self._task(model, n, r, length, sample)
-        prompts = build_prompts(model, task, [item.payload[-1] for item in items])
-        return self.read_rows(model, prompts, lambda *read: _row(model, task, *read))
+        settings = self._settings(model, *items[0].payload[:-1])
+        prompts = self.build_prompts(model, [item.payload[-1] for item in items], **settings)
+        return self.read_rows(model, prompts, lambda *read: _row(model, settings, *read))
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Means over depths for each (N, R) and length, and every cell of the grid."""
         metrics: list[Metric] = []
         grids = []
         for n, r in self.tasks:
-            of_task = _chosen(rows, needles=n, asked=r)
+            of_task, task = rows_with(rows, needles=n, asked=r), {"task": f"N={n}, R={r}"}
             # With R = 1 both scores are the same.
             printed = _GRID if r > 1 else _GRID[:1]
-            grid, cells = self._grid(of_task, f"N={n}, R={r}", printed)
-            grids.append({"needles": n, "asked": r} | grid)
-            metrics += cells
+            grid: dict[str, Any] = {key: [] for key in (*_GRID, "n")}
+            for depth in self.depths:
+                cells = []
+                for length in self.lengths:
+                    chosen = rows_with(of_task, length=length, depth=depth)
+                    where = task | {"length": length, "depth": depth}
+                    means = [mean for name in _GRID for mean in score_metric(name, chosen, where)]
+                    metrics += [mean for mean in means if mean.name in printed]
+                    cells.append({mean.name: mean.value for mean in means} | {"n": len(chosen)})
+                for key, column in grid.items():
+                    column.append([cell.get(key) for cell in cells])  # None: no item was scored
+            axes = {"lengths": self.lengths, "depths": self.depths}
+            grids.append({"needles": n, "asked": r} | axes | grid)
             for length in self.lengths:
-                chosen = _chosen(of_task, length=length)
-                where = {"task": f"N={n}, R={r}", "length": length}
+                chosen, where = rows_with(of_task, length=length), task | {"length": length}
                 for name in _SCORES:
                     if r > 1 or name != "all_correct":
                         metrics += score_metric(name, chosen, where, headline=name in printed)
                 metrics += guess_metrics(chosen, where)
         return Summary(metrics=metrics, tables={"grids": grids})
 
-    def _grid(
-        self, rows: Sequence[Mapping[str, Any]], task: str, printed: Sequence[str]
-    ) -> tuple[dict[str, Any], list[Metric]]:
-        """The cells ``[depths][lengths]`` of one (N, R), as a table and as metrics."""
-        grid: dict[str, Any] = {key: [] for key in (*_GRID, "n")}
-        metrics: list[Metric] = []
-        for depth in self.depths:
-            for column in grid.values():
-                column.append([])
-            for length in self.lengths:
-                chosen = _chosen(rows, length=length, depth=depth)
-                where = {"task": task, "length": length, "depth": depth}
-                cell = [mean for name in _GRID for mean in score_metric(name, chosen, where)]
-                metrics += [mean for mean in cell if mean.name in printed]
-                values = {mean.name: mean.value for mean in cell} | {"n": len(chosen)}
-                for key, column in grid.items():
-                    column[-1].append(values.get(key))  # None: no item was scored
-        return {"lengths": self.lengths, "depths": self.depths} | grid, metrics
-
-    def _task(self, model: LanguageModel, n: int, r: int, length: int, sample: int) -> MagicTask:
-        facts = {"length": length, "num_needles": n, "num_asked": r, "sample": sample}
-        room = answer_room(model, new_tokens(r))
-        return self.magic_task(**facts, template=self.prompt, room=room)
+    def _settings(
+        self, model: LanguageModel, n: int, r: int, length: int, sample: int
+    ) -> dict[str, Any]:
+        """Settings of the prompts, with room for the answer."""
+        answers = (forced_number(model, city, "8888888") for city in CITIES)
+        # Another number may be cut into more tokens, at most one per digit and one for the space.
+        room = max(new_tokens(r), *(len(forced.context) + 8 for forced in answers))
+        facts = {"num_needles": n, "num_asked": r, "length": length, "sample": sample}
+        return facts | {"room": room, "template": self.prompt}
 
 
 def new_tokens(num_asked: int) -> int:
@@ -162,14 +151,14 @@ def contains_number(text: str, number: str) -> bool:
 
 
 def _row(
-    model: LanguageModel, task: MagicTask, prompt: MagicPrompt, prefix: Prefix
+    model: LanguageModel, settings: Mapping[str, Any], prompt: MagicPrompt, prefix: Prefix
 ) -> dict[str, Any]:
     """The row of a prompt; ``prefix`` holds all its tokens but the last."""
-    last = prompt.ids[-1:]
+    last, num_asked, num_needles = prompt.ids[-1:], settings["num_asked"], len(prompt.numbers)
     (written,) = model.generate(
-        [last], max_new_tokens=new_tokens(task.num_asked), stop=("\n",), before=prefix
+        [last], max_new_tokens=new_tokens(num_asked), stop=("\n",), before=prefix
     )
-    asked = list(zip(prompt.cities, prompt.numbers, strict=True))[: task.num_asked]
+    asked = list(zip(prompt.cities, prompt.numbers, strict=True))[:num_asked]
     forced = [forced_number(model, city, number) for city, number in asked]
     forced = [replace(given, context=(*last, *given.context)) for given in forced]
     scores = model.score(forced, before=prefix)
@@ -177,19 +166,19 @@ def _row(
     logprobs = [x for score in scores for x in score.token_logprobs]
     named = sum(contains_number(written.text, number) for number in prompt.numbers)
     return {
-        "needles": task.num_needles,
-        "asked": task.num_asked,
-        "length": task.length,
-        "sample": task.sample,
+        "needles": num_needles,
+        "asked": num_asked,
+        "length": settings["length"],
+        "sample": settings["sample"],
         "cities": [city for city, _ in asked],
         "numbers": [number for _, number in asked],
         "found": recalled,
         "output": written.text,
         "finished": written.finished,
         "depths": [round(x, 3) for x in prompt.realised],
-        "room_tokens": task.room,
-        **guess_shares(task.num_asked, task.num_needles, named),
-        "haystack_tokens": prompt.haystack_tokens,
+        "room_tokens": settings["room"],
+        **guess_shares(num_asked, num_needles, named),
+        "haystack_tokens": len(prompt.haystack.ids),
         "scores": {
             "recall": sum(recalled) / len(recalled),
             "all_correct": float(all(recalled)),
@@ -197,7 +186,3 @@ def _row(
             "logprob_per_token": sum(logprobs) / len(logprobs),
         },
     }
-
-
-def _chosen(rows: Sequence[Mapping[str, Any]], **wanted: Any) -> list[Mapping[str, Any]]:
-    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]

@@ -1,26 +1,24 @@
 """One sentence hidden in a long text, and texts without it as controls."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import (
     HaystackProtocol,
+    HaystackTokens,
     corpus_text,
     encode_within,
     forced_answer,
     insert_tokens,
-    random_start,
-    read_haystack_tokens,
 )
-from diffattn.lab.evaluation.metrics import score_metric
+from diffattn.lab.evaluation.metrics import rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.records.evaluations import Metric
 
 PHRASE = "eat a sandwich and sit in Dolores Park on a sunny day"
 _STEM = "The best thing to do in San Francisco is"
@@ -29,7 +27,6 @@ _INSTRUCTION = (
     "write UNANSWERABLE.\n\n"
 )
 _QUESTION = "\n\nQuestion: What is the best thing to do in San Francisco?\nAnswer:"
-_REFUSAL = "unanswerable"
 _STEPS = 14  # 15 depths and 15 lengths
 
 
@@ -38,11 +35,9 @@ class SinglePrompt:
     """A text with or without the needle, and the question."""
 
     ids: tuple[int, ...]
-    depth: float | None
-    """Wanted depth in percent; ``None`` in a control, which has no needle."""
+    depth: float | None  # wanted, in percent; ``None`` in a control, which has no needle
     realised: float | None  # depth of the sentence end before it, in percent
-    haystack: str
-    """Digest of the text."""
+    haystack: HaystackTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +46,6 @@ class SingleNeedle(HaystackProtocol):
 
     Each text is also asked without the needle, as a control: a model may always answer, always
     refuse, or know the sentence, which is common on the web.
-
-    Source: G. Kamradt, LLMTest_NeedleInAHaystack (sentence, question, grid).
     """
 
     name = "single_needle"
@@ -131,37 +124,34 @@ class SingleNeedle(HaystackProtocol):
         ]
         grid: dict[str, Any] = {"lengths": self.lengths, "depths": self.depths, "accuracy": []}
         for depth in self.depths:
-            at_depth = [row for row in needles if row["depth"] == depth]
-            cells = [_length_metrics("accuracy", at_depth, n, depth=depth) for n in self.lengths]
-            metrics += [mean for cell in cells for mean in cell]
+            wheres = [{"length": length, "depth": depth} for length in self.lengths]
+            cells = [score_metric("accuracy", rows_with(needles, **w), w) for w in wheres]
+            metrics += itertools.chain(*cells)
             grid["accuracy"].append([cell[0].value if cell else None for cell in cells])
-        for length in self.lengths:
-            metrics += _length_metrics("accuracy", needles, length)
-            metrics += _length_metrics("refusal", controls, length)
-            metrics += _length_metrics("control_accuracy", controls, length, better=None)
+        for where in ({"length": length} for length in self.lengths):
+            without = rows_with(controls, **where)
+            metrics += score_metric("accuracy", rows_with(needles, **where), where)
+            metrics += score_metric("refusal", without, where)
+            metrics += score_metric("control_accuracy", without, where, higher_is_better=None)
         return Summary(metrics=metrics, tables={"grid": grid})
 
     def _prompts(
         self, model: LanguageModel, length: int, sample: int, depths: Sequence[float | None]
     ) -> list[SinglePrompt]:
         """Prompts over one text, all with equally many tokens; depth ``None`` is the control."""
-        key = f"{self.seed}-{length}-{sample}"
         needle = encode_within(model, f"\n{_STEM} {PHRASE}.\n")
         head = [*model.start(), *model.encode(_INSTRUCTION)]
         tail = encode_within(model, _QUESTION)
-        forced = _forced(model)
-        room = max(_new_tokens(model), len(forced.context) + len(forced.target))
+        forced, new_tokens = _answers(model)
+        room = max(new_tokens, len(forced.context) + len(forced.target))
         size = length - room - len(head) - len(tail) - len(needle)
         if size < 1:
             raise ConfigError(
                 f"single_needle: lengths must hold instruction, question, needle, answer and text "
                 f"of {model.label}: {length - size + 1} tokens or more, got {length}."
             )
-        start = random_start(corpus_text(self.haystack, self.text_field), Random(f"{key}-text"))
-        without, around = (
-            read_haystack_tokens(model, self.haystack, start, tokens, self.text_field)
-            for tokens in (size + len(needle), size)
-        )
+        key = f"{self.seed}-{length}-{sample}-text"
+        without, around = (self.stretch(model, key, n) for n in (size + len(needle), size))
         prompts = []
         for depth in depths:
             text, context, realised = without, list(without.ids), None
@@ -169,42 +159,23 @@ class SingleNeedle(HaystackProtocol):
                 text, realised = around, 100 * around.slot(depth) / size
                 context, _ = insert_tokens(around.ids, [(around.slot(depth), needle)])
             ids = (*head, *context, *tail)
-            prompts.append(SinglePrompt(ids, depth, realised, haystack=text.digest()))
-        assert all(len(prompt.ids) == length - room for prompt in prompts)
+            prompts.append(SinglePrompt(ids, depth, realised, text))
         return prompts
 
 
-def _length_metrics(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    length: int,
-    better: bool | None = True,
-    **where: Any,
-) -> list[Metric]:
-    chosen = [row for row in rows if row["length"] == length]
-    return score_metric(name, chosen, {"length": length, **where}, higher_is_better=better)
-
-
-def _forced(model: LanguageModel) -> Continuation:
-    """The answer in the needle's words: its beginning is the context, the phrase the target."""
-    return forced_answer(model, f" {_STEM}", PHRASE)
-
-
-def _new_tokens(model: LanguageModel) -> int:
-    """Most tokens of a generated answer."""
-    return len(encode_within(model, f" {PHRASE}")) + 16
+def _answers(model: LanguageModel) -> tuple[Continuation, int]:
+    """The phrase after the needle's words, given; and most tokens of a generated answer."""
+    forced = forced_answer(model, f" {_STEM}", PHRASE)
+    return forced, len(encode_within(model, f" {PHRASE}")) + 16
 
 
 def _row(model: LanguageModel, prompt: SinglePrompt, prefix: Prefix) -> dict[str, Any]:
     """The row of a prompt; ``prefix`` holds all its tokens but the last."""
-    last = prompt.ids[-1:]
-    (written,) = model.generate(
-        [last], max_new_tokens=_new_tokens(model), stop=("\n",), before=prefix
-    )
-    forced = _forced(model)
+    last, (forced, new_tokens) = prompt.ids[-1:], _answers(model)
+    (written,) = model.generate([last], max_new_tokens=new_tokens, stop=("\n",), before=prefix)
     (phrase,) = model.score([Continuation((*last, *forced.context), forced.target)], before=prefix)
     output = " ".join(written.text.lower().split())
-    refused = _REFUSAL in output
+    refused = "unanswerable" in output
     recalled = PHRASE.lower() in output and not refused
     logprob = phrase.logprob / len(phrase.token_logprobs)
     scores = {

@@ -1,7 +1,7 @@
 """Associative recall in ordinary text: the loss on n-grams that the context repeats."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,63 +60,6 @@ def slice_losses(rows: Sequence[Mapping[str, Any]], name: str) -> list[dict[str,
     ]
 
 
-_PIECE = 1 << 22
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TokenSplits:
-    """Training and validation tokens. Each document ends with the end token, if there is one."""
-
-    train: np.ndarray
-    """Token ids, memory-mapped if they were packed."""
-    validation: np.ndarray
-    validation_starts: np.ndarray
-    """int64 ``[documents]``, the first token of each document of ``validation``, ascending."""
-    origin: str
-    """Folder of the packed tokens, or the corpus; for messages."""
-
-    def pieces(self) -> Iterator[np.ndarray]:
-        """The training tokens in pieces."""
-        for start in range(0, len(self.train), _PIECE):
-            yield self.train[start : start + _PIECE]
-
-
-def _packed_folder(path: Path) -> Path | None:
-    """Folder of the packed tokens that belong to a path; ``None`` if the path is a corpus."""
-    is_run = (path / "run.json").exists()
-    places = [path, path / "data"] + ([path.parent.parent / "data"] if is_run else [])
-    for place in places:
-        if (place / "train.json").exists() or (place / "train.bin").exists():
-            return place
-    if is_run:
-        raise ConfigError(
-            f"ar_hits: the run {path} must have packed tokens (in its own data/ or that of its "
-            "study), got none. Name the folder that 'diffattn pack' wrote, or the corpus."
-        )
-    return None
-
-
-def _encoded(
-    model: LanguageModel, data: str, text_field: str, validation_fraction: float
-) -> TokenSplits:
-    """Tokens of a corpus. Documents are encoded as plain text and end with the end token."""
-    encoder = plain_encoder(model.tokenizer)
-    end = model.tokenizer.eos_token_id
-    parts: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
-    documents = load_corpus(data, text_field=text_field)
-    for split, document in assign_splits(documents, validation_fraction):
-        ids = encoder.encode(document.text, add_special_tokens=False).ids
-        parts[split].append(np.array([*ids, *([] if end is None else [end])], dtype=np.uint32))
-    train, validation = (np.concatenate(parts[split]) for split in ("train", "validation"))
-    lengths = [len(part) for part in parts["validation"]]
-    starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
-    return TokenSplits(train=train, validation=validation, validation_starts=starts, origin=data)
-
-
-_PUBLISHED_COUNT, _PUBLISHED_TOKENS = 1_250, 10_000_000_000
-"""Zoology's largest training count of a hit, and its number of training tokens."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sequence:
     """One sequence, and the training counts by which its tokens are sliced."""
@@ -131,10 +74,7 @@ class _Sequence:
 @dataclass(frozen=True, kw_only=True)
 class ArHits(Protocol):
     """Loss on AR hits, and on all other tokens. A hit is the last token of an n-gram that occurred
-    earlier in the context and is rare in training.
-
-    Source: arXiv:2410.05258v2, section 3.8, Table 6; arXiv:2312.04927 (Zoology), section 3.
-    """
+    earlier in the context and is rare in training."""
 
     name = "ar_hits"
     choices = {
@@ -161,8 +101,7 @@ class ArHits(Protocol):
     """Share of validation documents if ``data`` is a corpus."""
     length: int = 2_048
     """Tokens of a sequence."""
-    sequences: int = 3_200
-    """Largest number of sequences."""
+    sequences: int = 3_200  # at most
     n: tuple[int, ...] = (2, 3)
     """Lengths of n-grams; the first one gives the headline metrics."""
     threshold: int | None = None
@@ -182,25 +121,24 @@ class ArHits(Protocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Batches of eight sequences. Counts their n-grams in the training tokens."""
         self.require_fit(model, "length", self.length)
-        splits = self._splits(model)
-        available = len(splits.validation) // self.length
+        train, validation, document_starts, origin = self._splits(model)
+        available = len(validation) // self.length
         if not available:
             raise ConfigError(
-                f"ar_hits: the validation split of {splits.origin} must have {self.length} tokens, "
-                f"got {len(splits.validation)}. Use --set ar_hits.length={len(splits.validation)} "
-                "or less."
+                f"ar_hits: the validation split of {origin} must have {self.length} tokens, got "
+                f"{len(validation)}. Use --set ar_hits.length={len(validation)} or less."
             )
         chosen = np.linspace(0, available, min(self.sequences, available), endpoint=False)
         starts = [int(index) * self.length for index in chosen]
-        tokens = [np.array(splits.validation[s : s + self.length]) for s in starts]
+        tokens = [np.array(validation[s : s + self.length]) for s in starts]
         vocab_size = 1 + max(model.tokenizer.get_vocab().values())
-        documents = np.searchsorted(splits.validation_starts, starts, side="right") - 1
+        documents = np.searchsorted(document_starts, starts, side="right") - 1
         counts = {}
         for n in self.n:
             keys = np.concatenate([ngram_keys(ids, n, vocab_size) for ids in tokens])
             counts[n] = NgramCounts(keys, n, vocab_size)
-            counts[n].add(splits.pieces())
-        total, threshold = len(splits.train), self.threshold
+            counts[n].add(train[at : at + 2**22] for at in range(0, len(train), 2**22))
+        total, threshold = len(train), self.threshold
         if threshold is None:
             threshold = hit_threshold(total)
         items = []
@@ -226,11 +164,7 @@ class ArHits(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Overall loss, loss and share of hits and others, losses by gap and by training count.
-
-        Each token is a hit or not, so the two losses weighted by their shares must sum to the
-        overall loss. This is checked, and the difference is recorded.
-        """
+        """Overall loss, loss and share of hits and others, losses by gap and by training count."""
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
         clusters = row_clusters(rows)
@@ -250,6 +184,7 @@ class ArHits(Protocol):
                     headline = n == self.n[0]
                     metrics.append(loss_metric(f"{name}_nll", loss, {"n": n}, headline=headline))
                     total += share.mean * loss.mean
+            # Each token is a hit or not, so the shares of the loss must add up.
             errors[str(n)] = abs(total - overall.mean)
             assert errors[str(n)] < 1e-6, f"slices of n={n} must add up, off by {errors[str(n)]}"
         for low, sums in bin_sums(rows, f"gap_{self.n[0]}").items():
@@ -261,26 +196,39 @@ class ArHits(Protocol):
             tables[f"by_{name}"] = {str(n): slice_losses(rows, f"{name}_{n}") for n in self.n}
         return Summary(metrics=metrics, tables=tables)
 
-    def _splits(self, model: LanguageModel) -> TokenSplits:
-        """Training and validation tokens; raises if packed tokens are of another tokenizer. A
-        corpus is split as ``pack`` does."""
-        folder = _packed_folder(Path(self.data))
-        if folder is None:
-            return _encoded(model, self.data, self.text_field, self.validation_fraction)
-        train, validation = (PackedTokens(folder, split) for split in ("train", "validation"))
-        packed_by, model_hash = train.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
-        if packed_by != model_hash:
+    def _splits(self, model: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
+        """Training tokens, validation tokens, the first of each document there, and their source.
+
+        A corpus is split as ``pack`` does: documents are plain text and end with the end token.
+        """
+        path = Path(self.data)
+        is_run = (path / "run.json").exists()
+        for folder in (path, path / "data", path.parent.parent / "data")[: 3 if is_run else 2]:
+            if not ((folder / "train.json").exists() or (folder / "train.bin").exists()):
+                continue
+            packed, held = (PackedTokens(folder, split) for split in ("train", "validation"))
+            packed_by, wanted = packed.metadata["tokenizer_hash"], tokenizer_hash(model.tokenizer)
+            if packed_by != wanted:
+                raise ConfigError(
+                    f"ar_hits: the tokens in {folder} must come from the tokenizer of "
+                    f"{model.label} ({wanted[:12]}), got those of another ({packed_by[:12]}). Name "
+                    "the corpus instead, or pack it with this tokenizer."
+                )
+            return packed.tokens, held.tokens, held.document_offsets[:-1], str(folder)
+        if is_run:
             raise ConfigError(
-                f"ar_hits: the tokens in {folder} must come from the tokenizer of {model.label} "
-                f"({model_hash[:12]}), got those of another ({packed_by[:12]}). Name the corpus "
-                "instead, or pack it with this tokenizer."
+                f"ar_hits: the run {path} must have packed tokens (in its own data/ or that of its "
+                "study), got none. Name the folder that 'diffattn pack' wrote, or the corpus."
             )
-        return TokenSplits(
-            train=train.tokens,
-            validation=validation.tokens,
-            validation_starts=validation.document_offsets[:-1],
-            origin=str(folder),
-        )
+        encoder, end = plain_encoder(model.tokenizer), model.tokenizer.eos_token_id
+        parts: dict[str, list[np.ndarray]] = {"train": [], "validation": []}
+        documents = load_corpus(self.data, text_field=self.text_field)
+        for split, document in assign_splits(documents, self.validation_fraction):
+            ids = encoder.encode(document.text, add_special_tokens=False).ids
+            parts[split].append(np.array([*ids, *([] if end is None else [end])], dtype=np.uint32))
+        train, validation = (np.concatenate(parts[split]) for split in ("train", "validation"))
+        starts = np.cumsum([0, *map(len, parts["validation"][:-1])], dtype=np.int64)
+        return train, validation, starts, self.data
 
     def _row(self, sequence: _Sequence, losses: np.ndarray, first_counts: bool) -> dict[str, Any]:
         """The row of one sequence. Without BOS its first token has no loss and does not count."""
@@ -316,4 +264,4 @@ class ArHits(Protocol):
 
 def hit_threshold(train_tokens: int) -> int:
     """Zoology's threshold, 1,250 per 10e9 training tokens, scaled, rounded up, at least 1."""
-    return max(1, math.ceil(_PUBLISHED_COUNT * train_tokens / _PUBLISHED_TOKENS))
+    return max(1, math.ceil(1_250 * train_tokens / 10_000_000_000))

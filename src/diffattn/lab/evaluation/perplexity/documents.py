@@ -11,9 +11,6 @@ from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 
-_CUT_TOKENS = 16
-"""Number of tokens dropped before a cut in the text, since the cut may have changed them."""
-
 
 def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
     """Documents of :func:`diffattn.lab.data.corpora.load_corpus`, without Gutenberg's licence."""
@@ -32,17 +29,13 @@ class TextProtocol(Protocol):
     def long_texts(
         self, model: LanguageModel, *, least: int, most: int, documents: int | None
     ) -> dict[str, np.ndarray]:
-        """Name to the first ``most`` tokens of each document with at least ``least`` tokens.
-
-        ``documents`` limits the number of documents, in the order of the corpus. Raises
-        ``ConfigError`` if there is none."""
+        """Name to the first ``most`` tokens of each document with at least ``least`` tokens; of the
+        first ``documents`` in the order of the corpus. Raises ``ConfigError`` if there is none."""
         texts: dict[str, np.ndarray] = {}
-        longest: Document | None = None
-        count = 0
+        longest, count = Document(name="", text=""), 0
         for document in open_texts(self.texts, self.text_field):
             count += 1
-            if longest is None or len(document.text) > len(longest.text):
-                longest = document
+            longest = max(longest, document, key=lambda held: len(held.text))
             if len(document.text.encode()) < least:  # a token has at least one byte
                 continue
             ids = first_tokens(model, document.text, most)
@@ -51,7 +44,6 @@ class TextProtocol(Protocol):
             if len(texts) == documents:
                 break
         if not texts:
-            assert longest is not None  # every source raises rather than end without a document
             size = len(model.encode(longest.text))
             raise ConfigError(
                 f"{self.name}: one document or more must have {least} tokens, got none of {count} "
@@ -97,7 +89,7 @@ def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
     size = 6 * count + 256  # characters: most tokenizers need fewer
     while size < len(text):
         ids = model.encode(text[:size])
-        if len(ids) >= count + _CUT_TOKENS:
+        if len(ids) >= count + 16:  # the cut may have changed the tokens before it
             return ids[:count]
         size *= 2
     return model.encode(text)[:count]

@@ -15,20 +15,12 @@ from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
 from diffattn.lab.stats.intervals import Interval
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
 
-_CURVE_START = 64
-"""First position of the curve and of the fit, as in the paper's figure."""
-_CURVE_POINTS = 256
-_BUCKETS = 64
-_REFITS = 400
-
 
 @dataclass(frozen=True, kw_only=True)
 class NllByPosition(TextProtocol):
     r"""Cumulative average loss over the position in a long document.
 
     .. math:: C(t) = \frac 1 t \sum_{s \le t} \frac 1 D \sum_d -\log p(x^d_s \mid x^d_{<s})
-
-    Source: arXiv:2410.05258v2, section 3.3; arXiv:2403.05530, section 5.2.1.1.
     """
 
     name = "nll_by_position"
@@ -145,24 +137,33 @@ class NllByPosition(TextProtocol):
         return [*powers, self.length]
 
     def _positions(self) -> list[int]:
-        """Positions of the curve, which include the marks."""
-        spaced = np.geomspace(min(_CURVE_START, self.length), self.length, _CURVE_POINTS)
+        """Positions of the curve, from 64 on as in the paper's figure; they include the marks."""
+        spaced = np.geomspace(min(64, self.length), self.length, 256)
         return sorted({*map(round, spaced.tolist()), *self._marks()})
 
     def _edges(self) -> list[int]:
         """0 and the last positions of the buckets."""
-        spaced = np.geomspace(1, self.length, _BUCKETS).round().astype(int).tolist()
+        spaced = np.geomspace(1, self.length, 64).round().astype(int).tolist()
         return [0, *sorted(set(spaced))]
 
     def _power_law(self, curves: np.ndarray, clusters: Sequence[str]) -> dict[str, Any]:
-        """The fit of the mean curve, with a bootstrap interval of its exponent."""
+        """The fit of the mean curve, with a 95 % bootstrap interval of its exponent."""
         x, y = np.array(self._positions(), float), curves.mean(0)
         law: dict[str, Any] = {"from": int(x[0]), "points": len(x)}
         try:
             fit = fit_power_law(x, y)
         except ConfigError as error:  # a flat or straight curve has no fit: record why
             return law | {"none": str(error)}
-        low, high = _refit_interval(x, curves, clusters)
+        low = high = None
+        names = list(dict.fromkeys(clusters))
+        if len(names) > 1:
+            member = np.array([names.index(cluster) for cluster in clusters])
+            sums = np.stack([curves[member == i].sum(0) for i in range(len(names))])
+            sizes = np.bincount(member).astype(float)
+            drawn = np.random.default_rng(0).integers(0, len(names), size=(400, len(names)))
+            means = sums[drawn].sum(1) / sizes[drawn].sum(1)[:, None]
+            exponents = -fit_offset(x, means)[0][:, 1]
+            low, high = np.quantile(exponents, [0.025, 0.975]).tolist()
         return law | {
             "alpha": fit.parameters["a"],
             "beta": -fit.parameters["b"],
@@ -172,22 +173,6 @@ class NllByPosition(TextProtocol):
             "beta_high": high,
             "method": "bootstrap over documents",
         }
-
-
-def _refit_interval(
-    x: np.ndarray, curves: np.ndarray, clusters: Sequence[str]
-) -> tuple[float | None, float | None]:
-    """95 % bootstrap interval of the exponent, over documents; ``None`` for one document."""
-    names = list(dict.fromkeys(clusters))
-    if len(names) < 2:
-        return None, None
-    member = np.array([names.index(cluster) for cluster in clusters])
-    sums = np.stack([curves[member == i].sum(0) for i in range(len(names))])
-    sizes = np.bincount(member).astype(float)
-    drawn = np.random.default_rng(0).integers(0, len(names), size=(_REFITS, len(names)))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)[:, None]
-    low, high = np.quantile(-fit_offset(x, means)[0][:, 1], [0.025, 0.975])
-    return float(low), float(high)
 
 
 def _columns(intervals: Sequence[Interval]) -> dict[str, list[float | None]]:

@@ -23,11 +23,7 @@ from diffattn.models.config.known_names import check_known
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingPerplexity(TextProtocol):
-    """exp of the mean loss per token, each predicted from a window that slides by a stride.
-
-    Source: arXiv:2108.12409, section 2 and appendix B (sliding windows); arXiv:2309.00071,
-    section 4.3.1 (stride 256).
-    """
+    """exp of the mean loss per token, each predicted from a window that slides by a stride."""
 
     name = "sliding_perplexity"
     choices = {
@@ -80,13 +76,9 @@ class SlidingPerplexity(TextProtocol):
         losses = model.sliding_losses(
             tokens, window=window - len(given), stride=self.stride, given=given
         )
-        row = {
-            "window": window,
-            "tokens": len(losses),
-            "scores": {f"nll_window_{window}": float(losses.mean())},
-            "prompt": prompt_facts(model.decode(tokens)),
-        }
-        return [row]
+        scores = {f"nll_window_{window}": float(losses.mean())}
+        facts = {"window": window, "tokens": len(losses), "scores": scores}
+        return [facts | {"prompt": prompt_facts(model.decode(tokens))}]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Perplexity and loss for each length of window."""
@@ -112,8 +104,6 @@ class WordPerplexity(TextProtocol):
     r"""Perplexity per word of whole documents, which does not depend on the tokenizer's units.
 
     .. math:: \exp \Big( \sum_t -\log p(x_t) \Big/ \text{number of words} \Big)
-
-    Source: arXiv:1911.05507, section 4.3 (PG-19).
     """
 
     name = "word_perplexity"
@@ -195,18 +185,11 @@ class WordPerplexity(TextProtocol):
         )
 
 
-_BETWEEN = "\n\n"
-_TOKENS_TOGETHER = 16_384
-
-
 @dataclass(frozen=True, kw_only=True)
 class BlockPerplexity(TextProtocol):
     r"""exp of the mean loss over blocks of B tokens, each read without the blocks before it.
 
     .. math:: \exp \frac 1 {K (B - 1)} \sum_{k=1}^{K} \sum_{t=2}^{B} -\log p(x^k_t \mid x^k_{<t})
-
-    Source: arXiv:2210.17323 (GPTQ), evaluation code, blocks of 2,048 tokens of WikiText-2's test
-    split; transformers' documentation, "Perplexity of fixed-length models".
     """
 
     name = "block_perplexity"
@@ -247,14 +230,10 @@ class BlockPerplexity(TextProtocol):
         """One block per item; a batch has several short blocks."""
         size = self.block or model.max_length
         self.require_fit(model, "block", size)
-        start = model.as_its_tokenizer_begins().start()
-        text = self._text()
-        wanted = None if self.blocks is None else self.blocks * size
-        ids = model.encode(text) if wanted is None else first_tokens(model, text, wanted)
-        tokens = np.array([*start, *ids], dtype=np.int64)
-        count = len(tokens) // size
-        if self.blocks is not None:
-            count = min(count, self.blocks)
+        text, blocks = self._text(), self.blocks
+        ids = model.encode(text) if blocks is None else first_tokens(model, text, blocks * size)
+        tokens = np.array([*model.as_its_tokenizer_begins().start(), *ids], dtype=np.int64)
+        count = min(len(tokens) // size, blocks or len(tokens))
         if not count:
             raise ConfigError(
                 f"block_perplexity: {self.texts!r} must hold a block of {size} tokens, got "
@@ -264,7 +243,7 @@ class BlockPerplexity(TextProtocol):
         items = [
             Item(id=f"{size}:{i}", payload=tokens[i * size : (i + 1) * size]) for i in range(count)
         ]
-        return split_batches([items], max(1, _TOKENS_TOGETHER // size))
+        return split_batches([items], max(1, 16_384 // size))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Mean loss of each block."""
@@ -301,10 +280,8 @@ class BlockPerplexity(TextProtocol):
     def _text(self) -> str:
         """The whole corpus as one text."""
         if self.layout == "documents":
-            return _BETWEEN.join(
-                document.text
-                for document in open_texts(self.texts, self.text_field, split=self.split)
-            )
+            documents = open_texts(self.texts, self.text_field, split=self.split)
+            return "\n\n".join(document.text for document in documents)
         rows: list[str] = []
         for document in load_corpus(
             self.texts, text_field=self.text_field, split=self.split, keep_empty=True
@@ -312,4 +289,4 @@ class BlockPerplexity(TextProtocol):
             # A file has many lines; a row of the dataset has one, with its line end.
             lines = document.text.removesuffix("\n").split("\n")
             rows += [f"{line}\n" if line.strip() else "" for line in lines]
-        return _BETWEEN.join(rows)
+        return "\n\n".join(rows)

@@ -6,13 +6,11 @@ from itertools import product
 import pytest
 from test_ruler_tasks import hotpot_value, squad_value
 
-from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
-from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS, THRESHOLD, summarise
+from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
 from diffattn.lab.evaluation.metrics import NAMED
 from evaluation_folders import evaluated
 from scripted_model import completing
-
-SYNTHETIC = [name for name in TASKS if not name.startswith("qa")]
 
 
 @pytest.fixture(scope="module")
@@ -104,27 +102,101 @@ def test_the_summary_weighs_tasks_equally():
     def rows(length, task, scores):
         return [{"length": length, "task": task, "scores": {"score": s}} for s in scores]
 
-    found = summarise(
+    found = Ruler().summarise(
         [
             *rows(4096, "vt", [1.0] * 9),
             *rows(4096, "cwe", [0.8]),
             *rows(8192, "vt", [0.5, 1.0]),
             *rows(8192, "cwe", [0.9, 0.9]),
             *rows(16384, "vt", [1.0, 1.0]),
-        ],
-        {"qa_1": "no file"},
+        ]
     )
     means = {m.where["length"]: (m.name, m.value) for m in found.metrics if "mean" in m.name}
     assert means[4096] == ("mean_of_2_tasks", pytest.approx(0.9))
     assert means[8192] == ("mean_of_2_tasks", pytest.approx(0.825))
     assert means[16384] == ("mean_of_1_tasks", 1.0)  # another mean, under another name
     assert found.metrics[-1].value == 4096.0  # a length without all tasks cannot be effective
-    assert THRESHOLD == 0.856
+    assert found.tables["threshold"] == 0.856
     assert found.tables["scores"]["score"][2] == [1.0, None]
     no_file = {
         f"qa_{i}": f"no file was given ({name})" for i, name in ((1, "squad"), (2, "hotpotqa"))
     }
-    row = {"length": 4096, "task": "vt", "scores": {"score": 1.0}}
-    assert Ruler().summarise([row]).tables["left_out"] == no_file
-    left_out = Ruler(tasks=("vt",)).summarise([row]).tables["left_out"]
+    assert found.tables["left_out"] == no_file
+    left_out = Ruler(tasks=("vt",)).summarise(rows(4096, "vt", [1.0])).tables["left_out"]
     assert left_out == dict.fromkeys([name for name in TASKS if name != "vt"], "not asked for")
+
+
+def refused(protocol, model, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        protocol.batches(model)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_length_too_short_names_the_least(long_model, haystack):
+    protocol = Ruler(lengths=(300,), tasks=("niah_single_1", "vt"), haystack=haystack)
+    with pytest.raises(ConfigError, match=r"too short; with this tokenizer these tasks") as caught:
+        protocol.batches(long_model)
+    least = {name: int(str(caught.value).split(f"{name} ")[1].split(",")[0].split(".")[0])
+             for name in ("niah_single_1", "vt")}  # fmt: skip
+    enough = Ruler(lengths=(max(least.values()),), tasks=tuple(least), haystack=haystack, samples=4)
+    assert enough.batches(long_model)
+    assert min(least.values()) > 300
+
+
+@pytest.mark.parametrize("parameter", ["squad", "hotpotqa"])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "file or folder must exist"),
+        ("{", "must be JSON"),
+        ("{}", "must be a (SQuAD|HotpotQA) file"),
+        ("[1, 2]", "must be a (SQuAD|HotpotQA) file"),
+        ('{"data": []}', "must (hold SQuAD questions|be a HotpotQA file)"),
+        ("[]", "must (be a SQuAD file|hold HotpotQA questions)"),
+        ('[{"question": 1, "answer": 2, "context": []}]', "must be"),
+    ],
+)
+def test_missing_and_malformed_question_files(
+    parameter, content, message, long_model, tmp_path, haystack
+):
+    path = tmp_path / "questions.json"
+    if content is not None:
+        path.write_text(content)
+    task = {"squad": "qa_1", "hotpotqa": "qa_2"}[parameter]
+    protocol = Ruler(tasks=(task,), haystack=haystack, samples=1, **{parameter: str(path)})
+    refused(protocol, long_model, rf"questions.json: .*{message}")
+
+
+def test_too_few_questions_documents_or_words(long_model, haystack, tmp_path):
+    asked = [{"question": "Q?", "answers": [{"text": "A"}]}] * 3
+    squad = {"data": [{"paragraphs": [{"context": "A.", "qas": asked}]}]}
+    (tmp_path / "squad.json").write_text(json.dumps(squad))
+    many = Ruler(tasks=("qa_1",), samples=1000, squad=str(tmp_path / "squad.json"))
+    refused(many, long_model, r"file of qa_1 must hold samples=1000 questions, got 3\. Set fewer")
+    (tmp_path / "one.json").write_text(
+        json.dumps([{"question": "Q?", "answer": "A", "context": [["T", ["A."]]]}])
+    )
+    single = Ruler(tasks=("qa_2",), samples=1, lengths=(4096,), hotpotqa=str(tmp_path / "one.json"))
+    refused(single, long_model, r"must fill a context of 4096 tokens, got only 1 documents")
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join(f"word{i}" for i in range(80)))
+    few = Ruler(tasks=("cwe",), samples=1, lengths=(4096,), word_list=str(words))
+    assert few.batches(long_model)  # 80 words repeated 3 to 30 times fill it
+    longer = Ruler(tasks=("cwe",), samples=1, lengths=(3500,), word_list=str(words))
+    refused(longer, long_model, r"must fill a context of 3500 tokens, got only 60 words")
+    words = tmp_path / "phrases.txt"
+    words.write_text("one\ntwo words\n")
+    refused(Ruler(tasks=("cwe",), samples=1, word_list=str(words)), long_model, "one word per line")
+    keyed = Ruler(tasks=("niah_single_1",), samples=1, haystack=haystack, key_list=str(words))
+    refused(keyed, long_model, r"phrases\.txt: must hold one word per line")
+
+
+def test_chat_uses_the_template(long_model, haystack, monkeypatch):
+    protocol = Ruler(tasks=("niah_single_1",), samples=1, chat=True, haystack=haystack)
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}[assistant]"
+    monkeypatch.setattr(long_model.tokenizer, "chat_template", template, raising=False)
+    sample, _ = protocol._fit(long_model, TASKS["niah_single_1"], 2048, 0, protocol._material(2048))
+    text = protocol.prompt(long_model, sample.question, sample.answer_prefix)
+    assert text.startswith("[user]A special magic number")
+    assert text.endswith("provided text?[assistant]" + sample.answer_prefix.strip())
+    assert protocol.batches(long_model)

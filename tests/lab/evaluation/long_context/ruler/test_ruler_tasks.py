@@ -1,5 +1,6 @@
 """RULER's samples: what is asked for stands in the context, and nothing contradicts it."""
 
+import itertools
 import json
 import random
 import re
@@ -7,18 +8,47 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from test_ruler_words import MADE_UP
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
-from diffattn.lab.evaluation.long_context.ruler.samples import (
-    DEPTHS,
-    Material,
-    found_any,
-    found_share,
-    streams_of,
-)
-from diffattn.lab.evaluation.long_context.ruler.tasks import TASKS, THIN_TASKS
+from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
+from diffattn.lab.evaluation.long_context.ruler.samples import DEPTHS, Material, Sample
+from diffattn.lab.evaluation.long_context.ruler.words import ADJECTIVES, NOUNS, WordList, word_list
+from diffattn.lab.evaluation.metrics import NAMED
+
+SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou"]
+MADE_UP = WordList("a file", tuple(map("".join, itertools.islice(
+    itertools.product(SYLLABLES, repeat=3), 0, None, 37
+))), goes_on=True)  # fmt: skip
+"""Words of one length, so that none lies within another."""
+
+
+def test_the_lists_of_keys_hold_different_words():
+    for words in (ADJECTIVES, NOUNS):
+        assert len(set(words)) == len(words)
+        assert all(re.fullmatch(r"[a-z]+", word) for word in words)
+    assert f"{len(ADJECTIVES)} by {len(NOUNS)}" in Ruler.choices["keys"]
+
+
+def test_words_of_this_python_are_words_and_lie_apart():
+    known = word_list("python")
+    assert len(known.words) > 500
+    assert {"between", "result", "number"} & set(known.words)
+    assert all(re.fullmatch(r"[a-z]{5,9}", word) for word in known.words)
+    drawn = known.draw(400, random.Random(0))
+    text = " ".join(drawn)
+    assert all(text.count(word) == 1 for word in drawn)
+
+
+def test_pairs_follow_where_words_are_spent():
+    known = word_list("python")
+    count = len(known.words)
+    drawn = known.draw(count + 300, random.Random(0))
+    assert len(set(drawn)) == count + 300
+    assert drawn[:50] == known.draw(50, random.Random(0))
+    assert all(re.fullmatch(r"[a-z]+-[a-z]+", pair) for pair in drawn[count:])
+    assert not any(word in pair for word in known.words for pair in drawn[count:])
+
 
 NEEDLES = [name for name in TASKS if name.startswith("niah")]
 NEEDLE = re.compile(r"One of the special magic (?:numbers|uuids) for (\S+) is: (\S+)\.")
@@ -68,14 +98,14 @@ def hotpot_value(entries):
 
 
 def build(name, units, material, *, length=4096, index=0, seed=0):
-    return TASKS[name].build(units, length, index, streams_of(f"{seed}-{name}-{index}"), material)
+    return TASKS[name].build(units, length, index, f"{seed}-{name}-{index}", material)
 
 
 @pytest.mark.parametrize("name", NEEDLES)
 def test_every_needle_stands_once_and_the_asked_ones_are_the_references(name, material):
     task = TASKS[name]
     for seed in range(100):
-        units = random.Random(seed).randint(task.least(material, 0), 400)
+        units = random.Random(seed).randint(task.units(material, 0, 4096)[0], 400)
         sample = build(name, units, material, seed=seed)
         found = NEEDLE.findall(sample.question)
         asked = [key for key, value in found if value in sample.references]
@@ -85,6 +115,7 @@ def test_every_needle_stands_once_and_the_asked_ones_are_the_references(name, ma
         assert len(asked) == task.num_queries * task.num_values
         values = Counter(value for _, value in found)
         assert all(values[value] == 1 for value in sample.references)
+        assert set(sample.candidates) == set(values)
         # No other needle has an asked key.
         assert sum(key in set(asked) for key, _ in found) == len(asked)
         query = sample.notes["query"]
@@ -139,6 +170,7 @@ def test_variables_follow_from_the_value(material):
             holds[name] = holds.get(source, source)  # a source is always set before
         assert set(sample.references) == {name for name, held in holds.items() if held == value}
         assert len(sample.references) == 5
+        assert set(sample.candidates) == set(holds)
         shown = re.search(r"assigned the value (\d{5}) in", example)[1]
         assert shown != value
         assert re.search(r"they are: [A-Z]{3}( [A-Z]{3}){4}\n\n$", example)
@@ -153,13 +185,14 @@ def test_variables_follow_from_the_value(material):
 def test_the_common_words_are_the_most_frequent(material, task, common, others):
     for seed in range(30):
         units = random.Random(seed).randint(11, 300)
-        sample = task.build(units, 4096, 0, streams_of(str(seed)), material)
+        sample = task.build(units, 4096, 0, str(seed), material)
         asked = sample.question.rpartition("Below is a numbered list")[2]
         counts = Counter(re.findall(r"\d+\. (\w+)", asked))
         assert {word for word, n in counts.items() if n == common} == set(sample.references)
         assert {n for word, n in counts.items() if word not in sample.references} == {others}
         assert len(counts) == units
         assert len(sample.references) == 10
+        assert Counter(sample.listed) == counts
 
 
 def test_the_frequent_words_have_rank_two_to_four_behind_the_dots(material):
@@ -168,6 +201,7 @@ def test_the_frequent_words_have_rank_two_to_four_behind_the_dots(material):
         sample = build("fwe", units, material, seed=seed)
         text = sample.question.split("coded words. ")[1].split("\nQuestion:")[0]
         ranked = Counter(text.split()).most_common()
+        assert list(sample.listed) == [word for word in text.split() if word != "..."]
         assert ranked[0][0] == "..."
         assert tuple(word for word, _ in ranked[1:4]) == sample.references
         assert len(ranked) == 4 or ranked[3][1] > ranked[4][1]
@@ -176,42 +210,38 @@ def test_the_frequent_words_have_rank_two_to_four_behind_the_dots(material):
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 def test_questions_bring_their_documents_first(name, material):
     for index in range(20):
-        least = TASKS[name].least(material, index)
+        least, _ = TASKS[name].units(material, index, 4096)
         for units in (least, least + 1, 40):
             sample = build(name, units, material, index=index)
             documents = re.findall(r"Document \d+:\n", sample.question)
             assert len(documents) == units
             assert any(one in sample.question for one in sample.references)
             assert sample.question.endswith(f"Question: {sample.notes['query']}")
-    assert TASKS["qa_1"].least(material, 0) == 1
-    assert TASKS["qa_2"].least(material, 0) == 4
+        assert least == {"qa_1": 1, "qa_2": 4}[name]
 
 
 def test_squad_adds_paragraphs_of_the_same_article_first(material):
-    text, documents, answers = material.questions["qa_1"].ask(5, 3, streams_of("s"))
-    assert {re.search(r"article (\d+)", one)[1] for one in documents} == {"1"}
-    assert answers == ["N1x2"]
-    assert text == "Which name has 1-2?"
-    assert len(material.questions["qa_1"]) == 90  # the impossible ones are left out
+    sample = build("qa_1", 3, material, index=5)
+    assert re.findall(r"article (\d+)", sample.question) == ["1"] * 3
+    assert sample.references == ("N1x2",)
+    assert sample.notes == {"query": "Which name has 1-2?", "documents": 3}
+    assert len(material.questions["qa_1"].questions) == 90  # the impossible ones are left out
 
 
 def test_a_sample_is_the_same_every_time_and_differs_by_index(material):
     for name in TASKS:
-        units = TASKS[name].least(material, 0) + 20
-        assert build(name, units, material) == build(name, units, material)
-        assert (
-            build(name, units, material).question != build(name, units, material, seed=1).question
-        )
+        units = TASKS[name].units(material, 0, 4096)[0] + 20
+        first, again, other = (build(name, units, material, seed=seed) for seed in (0, 0, 1))
+        assert first == again
+        assert first.question != other.question
 
 
 def test_questions_are_drawn_from_the_whole_file(material):
     file = material.questions["qa_1"]
-    drawn = file.shuffled(random.Random("42-qa_1"))
-    assert drawn.questions != file.questions
-    assert sorted(q.text for q in drawn.questions) == sorted(q.text for q in file.questions)
+    drawn = Ruler(tasks=("qa_1",), squad=file.path)._material(4096).questions["qa_1"].questions
+    assert sorted(q.text for q in drawn) == sorted(q.text for q in file.questions)
     # The first ten of 90 in file order would all be of the first four articles.
-    assert len({q.text.split("-")[0] for q in drawn.questions[:10]}) > 4
-    assert drawn.questions == file.shuffled(random.Random("42-qa_1")).questions
+    assert len({q.text.split("-")[0] for q in drawn[:10]}) > 4
 
 
 def test_passages_begin_where_they_are_asked_to(material):
@@ -232,27 +262,68 @@ def test_keys_can_be_the_users(material):
     assert {re.sub(r"\d+", "", key) for key, _ in NEEDLE.findall(sample.question)} == {"key"}
 
 
-@pytest.mark.parametrize("name", [name for name in TASKS if not name.startswith("qa")])
-def test_candidates_are_what_an_answer_could_be(name, material):
-    sample = build(name, 60, material)
-    if name.startswith("niah"):
-        listed = {value for _, value in NEEDLE.findall(sample.question)}
-    elif name == "vt":
-        listed = set(re.findall(r"VAR ([A-Z]{5})", sample.question))
-    elif name == "cwe":
-        asked = sample.question.rpartition("Below is a numbered list")[2]
-        listed = set(re.findall(r"\d+\. ([a-z]+)", asked))
-    else:
-        text = sample.question.split("coded words. ")[1].split("\nQuestion:")[0]
-        listed = set(text.split()) - {"..."}
-    assert set(sample.references) <= listed
-    if name in ("cwe", "fwe"):
-        assert set(sample.listed) == listed
-    else:
-        assert set(sample.candidates) == set(listed)
-
-
 def test_scores_are_substrings_without_case():
-    assert found_share("the Values are 123, ABC.", ["123", "abc", "xyz", "9"]) == 0.5
-    assert found_any("in Paris, France", ["paris", "London"]) == 1.0
-    assert found_any("nowhere", ["Paris"]) == 0.0
+    assert TASKS["vt"].score("the Values are 123, ABC.", ["123", "abc", "xyz", "9"]) == 0.5
+    assert TASKS["qa_1"].score("in Paris, France", ["paris", "London"]) == 1.0
+    assert TASKS["qa_1"].score("nowhere", ["Paris"]) == 0.0
+
+
+class ByLetter:
+    """A tokenizer with a token per six letters, however they are spaced."""
+
+    def encode(self, text):
+        return re.findall(r"\S{1,6}", text)
+
+    def decode(self, tokens):
+        return " ".join(tokens)
+
+
+def built(name, units, index):
+    return TASKS[name].build(units, 4_096, index, f"{name}-{index}", Material(words=MADE_UP))
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "entries"),
+    [("cwe", 187, r"\d+\. ([a-z]+)"), ("fwe", 1_000, r"\b[a-z]{6}\b")],
+)
+def test_copying_a_list_is_scored_as_it_stands(name, units, entries):
+    for index in range(10):
+        sample = built(name, units, index)
+        marks = {"cwe": ("ones that appear most often.\n", "\nQuestion"),
+                 "fwe": ("coded words. ", "\nQuestion")}[name]  # fmt: skip
+        text = sample.question.rpartition(marks[0])[2].partition(marks[1])[0]
+        words = list(dict.fromkeys(re.findall(entries, text)))
+        asked, fitting = len(sample.references), TASKS[name].max_new_tokens
+        # The last words of the list, some of them twice, and others: counted, not compared.
+        output = f"unheard of: {', '.join([*words[-fitting:], words[-1]])}"
+        one = TASKS[name].guesses(ByLetter(), sample, output)
+        assert one == {
+            "guess": TASKS[name].score(" ".join(words[:asked]), sample.references),
+            NAMED: TASKS[name].score(" ".join(words[:fitting]), sample.references),
+        }
+        assert TASKS[name].guesses(ByLetter(), sample, "nothing of it")[NAMED] == 0.0
+
+
+def test_copying_documents_is_the_share_of_stretches_with_an_answer():
+    # 96 tokens: three stretches of 32, of which the second holds an answer.
+    words = ["word"] * 96
+    words[40] = "Paris"
+    sample = Sample(
+        question="", answer_prefix="", references=("Rome", "paris"), answer="Rome",
+        documents=" ".join(words),
+    )  # fmt: skip
+    found = TASKS["qa_1"].guesses(ByLetter(), sample, "word " * 32)
+    assert found == {"guess": pytest.approx(1 / 3), NAMED: pytest.approx(1 / 3)}
+    # An answer of six words is one of 16 stretches, no answer none.
+    assert TASKS["qa_1"].guesses(ByLetter(), sample, "word " * 6)[NAMED] == pytest.approx(1 / 16)
+    assert TASKS["qa_1"].guesses(ByLetter(), sample, "")[NAMED] == 0.0
+
+
+def test_values_are_named_at_random():
+    values = tuple(str(number) for number in range(123456, 123856))
+    sample = Sample(
+        question="", answer_prefix="", references=values[:1], answer=values[0], candidates=values
+    )
+    output = f"{values[7]}, {values[9]} or {values[7]}"
+    found = TASKS["niah_multikey_2"].guesses(ByLetter(), sample, output)
+    assert found == {"guess": 1 / 400, NAMED: 2 / 400}

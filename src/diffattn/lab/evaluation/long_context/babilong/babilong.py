@@ -68,37 +68,22 @@ def question_text(task: str, context: str, question: str) -> str:
 
 
 def is_right(output: str, answer: str, question: str, labels: Sequence[str]) -> float:
-    """1 if the first sentence of the output names the answer and no other label, else 0.
-
-    Labels that the question names do not count, as they are never answers.
-
-    Source: arXiv:2406.10149; booydar/babilong, metrics.py.
-    """
+    """1 if the first sentence of the output names the answer and no other label, else 0: the score
+    of booydar/babilong. Labels that the question names do not count, as they are never answers."""
     first = _SENTENCE_END.split(output.strip().lower(), maxsplit=1)[0]
-    named = {label for label in map(str.lower, labels) if _has_word(first, label)}
-    named -= {label for label in map(str.lower, labels) if _has_word(question.lower(), label)}
-    return float(named == {answer.lower()})
+    named = set(map(str.lower, labels)) & set(_WORD.findall(first))
+    return float(named - set(_WORD.findall(question.lower())) == {answer.lower()})
 
 
 _SENTENCE_END = re.compile(r"[.\n]|<context>|<example>|question")
-
-
-def _has_word(text: str, word: str) -> bool:
-    return re.search(rf"\b{re.escape(word)}\b", text) is not None
-
-
-GOOD = 0.85
-"""BABILong's threshold: a model handles a length if its mean accuracy is at least this."""
+_WORD = re.compile(r"\w+")
+GOOD = 0.85  # BABILong's threshold: a model handles a length with this mean accuracy
 _STANDARD = (0, 1_024, 2_048, *LENGTHS)
-_BATCH = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class BabiLong(ChatProtocol):
-    """Questions that one to three facts answer, which are spread between the sentences of a text.
-
-    Source: Y. Kuratov et al., arXiv:2406.10149; booydar/babilong.
-    """
+    """Questions that one to three facts answer, spread between the sentences of a text."""
 
     name = "babilong"
     choices = {
@@ -139,7 +124,7 @@ class BabiLong(ChatProtocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Batches of a few samples of one length and task."""
-        lengths = self.lengths_that_fit(model, self.lengths, _STANDARD)
+        lengths = self.lengths_that_fit(model, _STANDARD)
         least = max(
             self.count(model, self._text(model, task, self._story(task, index)))
             + self.max_new_tokens
@@ -168,7 +153,7 @@ class BabiLong(ChatProtocol):
             for n in lengths
             for task in self.tasks
         ]
-        return split_batches(batches, _BATCH)
+        return split_batches(batches, 8)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Complete the answers greedily, and score them as upstream does."""
@@ -179,13 +164,12 @@ class BabiLong(ChatProtocol):
             max_new_tokens=self.max_new_tokens,
             chat=self.chat,
         )
-        rows = []
+        rows: list[dict[str, Any]] = []
         for item, (story, _, depths, haystack), written in zip(items, asked, done, strict=True):
             length, task, index, _ = item.payload
             right = is_right(written.text, story.answer, story.question, LABELS[task])
             # Guesses that do not follow the story: a random label, and the last label.
             labels = mentioned(task, story)
-            guesses = (1 / len(set(labels)), float(labels[-1] == story.answer))
             rows.append(
                 {
                     "length": length,
@@ -199,7 +183,8 @@ class BabiLong(ChatProtocol):
                     "prompt_tokens": written.prompt_tokens,
                     "prompt": prompt_facts(written.prompt),
                     "haystack": haystack,
-                    **dict(zip(GUESSES, guesses, strict=True)),
+                    GUESSES[0]: 1 / len(set(labels)),
+                    GUESSES[1]: float(labels[-1] == story.answer),
                     "scores": {"accuracy": right, "logprob_per_token": written.logprob_per_token},
                 }
             )
@@ -239,16 +224,12 @@ class BabiLong(ChatProtocol):
         def spread(num_words: int) -> tuple[str, list[int]]:
             sentences = background.passage(first, num_words)
             places = [int(share * (len(sentences) + 1)) for share in shares]
-            context = insert_sentences(sentences, list(zip(places, story.facts, strict=True)))
+            context = insert_sentences(sentences, places, story.facts)
             depths = [round(100 * place / max(1, len(sentences))) for place in places]
             return self._text(model, task, story, context), depths
 
-        units = most_that_fits(
-            lambda n: self.count(model, spread(n)[0]),
-            length - self.max_new_tokens,
-            least=0,
-            most=len(background.words),
-        )
+        limit, most = length - self.max_new_tokens, len(background.words)
+        units = most_that_fits(lambda n: self.count(model, spread(n)[0]), limit, least=0, most=most)
         assert units is not None, "batches() has measured every story"
         return story, *spread(units), background.sha256
 

@@ -3,7 +3,11 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from random import Random
+from typing import TypeVar
+
+T = TypeVar("T")
 
 PLACES = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 OBJECTS = ("apple", "football", "milk")
@@ -32,12 +36,13 @@ class _World:
     draw: Random
     people: tuple[str, ...]
     facts: list[str] = field(default_factory=list)
-    place: dict[str, str] = field(default_factory=dict)
-    """Person to place, for people who have moved."""
-    carrier: dict[str, str] = field(default_factory=dict)
-    """Object to person, for objects that are carried."""
-    track: dict[str, list[str]] = field(default_factory=dict)
-    """Object to the places where it has been, in order, without consecutive repeats."""
+    place: dict[str, str] = field(default_factory=dict)  # of people who have moved
+    carrier: dict[str, str] = field(default_factory=dict)  # of objects that are carried
+    track: dict[str, list[str]] = field(default_factory=dict)  # object to its places, in order
+    gifts: list[tuple[str, str, str]] = field(default_factory=list)  # giver, object, receiver
+
+    def story(self, question: str, answer: str) -> Story:
+        return Story(facts=tuple(self.facts), question=question, answer=answer)
 
     def move(self) -> None:
         """A random person goes to another place, with all objects that they carry."""
@@ -47,7 +52,7 @@ class _World:
         self.facts.append(f"{who} {self.draw.choice(_MOVE)} the {where}.")
         for item, holder in self.carrier.items():
             if holder == who:
-                self._note(item, where)
+                self.track[item].append(where)
 
     def take(self) -> None:
         """A person takes an object that is at their place, or has no place yet."""
@@ -60,7 +65,7 @@ class _World:
         if can:
             who, item = self.draw.choice(can)
             self.carrier[item] = who
-            self._note(item, self.place[who])
+            self.track.setdefault(item, [self.place[who]])
             self.facts.append(f"{who} {self.draw.choice(_TAKE)} the {item}.")
 
     def drop(self) -> None:
@@ -69,10 +74,19 @@ class _World:
             item = self.draw.choice(sorted(self.carrier))
             self.facts.append(f"{self.carrier.pop(item)} {self.draw.choice(_DROP)} the {item}.")
 
-    def _note(self, item: str, where: str) -> None:
-        track = self.track.setdefault(item, [])
-        if not track or track[-1] != where:
-            track.append(where)
+    def give(self) -> None:
+        """A person gives an object to another person."""
+        if self.carrier:
+            item = self.draw.choice(sorted(self.carrier))
+            giver = self.carrier[item]
+            receiver = self.draw.choice([who for who in self.people if who != giver])
+            self.carrier[item] = receiver
+            self.gifts.append((giver, item, receiver))
+            self.facts.append(f"{giver} {self.draw.choice(_GIVE)} the {item} to {receiver}.")
+
+
+_ACTS = ((0.6, _World.move), (0.85, _World.take), (1.0, _World.drop))
+"""Cumulative probabilities of what happens next."""
 
 
 def _one_fact(draw: Random) -> Story:
@@ -81,27 +95,30 @@ def _one_fact(draw: Random) -> Story:
     for _ in range(draw.choice((2, 4, 6, 8, 10))):
         world.move()
     who = draw.choice(sorted(world.place))
-    return Story(facts=tuple(world.facts), question=f"Where is {who}?", answer=world.place[who])
+    return world.story(f"Where is {who}?", world.place[who])
 
 
 def _two_facts(draw: Random) -> Story:
     """Where is the milk? One fact says who took it, another where this person went."""
-    world = _tell(draw, draw.randint(4, 14), lambda w: [o for o in w.track if len(w.track[o]) > 1])
-    item = draw.choice([name for name in OBJECTS if len(world.track.get(name, ())) > 1])
-    return Story(
-        facts=tuple(world.facts), question=f"Where is the {item}?", answer=world.track[item][-1]
+    world, item = _tell(
+        draw, draw.randint(4, 14), lambda w: [x for x in OBJECTS if len(w.track.get(x, ())) > 1]
     )
+    return world.story(f"Where is the {item}?", world.track[item][-1])
 
 
 def _three_facts(draw: Random) -> Story:
     """Where was the milk before the kitchen? It has been in the kitchen only once."""
-    world = _tell(draw, draw.randint(6, 20), lambda w: _places_after_others(w.track))
-    item, before, after = draw.choice(_places_after_others(world.track))
-    return Story(
-        facts=tuple(world.facts),
-        question=f"Where was the {item} before the {after}?",
-        answer=before,
-    )
+
+    def places_after_others(world: _World) -> list[tuple[str, str, str]]:
+        return [
+            (item, before, after)
+            for item, places in world.track.items()
+            for before, after in pairwise(places)
+            if places.count(after) == 1
+        ]
+
+    world, (item, before, after) = _tell(draw, draw.randint(6, 20), places_after_others)
+    return world.story(f"Where was the {item} before the {after}?", before)
 
 
 def _two_sides(draw: Random) -> Story:
@@ -123,32 +140,15 @@ def _two_sides(draw: Random) -> Story:
 
 def _gift(draw: Random) -> Story:
     """Who gave what to whom? The question has an answer in exactly one gift."""
-    world = _World(draw, GIVERS)
-    gifts: list[tuple[str, str, str]] = []
-    wanted = draw.randint(4, 14)
-    while len(world.facts) < wanted or not _gift_questions(gifts):
-        act = draw.random()
-        if act < 0.45:
-            world.move()
-        elif act < 0.7:
-            world.take()
-        elif world.carrier:
-            item = draw.choice(sorted(world.carrier))
-            giver = world.carrier[item]
-            receiver = draw.choice([person for person in GIVERS if person != giver])
-            world.carrier[item] = receiver
-            gifts.append((giver, item, receiver))
-            world.facts.append(f"{giver} {draw.choice(_GIVE)} the {item} to {receiver}.")
-        if len(world.facts) > 3 * wanted:  # too many equal gifts: start over
-            world, gifts = _World(draw, GIVERS), []
-    question, answer = draw.choice(_gift_questions(gifts))
-    return Story(facts=tuple(world.facts), question=question, answer=answer)
+    acts = ((0.45, _World.move), (0.7, _World.take), (1.0, _World.give))
+    world, (question, answer) = _tell(draw, draw.randint(4, 14), _gift_questions, GIVERS, acts)
+    return world.story(question, answer)
 
 
-def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
+def _gift_questions(world: _World) -> list[tuple[str, str]]:
     """Questions that exactly one gift answers, with the answers."""
     asked: dict[str, list[str]] = {}
-    for giver, item, receiver in gifts:
+    for giver, item, receiver in world.gifts:
         for question, answer in (
             (f"What did {giver} give to {receiver}?", item),
             (f"Who gave the {item} to {receiver}?", giver),
@@ -160,30 +160,21 @@ def _gift_questions(gifts: list[tuple[str, str, str]]) -> list[tuple[str, str]]:
     return [(question, answers[0]) for question, answers in asked.items() if len(answers) == 1]
 
 
-def _tell(draw: Random, wanted: int, ready: Callable[[_World], Sequence[object]]) -> _World:
-    """A world with at least ``wanted`` facts, for which ``ready`` returns something to ask."""
-    world = _World(draw, WALKERS)
+def _tell(
+    draw: Random,
+    wanted: int,
+    ready: Callable[[_World], Sequence[T]],
+    people: tuple[str, ...] = WALKERS,
+    acts: Sequence[tuple[float, Callable[[_World], None]]] = _ACTS,
+) -> tuple[_World, T]:
+    """A world of at least ``wanted`` facts, and a draw from what ``ready`` finds to ask of it."""
+    world = _World(draw, people)
     while len(world.facts) < wanted or not ready(world):
-        act = draw.random()
-        if act < 0.6:
-            world.move()
-        elif act < 0.85:
-            world.take()
-        else:
-            world.drop()
+        chance = draw.random()
+        next(act for limit, act in acts if chance < limit)(world)
         if len(world.facts) > 3 * wanted:  # still nothing to ask: start over
-            world = _World(draw, WALKERS)
-    return world
-
-
-def _places_after_others(track: dict[str, list[str]]) -> list[tuple[str, str, str]]:
-    """Triples of an object, a place, and its next place, where it has been only once."""
-    return [
-        (item, places[i - 1], places[i])
-        for item, places in track.items()
-        for i in range(1, len(places))
-        if places.count(places[i]) == 1
-    ]
+            world = _World(draw, people)
+    return world, draw.choice(ready(world))
 
 
 STORIES: dict[str, Callable[[Random], Story]] = {
@@ -202,10 +193,8 @@ LABELS: dict[str, tuple[str, ...]] = {
 
 
 def mentioned(task: str, story: Story) -> list[str]:
-    """Labels in the facts that could be the answer, in order and with repeats.
-
-    They are of the kind that the question asks for, and the question does not name them.
-    """
+    """Labels in the facts that could be the answer, in order and with repeats: of the kind that the
+    question asks for, and not named by it."""
     kinds = LABELS[task]
     if task == "qa5":
         kinds = OBJECTS if story.question.startswith("What") else GIVERS

@@ -5,7 +5,7 @@ import string
 from dataclasses import dataclass
 from random import Random
 
-from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample, Streams
+from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample
 
 _COMMON = (
     "Below is a numbered list of words. In these words, some appear more often than others. "
@@ -26,10 +26,7 @@ _FREQUENT_PREFIX = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonWordsTask(RulerTask):
-    """Find the ten words of a list that occur most often, after one worked example.
-
-    Source: RULER, arXiv:2404.06654, section 3.3.
-    """
+    """Find the ten most frequent words of a list, after one worked example (section 3.3)."""
 
     max_new_tokens: int = 120
     num_common: int = 10
@@ -40,25 +37,19 @@ class CommonWordsTask(RulerTask):
     repeats: tuple[int, int] = (30, 3)
     """How often each common word, and each other word, occurs in the list of the question."""
 
-    def least(self, material: Material, index: int) -> int:
-        """See :meth:`RulerTask.least`."""
-        return self.num_common + 1
-
-    def most(self, material: Material, index: int, length: int) -> int:
-        """See :meth:`RulerTask.most`."""
+    def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
+        """See :meth:`RulerTask.units`."""
         assert material.words is not None
-        most = material.words.most
-        return length if most is None else most - self.example_words
+        most = len(material.words.words) - self.example_words
+        return self.num_common + 1, length if material.words.goes_on else most
 
-    def build(
-        self, units: int, length: int, index: int, streams: Streams, material: Material
-    ) -> Sample:
+    def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
         """See :meth:`RulerTask.build`."""
         assert material.words is not None
-        words = material.words.draw(self.example_words + units, streams("words"))
+        words = material.words.draw(self.example_words + units, Random(f"{seed}-words"))
         shown, asked = words[: self.example_words], words[self.example_words :]
-        example, known, _ = self._list(shown, self.example_repeats, streams("example"))
-        question, common, listed = self._list(asked, self.repeats, streams("question"))
+        example, known, _ = self._list(shown, self.example_repeats, Random(f"{seed}-example"))
+        question, common, listed = self._list(asked, self.repeats, Random(f"{seed}-question"))
         return Sample(
             question=f"{example}{_COMMON_PREFIX} {_numbered(known)}\n{question}",
             answer_prefix=_COMMON_PREFIX,
@@ -80,27 +71,23 @@ class CommonWordsTask(RulerTask):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FrequentWordsTask(RulerTask):
-    r"""Find the three most frequent words in a text of coded words with zeta frequencies.
+    r"""Find the three most frequent words in a text of coded words (section 3.3).
 
     .. math:: n_k = \lfloor N k^{-\alpha} / \zeta(\alpha) \rfloor, \quad \alpha = 2
 
     Rank k occurs n_k times; N counts the units. Rank 1 is ``...``, ranks 2 to 4 are the answer.
-
-    Source: RULER, arXiv:2404.06654, section 3.3.
     """
 
     max_new_tokens: int = 50
 
-    def least(self, material: Material, index: int) -> int:
-        """See :meth:`RulerTask.least`."""
+    def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
+        """See :meth:`RulerTask.units`."""
         # With N / zeta(2) >= 32, the words of rank 4 and 5 always differ in frequency.
-        return math.ceil(32 * _ZETA_2)
+        return math.ceil(32 * _ZETA_2), length
 
-    def build(
-        self, units: int, length: int, index: int, streams: Streams, material: Material
-    ) -> Sample:
+    def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
         """See :meth:`RulerTask.build`."""
-        draw = streams("words")
+        draw = Random(f"{seed}-words")
         ranks = max(5, (length - self.max_new_tokens) // 50)
         coded: dict[str, None] = {}
         while len(coded) < ranks:
@@ -109,7 +96,7 @@ class FrequentWordsTask(RulerTask):
         text: list[str] = []
         for rank, word in enumerate(words, start=1):
             text += [word] * int(units * rank**-2 / _ZETA_2)
-        streams("order").shuffle(text)
+        Random(f"{seed}-order").shuffle(text)
         return Sample(
             question=_FREQUENT.format(context=" ".join(text)),
             answer_prefix=_FREQUENT_PREFIX,

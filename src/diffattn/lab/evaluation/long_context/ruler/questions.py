@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -14,7 +15,6 @@ from diffattn.lab.evaluation.long_context.ruler.samples import (
     QuestionFile,
     RulerTask,
     Sample,
-    Streams,
 )
 
 _INSTRUCTION = (
@@ -29,50 +29,44 @@ _QUESTION = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QuestionTask(RulerTask):
-    """A question about documents, one or several of which hold the answer.
-
-    Source: RULER, arXiv:2404.06654, section 3.4.
-    """
+    """A question about documents, one or several of which hold the answer (section 3.4)."""
 
     max_new_tokens: int = 32
     match: str = "part"
 
-    def least(self, material: Material, index: int) -> int:
-        """See :meth:`RulerTask.least`."""
-        return len(material.questions[self.name].questions[index].required)
+    def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
+        """See :meth:`RulerTask.units`."""
+        file = material.questions[self.name]
+        return len(file.questions[index].required), len(file.documents)
 
-    def most(self, material: Material, index: int, length: int) -> int:
-        """See :meth:`RulerTask.most`."""
-        return len(material.questions[self.name].documents)
-
-    def build(
-        self, units: int, length: int, index: int, streams: Streams, material: Material
-    ) -> Sample:
-        """See :meth:`RulerTask.build`."""
-        text, documents, answers = material.questions[self.name].ask(index, units, streams)
+    def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
+        """See :meth:`RulerTask.build`. The question's documents are chosen first, then documents
+        of its article, then others; all are shown in random order."""
+        file = material.questions[self.name]
+        question = file.questions[index]
+        near, taken = list(question.near), {*question.required, *question.near}
+        others = [i for i in range(len(file.documents)) if i not in taken]
+        Random(f"{seed}-near").shuffle(near)
+        Random(f"{seed}-others").shuffle(others)
+        chosen = [*question.required, *near, *others][:units]
+        Random(f"{seed}-order").shuffle(chosen)
         context = "\n\n".join(
-            f"Document {i}:\n{document}" for i, document in enumerate(documents, start=1)
+            f"Document {n}:\n{file.documents[i]}" for n, i in enumerate(chosen, start=1)
         )
         return Sample(
-            question=_QUESTION.format(context=context, query=text),
+            question=_QUESTION.format(context=context, query=question.text),
             answer_prefix=" Answer:",
-            references=tuple(answers),
-            answer=answers[0],
+            references=question.answers,
+            answer=question.answers[0],
             documents=context,
-            notes={"query": text, "documents": len(documents)},
+            notes={"query": question.text, "documents": len(chosen)},
         )
 
 
 @lru_cache(maxsize=4)
 def read_questions(path: str, kind: str) -> QuestionFile:
-    """Read the documents and questions of a file in its original JSON format.
-
-    ``kind`` is ``"SQuAD"`` (1.1 or 2.0, answerable questions) or ``"HotpotQA"`` (distractor
-    setting).
-
-    Raises:
-        ConfigError: The file is missing, not JSON, of another format, or without questions.
-    """
+    """Read a file in its original JSON format: ``"SQuAD"`` 1.1 or 2.0, answerable questions, or
+    ``"HotpotQA"``, distractor setting."""
     read, form = _FORMATS[kind]
     text = files.require_text(Path(path))
     try:

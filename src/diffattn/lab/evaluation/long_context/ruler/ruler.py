@@ -1,51 +1,68 @@
 """RULER: thirteen tasks of retrieval, tracing, counting and question answering, at any length."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+import numpy as np
+
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol
-from diffattn.lab.evaluation.long_context.lengths import most_that_fits
-from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
-from diffattn.lab.evaluation.long_context.ruler.samples import (
-    Material,
-    RulerTask,
-    Sample,
-    found_any,
-    found_share,
-    streams_of,
+from diffattn.lab.evaluation.long_context.lengths import (
+    by_length_and_task,
+    length_metric,
+    most_that_fits,
 )
-from diffattn.lab.evaluation.long_context.ruler.tasks import (
-    FILE_PARAMETERS,
-    FULL_FROM,
-    TASKS,
-    THIN_TASKS,
-    guesses,
-    needs_background,
-    summarise,
+from diffattn.lab.evaluation.long_context.ruler.aggregation import (
+    CommonWordsTask,
+    FrequentWordsTask,
 )
+from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask, read_questions
+from diffattn.lab.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
+from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample
 from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
+from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_metrics, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.models.config.known_names import check_known
 
-_BATCH = 8
-"""Most samples, of one length and generation budget, that are asked together."""
-_LEAST_KEYS = 10
-"""Fewest keys in a user's list; no sample needs more."""
-_TRIED = 4
-"""Number of samples per task whose shortest length is measured before the first item."""
+TASKS: dict[str, RulerTask] = {
+    task.name: task
+    for task in (
+        NeedleTask(name="niah_single_1", haystack="noise"),
+        NeedleTask(name="niah_single_2", haystack="essay"),
+        NeedleTask(name="niah_single_3", haystack="essay", value_kind="uuids"),
+        NeedleTask(name="niah_multikey_1", haystack="essay", num_keys=4),
+        NeedleTask(name="niah_multikey_2", haystack="needle"),
+        NeedleTask(name="niah_multikey_3", haystack="needle", key_kind="uuids", value_kind="uuids"),
+        NeedleTask(name="niah_multivalue", haystack="essay", num_values=4),
+        NeedleTask(name="niah_multiquery", haystack="essay", num_queries=4),
+        VariableTask(name="vt"),
+        CommonWordsTask(name="cwe"),
+        FrequentWordsTask(name="fwe"),
+        QuestionTask(name="qa_1"),
+        QuestionTask(name="qa_2"),
+    )
+}
+"""Name to task, in the order of RULER's tables."""
+THIN_TASKS: dict[str, RulerTask] = {
+    "cwe": CommonWordsTask(name="cwe", example_words=20, example_repeats=(3, 1), repeats=(6, 1))
+}
+"""Name to the version of a task for contexts below 4,096 tokens, as in RULER."""
+FILE_PARAMETERS = {"qa_1": "squad", "qa_2": "hotpotqa"}  # task to the parameter with its path
+THRESHOLD = 0.856  # a length is effective from the mean score on that Llama-2-7B has at 4K
+
+
+def needs_background(task: RulerTask) -> bool:
+    """Whether the task hides needles in the background text."""
+    return isinstance(task, NeedleTask) and task.haystack == "essay"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ruler(ChatProtocol):
-    """Thirteen synthetic tasks per length, and the effective length of a model.
-
-    Source: C.-P. Hsieh et al., arXiv:2404.06654; NVIDIA/RULER.
-    """
+    """Thirteen synthetic tasks per length, and the effective length of a model."""
 
     name = "ruler"
     choices = {
@@ -115,15 +132,15 @@ class Ruler(ChatProtocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Batches of a few samples of one length and generation budget."""
-        lengths = self.lengths_that_fit(model, self.lengths)
+        lengths = self.lengths_that_fit(model)
         material = self._material(max(lengths))
         if material.background is not None:
             self.require_words(model, max(lengths))
         for name, asked in material.questions.items():
-            if len(asked) < self.samples:
+            if len(asked.questions) < self.samples:
                 raise ConfigError(
                     f"ruler: the file of {name} must hold samples={self.samples} questions, "
-                    f"got {len(asked)}. Set fewer samples."
+                    f"got {len(asked.questions)}. Set fewer samples."
                 )
         batches: dict[tuple[int, int], list[Item]] = {}
         for length in lengths:
@@ -137,7 +154,7 @@ class Ruler(ChatProtocol):
                     )
                     for index in range(self.samples)
                 )
-        return split_batches(list(batches.values()), _BATCH)
+        return split_batches(list(batches.values()), 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """The haystack, words, keys and questions that the longest length needs."""
@@ -151,14 +168,13 @@ class Ruler(ChatProtocol):
             for length, task, index, _ in (item.payload for item in items)
         ]
         done = model.complete(
-            [self._text(model, sample) for *_, sample, _ in asked],
+            [self.prompt(model, x.question, x.answer_prefix) for *_, x, _ in asked],
             [sample.answer for *_, sample, _ in asked] if self.logprob else None,
             max_new_tokens=asked[0][0].max_new_tokens,
             chat=self.chat,
         )
         rows: list[dict[str, Any]] = []
         for (task, length, index, sample, units), completion in zip(asked, done, strict=True):
-            rate = found_any if task.match == "part" else found_share
             text = material.background if needs_background(task) else None
             words = material.words if task.name == "cwe" else None
             rows.append(
@@ -172,11 +188,11 @@ class Ruler(ChatProtocol):
                     "prompt": prompt_facts(completion.prompt),
                     "units": units,
                     "haystack": text.sha256 if text else None,
-                    **guesses(model, task, sample, completion.text),
+                    **task.guesses(model, sample, completion.text),
                     **({} if words is None else {"words": words.sha256}),
                     **sample.notes,
                     "scores": {
-                        "score": rate(completion.text, sample.references),
+                        "score": task.score(completion.text, sample.references),
                         "logprob_per_token": completion.logprob_per_token,
                     },
                 }
@@ -185,11 +201,31 @@ class Ruler(ChatProtocol):
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         """Scores by task and length, their mean over tasks, and the effective length."""
-        reasons = dict.fromkeys(TASKS, "not asked for")
+        lengths = sorted({int(row["length"]) for row in rows})
+        tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
+        metrics, means, grid = by_length_and_task(rows, tasks, "score")
+        name = f"effective_length_of_{len(tasks)}_tasks"
+        metrics.append(length_metric(name, means, THRESHOLD, len(rows)))
+        for task in ("cwe", "fwe"):  # a score must beat naming words without counting
+            for length in lengths:
+                where = {"length": length, "task": task}
+                metrics += guess_metrics(rows_with(rows, **where), where)
+        left_out = dict.fromkeys(TASKS, "not asked for")
         if self.tasks is None:
-            reasons = {name: f"no file was given ({key})" for name, key in FILE_PARAMETERS.items()}
-        chosen = self.chosen()
-        return summarise(rows, {name: why for name, why in reasons.items() if name not in chosen})
+            left_out = {name: f"no file was given ({key})" for name, key in FILE_PARAMETERS.items()}
+        axes: dict[str, Any] = {"lengths": lengths, "tasks": tasks}
+        tables = {
+            "scores": axes | {"score": grid},
+            "guesses": axes | {kind: _grid(rows, kind, **axes) for kind in (GUESSES[0], NAMED)},
+            "words_sha256": sorted({row["words"] for row in rows if "words" in row}),
+            f"mean_of_{len(tasks)}_tasks": [
+                {"length": length, "score": mean} for length, mean in means.items()
+            ],
+            "left_out": {k: why for k, why in left_out.items() if k not in self.chosen()},
+            "threshold": THRESHOLD,
+            "haystack_sha256": sorted({row["haystack"] for row in rows if row.get("haystack")}),
+        }
+        return Summary(metrics=metrics, tables=tables)
 
     def chosen(self) -> tuple[str, ...]:
         """Names of the tasks that are run, in RULER's order."""
@@ -204,39 +240,31 @@ class Ruler(ChatProtocol):
         needed = any(needs_background(TASKS[name]) for name in chosen)
         background = self.words(longest) if needed else None
         words = word_list(self.word_list) if "cwe" in chosen else None
-        try:
-            keys = read_words(self.key_list, _LEAST_KEYS) if self.key_list else None
-        except ConfigError as error:
-            raise ConfigError(f"ruler: key_list: {error}") from error
-        paths = {
-            name: (getattr(self, FILE_PARAMETERS[name]), kind)
-            for name, kind in (("qa_1", "SQuAD"), ("qa_2", "HotpotQA"))
-            if name in chosen
-        }
+        keys = read_words(self.key_list, 10) if self.key_list else None  # enough for all tasks
+        questions = {}
+        for name, kind in (("qa_1", "SQuAD"), ("qa_2", "HotpotQA")):
+            if name in chosen:
+                file = read_questions(getattr(self, FILE_PARAMETERS[name]), kind)
+                draw = Random(f"{self.seed}-{name}-questions")
+                drawn = draw.sample(file.questions, len(file.questions))
+                questions[name] = replace(file, questions=tuple(drawn))
         return Material(
             background=background,
             numbers=frozenset() if background is None else background.numbers,
             from_beginning=self.haystack_start == "beginning",
             words=words,
             keys=keys,
-            questions={
-                name: read_questions(*file).shuffled(Random(f"{self.seed}-{name}-questions"))
-                for name, file in paths.items()
-            },
+            questions=questions,
         )
 
     def _tasks(self, model: LanguageModel, length: int, material: Material) -> list[RulerTask]:
-        """The tasks at a length; short lengths get the versions in ``THIN_TASKS``.
-
-        Raises:
-            ConfigError: The length is too short for a task, or a task's content for the length.
-        """
+        """The tasks at a length, of ``THIN_TASKS`` if it is short; raises if one does not fit."""
         tasks, short = [], []
         for name in self.chosen():
             task = TASKS[name]
             needed = self._least(model, task, length, material)
             # 2 % margin: words of other samples may take a few more tokens.
-            if name in THIN_TASKS and (length < FULL_FROM or needed > 0.98 * length):
+            if name in THIN_TASKS and (length < 4_096 or needed > 0.98 * length):
                 task = THIN_TASKS[name]
                 needed = self._least(model, task, length, material)
             if needed > length:
@@ -249,47 +277,52 @@ class Ruler(ChatProtocol):
             )
         for task in tasks:
             _, units = self._fit(model, task, length, 0, material)
-            most = task.most(material, 0, length)
-            if units == most < length:
+            if units == task.units(material, 0, length)[1] < length:
                 unit = "documents" if task.name in FILE_PARAMETERS else "words"
                 raise ConfigError(
                     f"ruler: the content of {task.name} must fill a context of {length} tokens, "
-                    f"got only {most} {unit}."
+                    f"got only {units} {unit}."
                 )
         return tasks
 
     def _least(self, model: LanguageModel, task: RulerTask, length: int, material: Material) -> int:
         """Tokens that a task needs at least, budget included: the largest of a few samples."""
-        tokens = [
-            self._tokens(
-                model, self._build(task, task.least(material, index), length, index, material)
-            )
-            for index in range(min(_TRIED, self.samples))
-        ]
+        tokens = []
+        for index in range(min(4, self.samples)):
+            least, _ = task.units(material, index, length)
+            tokens.append(self._tokens(model, self._build(task, least, length, index, material)))
         return max(tokens) + task.max_new_tokens
 
     def _fit(
         self, model: LanguageModel, task: RulerTask, length: int, index: int, material: Material
     ) -> tuple[Sample, int]:
         """The largest sample that fits ``length``, and its number of units."""
-        units = most_that_fits(
-            lambda units: self._tokens(model, self._build(task, units, length, index, material)),
-            length - task.max_new_tokens,
-            least=task.least(material, index),
-            most=task.most(material, index, length),
-        )
+
+        def count(units: int) -> int:
+            return self._tokens(model, self._build(task, units, length, index, material))
+
+        least, most = task.units(material, index, length)
+        units = most_that_fits(count, length - task.max_new_tokens, least=least, most=most)
         if units is None:
             raise ItemError(f"ruler: {task.name}, sample {index}: longer than {length} tokens.")
         return self._build(task, units, length, index, material), units
 
     def _tokens(self, model: LanguageModel, sample: Sample) -> int:
-        return self.count(model, self._text(model, sample))
+        return self.count(model, self.prompt(model, sample.question, sample.answer_prefix))
 
     def _build(
         self, task: RulerTask, units: int, length: int, index: int, material: Material
     ) -> Sample:
-        streams = streams_of(f"{self.seed}-{length}-{task.name}-{index}")
-        return task.build(units, length, index, streams, material)
+        seed = f"{self.seed}-{length}-{task.name}-{index}"
+        return task.build(units, length, index, seed, material)
 
-    def _text(self, model: LanguageModel, sample: Sample) -> str:
-        return self.prompt(model, sample.question, sample.answer_prefix)
+
+def _grid(
+    rows: Sequence[Mapping[str, Any]], kind: str, lengths: Sequence[int], tasks: Sequence[str]
+) -> list[list[float | None]]:
+    """Mean of field ``kind`` by length and task; ``None`` if no row has it."""
+    cells = [
+        [[r[kind] for r in rows_with(rows, length=n, task=task) if kind in r] for task in tasks]
+        for n in lengths
+    ]
+    return [[float(np.mean(cell)) if cell else None for cell in line] for line in cells]

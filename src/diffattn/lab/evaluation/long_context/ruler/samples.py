@@ -1,13 +1,15 @@
-"""Samples of RULER's tasks, and their sources: words, questions and random streams."""
+"""Samples of RULER's tasks, and their sources: words and questions."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from random import Random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.words import WordList
+from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_shares
+from diffattn.lab.inference.language_model import LanguageModel
 
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
 """Depths of needles in percent: 40 evenly spaced, each used at most once per sample."""
@@ -19,32 +21,13 @@ class Sample:
     """One question with its context."""
 
     question: str
-    answer_prefix: str
-    """The beginning of the answer, which the model completes."""
-    references: tuple[str, ...]
-    """Strings that a right output contains."""
-    answer: str
-    """A right answer after the prefix."""
-    candidates: tuple[str, ...] | None = None
-    """Distinct values or variables in the context; ``None`` if it is a list or documents."""
-    listed: tuple[str, ...] | None = None
-    """Words of a list in order, with repeats; ``None`` if the context is no list."""
-    documents: str | None = None
-    """Text of the documents; ``None`` if the context has none."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
-    """Further fields of the row in the log."""
-
-
-Streams = Callable[[str], Random]
-"""Purpose to a new random generator of one sample, with a seed for each purpose.
-
-So a longer context has all content of a shorter one, as the search for the length requires.
-"""
-
-
-def streams_of(key: str) -> Streams:
-    """The random streams of the sample with this key."""
-    return lambda purpose: Random(f"{key}-{purpose}")
+    answer_prefix: str  # the beginning of the answer, which the model completes
+    references: tuple[str, ...]  # strings that a right output contains
+    answer: str  # a right answer after the prefix
+    candidates: tuple[str, ...] | None = None  # distinct values in the context, if it has any
+    listed: tuple[str, ...] | None = None  # words in order, with repeats, if the context is a list
+    documents: str | None = None  # their text, if the context has documents
+    notes: Mapping[str, Any] = field(default_factory=dict)  # further fields of the row
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +36,8 @@ class Question:
 
     text: str
     answers: tuple[str, ...]
-    required: tuple[int, ...]
-    """Indices of the documents that the file gives with the question."""
-    near: tuple[int, ...]
-    """Indices of other documents of the same article, which are added first."""
+    required: tuple[int, ...]  # indices of the documents that the file gives with the question
+    near: tuple[int, ...]  # of other documents of the same article, which are added first
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,44 +48,17 @@ class QuestionFile:
     documents: tuple[str, ...]
     questions: tuple[Question, ...]
 
-    def __len__(self) -> int:
-        return len(self.questions)
-
-    def shuffled(self, draw: Random) -> "QuestionFile":
-        """A copy with the questions in random order."""
-        return replace(self, questions=tuple(draw.sample(self.questions, len(self.questions))))
-
-    def ask(self, index: int, count: int, streams: Streams) -> tuple[str, list[str], list[str]]:
-        """Text of question ``index``, ``count`` documents in random order, and accepted answers.
-
-        The question's documents are chosen first, then documents of its article, then others.
-        """
-        question = self.questions[index]
-        taken = {*question.required, *question.near}
-        near = list(question.near)
-        others = [i for i in range(len(self.documents)) if i not in taken]
-        streams("near").shuffle(near)
-        streams("others").shuffle(others)
-        chosen = [*question.required, *near, *others][:count]
-        streams("order").shuffle(chosen)
-        return question.text, [self.documents[i] for i in chosen], list(question.answers)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Material:
     """Sources from which samples are built."""
 
     background: HaystackWords | None = None
-    from_beginning: bool = False
-    """Whether every passage begins at the beginning of the background."""
-    numbers: frozenset[str] = frozenset()
-    """All numbers of the background, as strings of digits. No value of a needle is one of them."""
-    words: WordList | None = None
-    """Words of ``cwe``; ``None`` if this task is not run."""
-    keys: tuple[str, ...] | None = None
-    """Keys of needles. Default: adjective-noun pairs."""
-    questions: Mapping[str, QuestionFile] = field(default_factory=dict)
-    """Task to its file of questions."""
+    from_beginning: bool = False  # whether every passage begins where the background does
+    numbers: frozenset[str] = frozenset()  # of the background; no value of a needle is among them
+    words: WordList | None = None  # of ``cwe``
+    keys: tuple[str, ...] | None = None  # of needles. Default: adjective-noun pairs
+    questions: Mapping[str, QuestionFile] = field(default_factory=dict)  # by task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,36 +71,47 @@ class RulerTask(ABC):
     """``"all"`` scores the share of references found, ``"part"`` whether any is found."""
 
     @abstractmethod
-    def least(self, material: Material, index: int) -> int:
-        """Fewest units of context that a sample can have."""
-
-    def most(self, material: Material, index: int, length: int) -> int:
-        """Most units of context that a sample of ``length`` tokens can have."""
-        return length
+    def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
+        """Fewest and most units of context that a sample of ``length`` tokens can have."""
 
     @abstractmethod
-    def build(
-        self, units: int, length: int, index: int, streams: Streams, material: Material
-    ) -> Sample:
-        """Build sample ``index`` with ``units`` units of context, from ``least`` to ``most``.
+    def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
+        """Build a sample with so many units; some tasks also depend on ``length`` in tokens.
 
-        ``length`` is the wanted number of tokens; the content of some tasks depends on it.
+        Each purpose has a random generator of its own, so that a longer context has all content of
+        a shorter one, as the search for the length requires. ``seed`` seeds them all.
         """
 
+    def score(self, output: str, references: Sequence[str]) -> float:
+        """Share of the references in the output, or by ``match`` whether any is; case is ignored.
 
-def found_share(output: str, references: Sequence[str]) -> float:
-    """Share of the references that occur in the output, regardless of case.
+        Source: NVIDIA/RULER, string_match_all and string_match_part.
+        """
+        right = [reference.lower() in output.lower() for reference in references]
+        return float(any(right)) if self.match == "part" else sum(right) / len(right)
 
-    Source: RULER, string_match_all.
-    """
-    text = output.lower()
-    return sum(reference.lower() in text for reference in references) / len(references)
+    def guesses(self, model: LanguageModel, sample: Sample, output: str) -> dict[str, float]:
+        """Scores of guesses that copy from the context and ignore the question.
 
+        They name random values, the first different words of a list, or a random stretch of
+        documents: as many as are asked for or ``max_new_tokens``, and as many as ``output`` does.
+        """
+        wanted = sample.references
+        if sample.documents is not None:
+            ids, written = model.encode(sample.documents), len(model.encode(output))
 
-def found_any(output: str, references: Sequence[str]) -> float:
-    """1 if any reference occurs in the output, regardless of case, else 0.
+            def copied(size: int) -> float:
+                stretches = (model.decode(ids[i : i + size]) for i in range(0, len(ids), size))
+                return fmean(self.score(text, wanted) for text in stretches)
 
-    Source: RULER, string_match_part.
-    """
-    text = output.lower()
-    return float(any(reference.lower() in text for reference in references))
+            named_score = copied(written) if written else 0.0
+            return {GUESSES[0]: copied(self.max_new_tokens), NAMED: named_score}
+        words = sample.candidates or tuple(dict.fromkeys(sample.listed or ()))
+        # A word counts as named if the score would find it in the output.
+        named = sum(word.lower() in output.lower() for word in words)
+        if sample.listed is None:
+            return guess_shares(len(wanted), len(words), named)
+        first, most = (
+            self.score(" ".join(words[:count]), wanted) for count in (len(wanted), named)
+        )
+        return {GUESSES[0]: first, NAMED: most}

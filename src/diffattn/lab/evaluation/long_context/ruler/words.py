@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -13,12 +13,8 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import load_corpus
 
-_LEAST_WORDS = 60
-"""Fewest words of a source: 40 for the worked example and 20 for the list."""
-_LETTERS = (5, 9)
-"""Fewest and most letters of a word. Shorter words are often a part of others."""
-_LEAST_TEXTS = 2
-"""Fewest texts that must hold a word. Words of a single text are often names or typos."""
+_LEAST_WORDS = 60  # of a source: 40 for the worked example and 20 for the list
+_LETTERS = (5, 9)  # fewest and most of a word; shorter words are often a part of others
 _IN_PROSE = re.compile(r"(?<=[a-z,;] )[a-z]+(?=[,;.]? [a-z])")
 """A word between words, all in lower case. Identifiers in code seldom match."""
 _DOCSTRING = re.compile(r'"""(.*?)"""', re.DOTALL)
@@ -72,16 +68,10 @@ class WordList:
 
     source: str
     words: tuple[str, ...]
-    """The words in a fixed order."""
-    goes_on: bool = False
-    """Whether adjective-noun pairs follow after all words are used."""
+    goes_on: bool = False  # with adjective-noun pairs, after all words are used
 
     def draw(self, count: int, draw: Random) -> list[str]:
-        """``count`` different words in random order. A longer list begins with a shorter one.
-
-        Raises:
-            ConfigError: The source has fewer words.
-        """
+        """``count`` different words in random order. A longer list begins with a shorter one."""
         shuffled = draw.sample(self.words, len(self.words))
         if count > len(shuffled) and self.goes_on:
             pairs = [f"{adjective}-{noun}" for adjective in ADJECTIVES for noun in NOUNS]
@@ -91,11 +81,6 @@ class WordList:
                 f"word_list {self.source!r} must hold {count} words, got {len(shuffled)}."
             )
         return shuffled[:count]
-
-    @property
-    def most(self) -> int | None:
-        """Number of words; ``None`` if there are more than any context holds."""
-        return None if self.goes_on else len(self.words)
 
     @cached_property
     def sha256(self) -> str:
@@ -107,7 +92,8 @@ class WordList:
 def word_list(source: str) -> WordList:
     """The words of a file, or for ``"python"`` of the documentation of this Python installation.
 
-    This is the docstrings of the standard library, and its documentation files.
+    Python's are in the docstrings of the standard library and its documentation files. None of them
+    is a part of another.
     """
     if source != "python":
         return WordList(source, read_words(source, _LEAST_WORDS))
@@ -115,31 +101,20 @@ def word_list(source: str) -> WordList:
         " ".join(_DOCSTRING.findall(file.text)) if file.name.endswith(".py") else file.text
         for file in load_corpus("python")
     )
-    words = _without_parts(_IN_PROSE.findall(text) for text in texts)
-    if len(words) < _LEAST_WORDS:
-        raise ConfigError(
-            f"ruler: word_list {source!r} must give {_LEAST_WORDS} words of {_LETTERS[0]} to "
-            f"{_LETTERS[1]} small letters that occur twice, got {len(words)}. Name a file: "
-            "--set ruler.word_list=PATH"
-        )
-    return WordList(source, words, goes_on=True)
-
-
-def _without_parts(texts: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    """Words of at least ``_LEAST_TEXTS`` texts, sorted, without words that are a part of another.
-
-    The score looks for a word anywhere in the output, so "classes" would count as "class".
-    """
+    counts = Counter(word for text in texts for word in set(_IN_PROSE.findall(text)))
     low, high = _LETTERS
-    counts = Counter(word for text in texts for word in set(text))
-    known = {
-        word
-        for word, count in counts.items()
-        if count >= _LEAST_TEXTS and low <= len(word) <= high and word.isalpha() and word.islower()
-    }
+    # Words of a single text are often names or typos.
+    known = {word for word, count in counts.items() if count > 1 and low <= len(word) <= high}
+    # The score looks for a word anywhere in the output, so "classes" would count as "class".
     within = {part for word in known for part in _parts(word)}
     within |= {part for word in (*ADJECTIVES, *NOUNS) for part in (word, *_parts(word))}
-    return tuple(sorted(known - within))
+    words = tuple(sorted(known - within))
+    if len(words) < _LEAST_WORDS:
+        raise ConfigError(
+            f"ruler: word_list {source!r} must give {_LEAST_WORDS} words of {low} to {high} small "
+            f"letters that occur twice, got {len(words)}. Name a file: --set ruler.word_list=PATH"
+        )
+    return WordList(source, words, goes_on=True)
 
 
 def _parts(word: str) -> Iterator[str]:
@@ -150,11 +125,7 @@ def _parts(word: str) -> Iterator[str]:
 
 @lru_cache(maxsize=2)
 def read_words(path: str, least: int) -> tuple[str, ...]:
-    """The different words of a file with one word per line, in order; at least ``least``.
-
-    Raises:
-        ConfigError: The file is missing, not UTF-8, or holds fewer words, or words with spaces.
-    """
+    """The different words of a file with one word per line, in order; at least ``least``."""
     lines = files.require_text(Path(path)).split("\n")
     words = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
     spaced = next((word for word in words if len(word.split()) > 1), None)
