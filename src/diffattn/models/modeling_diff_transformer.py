@@ -150,7 +150,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             self._keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
             # accelerate's FSDP makes a group of each of these: one dtype in a group.
             self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
-        if config.uses("lambda_per_head"):  # too narrow for quantisers, which read the list
+        # λ's projection per head is too narrow for quantisers, which read the list.
+        if any(x.lambda_projection and not x.lambda_per_channel for x in config.attention_by_layer):
             self._keep_in_fp32_modules = ["lambda_proj"]
         self.post_init()
 

@@ -227,10 +227,7 @@ def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     ("field", "value"),
     [
         ("pad_token_id", 61),
-        ("vocab_size", -1),
-        ("num_attention_heads", 0),
         ("num_key_value_heads", 3),
-        ("head_dim", -8),
         ("layer_types", 3),
         ("sliding_window", "all"),
         ("hidden_act", "none of them"),

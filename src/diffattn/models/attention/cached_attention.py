@@ -176,21 +176,16 @@ def chosen_backend(
 ) -> str:
     """Name of the backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries.
 
-    Args:
-        config: Configuration of a model with one attention type.
-        device: Device type.
-        dtype: Dtype of the queries.
-        batch: Rows of a batch.
-        num_tokens: Tokens per row.
-        elsewhere: Whether to choose for another machine, on which every backend can be imported.
-        tested: Whether kernels passed their tests on that machine; else ``"auto"`` avoids them.
+    All layers of ``config`` must have one attention type. ``elsewhere`` chooses for another
+    machine, on which every backend can be imported; ``tested`` says whether kernels passed their
+    tests there, else ``"auto"`` avoids them.
 
     Raises:
         BackendError: The configured backend cannot run these inputs.
     """
     if config.attention.needs_maps:
         return "reference"
-    is_softmax = config.attention_op == "softmax_attention"
+    is_softmax = config.attention.op == "softmax_attention"
     inputs = backends.Inputs(
         device=device,
         dtype=dtype,
@@ -205,7 +200,7 @@ def chosen_backend(
         needs_gradient=True,
         elsewhere=elsewhere and tested,
     )
-    return backends.resolve(config.attention_op, config.attention_backend, inputs)
+    return backends.resolve(config.attention.op, config.attention_backend, inputs)
 
 
 def _of_each_row(maps: Tensor, rows: int) -> Tensor:

@@ -50,8 +50,6 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
     if not isinstance(parameters, Mapping):
         raise ConfigError(f"{where}: rope_parameters must be a JSON object, got {parameters!r}.")
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if not isinstance(kind, str):
-        raise ConfigError(f"{where}: rope_parameters: rope_type must be text, got {kind!r}.")
     check_known(where, "rope_parameters: rope_type", kind, _TYPES)
     required, optional = _TYPES[kind]
     for name in required:

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.destination import require_folder_destination
 from diffattn.files.io import write_json
 from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
@@ -19,13 +20,10 @@ from diffattn.models.conversion.verifier import Verification, verify_logits
 from diffattn.models.conversion.writer import (
     SHARD_BYTES,
     files_to_copy,
-    require_free,
     require_room,
     write_weights,
 )
 
-RECORD = "conversion.json"
-"""Name of the file in ``out`` that records the source and the comparison of logits."""
 _START_SETTINGS = frozenset({"head_norm", "lambda_init", "shared_rank"})
 """Settings that apply only to a differential model made from a softmax model."""
 _TARGETS = {
@@ -86,7 +84,11 @@ def convert(
         ConfigError: The source cannot be converted to this target.
     """
     out, changes = Path(out), dict(changes or {})
-    require_free(out)
+    require_folder_destination(out)
+    if out.exists() and any(out.iterdir()):
+        raise CheckpointError(
+            f"{out}: must be empty or new, got other files. Choose another --out."
+        )
     with open_source(source, layout) as given:
         if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
             verify_manifest(given.folder)
@@ -94,14 +96,15 @@ def convert(
         model = read_model(given, changes)
         written, preserved = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
-        require_room(out, size + sum(file.stat().st_size for file in files_to_copy(given.folder)))
+        copied = files_to_copy(given.folder)
+        require_room(out, size + sum(file.stat().st_size for file in copied))
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
             write_weights(
                 folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
             )
-            for file in files_to_copy(given.folder):
+            for file in copied:
                 shutil.copyfile(file, folder / file.name)
             with open_source(str(folder), written.layout.name) as result:
                 verification = verify_logits(
@@ -111,7 +114,7 @@ def convert(
             title, kind = given.layout.title, written.attention_type
             done = Conversion(title, kind, len(written.tensors), size, preserved, verification)
             head = {"kind": "conversion", "schema": 1, "target": target}
-            write_json(folder / RECORD, head | asdict(done))
+            write_json(folder / "conversion.json", head | asdict(done))
             write_manifest(folder)
     return done
 
@@ -132,8 +135,9 @@ def _express(
         )
     if kind == "shared_diff" and target == "diff":
         return replace(as_ours(fold(model)), rounded=True), True
-    if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
-        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_TARGETS.get(kind, ())]
+    is_ours = source.layout.name == "diffattn"
+    if target not in WRITERS or (target == "diffattn" and is_ours):
+        can = [*([] if is_ours else ["diffattn"]), *_TARGETS.get(kind, ())]
         sources = [f"{name!r}" for name, targets in _TARGETS.items() if target in targets]
         only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(

@@ -41,22 +41,12 @@ from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.our_model import OurModel, configure_like, multiply
 
-_LARGEST_FACTOR = 1e3
-
 
 def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
-    """A differential model that starts from a softmax model.
+    """A model of a type in ``layouts.STARTS`` that starts from a softmax model.
 
-    It has the softmax model's output, except with a head norm.
-
-    Args:
-        model: Softmax model.
-        attention_type: A name of ``layouts.STARTS``.
-        changes: Values for ``head_norm``, ``lambda_init`` or ``shared_rank``.
-
-    Raises:
-        CheckpointError: The softmax model has a head norm.
-        ConfigError: λ_init too near 1, or settings that contradict each other.
+    It has the softmax model's output, except with a head norm. ``changes`` are values for
+    ``head_norm``, ``lambda_init`` or ``shared_rank``.
     """
     if model.config.uses_head_norm:
         raise CheckpointError("convert: a softmax model must have no head norm, got one.")
@@ -95,10 +85,10 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     o = weights["o", layer]
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     factor = 1.0 - config.layer_lambda_init(layer)
-    if abs(factor) * _LARGEST_FACTOR < 1:
+    if abs(factor) * 1000 < 1:
         raise ConfigError(
-            f"convert: lambda_init must differ from 1 by {1 / _LARGEST_FACTOR:g} or more, got "
-            f"{1 - factor} in layer {layer}."
+            f"convert: lambda_init must differ from 1 by 0.001 or more, got {1 - factor} in layer "
+            f"{layer}."
         )
     if config.attention.low_rank_maps:
         _add_low_rank(weights, config, layer)

@@ -23,7 +23,6 @@ SHARED_FIELDS = (
 """Fields with the same name in Hugging Face's models and in this package."""
 _NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """Settings that the user must give if there is no ``config.json``: weights do not show them."""
-_WINDOW = "sliding_window"
 _STRETCHING = ("dynamic", "longrope")
 """Values of ``rope_type`` whose frequencies depend on the length of the text."""
 
@@ -32,10 +31,6 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Fields of the ``DiffTransformerConfig`` with the same function as the source.
 
     ``changes`` set fields, and ``rope_theta``.
-
-    Raises:
-        CheckpointError: The source has a part that our models lack.
-        ConfigError: A necessary field is missing, or a change would make another model.
     """
     layout = source.layout
     if source.settings is not None:
@@ -58,7 +53,7 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
         rope = settings.get("rope_parameters") or {"rope_type": "default"}
         settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
     _check_stretching(source, settings, given)
-    window = settings.pop(_WINDOW, None)
+    window = settings.pop("sliding_window", None)
     settings |= given
     if window is not None and settings["max_position_embeddings"] > window:
         raise CheckpointError(
@@ -99,23 +94,23 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
 
 
 def _read_config(source: Source) -> Any:
+    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     check_folder(source.name, str(source.folder), files_in(source.folder), in_memory=False)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
 def _shared_fields(source: Source, config: Any) -> dict[str, Any]:
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
-    if heads % groups:
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % kv_heads:
         raise CheckpointError(
             f"{source.name}: num_key_value_heads must divide num_attention_heads = {heads}, got "
-            f"{groups}."
+            f"{kv_heads}."
         )
     rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
     return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
 
 def _diffllama(source: Source) -> dict[str, Any]:
-    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _read_config(source)
     _require(source, "attention_bias", config.attention_bias, False)
     return _shared_fields(source, config) | {
@@ -129,15 +124,9 @@ def _diffllama(source: Source) -> dict[str, Any]:
 
 
 def _llama(source: Source) -> dict[str, Any]:
-    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _read_config(source)
-    kind = config.model_type
-    for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
-        if getattr(config, name, False):
-            raise CheckpointError(
-                f"{source.name}: {name} must be False, for a DIFF Transformer has no biases on its "
-                f"{place} projections, got True."
-            )
+    for name in ("attention_bias", "mlp_bias"):
+        _require(source, name, getattr(config, name, False), False)
     window = getattr(config, "sliding_window", None)
     windowed = set() if window is None else {"sliding_attention"}
     kinds = set(getattr(config, "layer_types", None) or windowed)
@@ -159,11 +148,11 @@ def _llama(source: Source) -> dict[str, Any]:
         "num_kv_heads": config.num_key_value_heads,
         "head_dim": getattr(config, "head_dim", None)
         or config.hidden_size // config.num_attention_heads,
-        "qkv_bias": kind == "qwen2",
-        "qk_norm": kind == "qwen3",
+        "qkv_bias": config.model_type == "qwen2",
+        "qk_norm": config.model_type == "qwen3",
     }
     if kinds & windowed:
-        settings[_WINDOW] = window
+        settings["sliding_window"] = window
     return settings
 
 
@@ -202,7 +191,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
 
 
 def _motif_heads(source: Source) -> tuple[int, int | None]:
-    """Heads of a Motif layer and its ``group_ratio``; ``None`` instead of the ratio for V1.
+    """Heads of a Motif layer, and its ``group_ratio`` if it has one.
 
     ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
 

@@ -17,23 +17,12 @@ from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
-from diffattn.models.weight_files import files_in, weight_files
-from diffattn.ops.inputs.numbers import is_number, is_whole
+from diffattn.models.weight_files import INDEX, files_in, weight_files
+from diffattn.ops.inputs.numbers import is_whole
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_COUNTS = (
-    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "max_position_embeddings",
-)  # fmt: skip
-_NUMBERS = (
-    "rms_norm_eps", "attn_rms_norm_eps", "initializer_range", "rope_theta", "attention_dropout",
-    "sliding_window",
-)  # fmt: skip
 _NEEDED_SETTINGS = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
 _PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
-_INDEX = "model.safetensors.index.json"
-_BUFFERS = ("rotary_emb.inv_freq",)
-"""Endings of tensors in older files that are ignored, because the settings determine them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +52,7 @@ class Source:
 def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
-    Args:
-        path: Folder or file.
-        layout: Name of the layout. Default: found from ``config.json`` or the tensor names.
+    ``layout`` is a name; by default it is found from ``config.json`` or the tensor names.
 
     Raises:
         CheckpointError: No safetensors (pickled files are never read), damaged files, or tensors
@@ -79,7 +66,7 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             raise CheckpointError(
                 f"{path}: must hold weights as they are, got quantized ones (quantization_config)."
             )
-        _check_settings(f"{path}/config.json", settings)
+        _check_padding_and_rotation(f"{path}/config.json", settings)
     with ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
         for name, file in files.items():
@@ -97,34 +84,19 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
         yield Source(path, folder, tensors, settings, kind, names)
 
 
-def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
-    """Raise for numbers that no model can have, before transformers fails on them.
-
-    Missing and unknown settings are found later.
-    """
-    counts = dict.fromkeys(_COUNTS, "a whole number of 1 or more")
-    numbers = dict.fromkeys(_NUMBERS, "a finite number")
-    for name, kind in (counts | numbers).items():
-        value: Any = settings.get(name)
-        fits = is_number(value) if name in numbers else is_whole(value) and value >= 1
-        if value is not None and not fits:
-            raise CheckpointError(f"{where}: {name} must be {kind}, got {short(value)}.")
-    kinds, pad, vocab = (
-        settings.get(name) for name in ("layer_types", "pad_token_id", "vocab_size")
-    )
-    if kinds is not None and not (isinstance(kinds, list) and all(map(str, kinds))):
-        raise CheckpointError(f"{where}: layer_types must be a list, got {short(kinds)}.")
-    if pad is not None and not (is_whole(pad) and (vocab is None or pad < vocab)):
+def _check_padding_and_rotation(where: str, settings: Mapping[str, Any]) -> None:
+    """Name these fields, which transformers' own errors do not name."""
+    pad, vocab = settings.get("pad_token_id"), settings.get("vocab_size")
+    if is_whole(pad) and is_whole(vocab) and pad >= vocab:
         raise CheckpointError(
-            f"{where}: pad_token_id must be below vocab_size = {vocab}, got {short(pad)}. A model "
+            f"{where}: pad_token_id must be below vocab_size = {vocab}, got {pad}. A model "
             "without padding has null there."
         )
     heads, size = settings.get("num_attention_heads"), settings.get("hidden_size")
+    width = settings.get("head_dim") or (size // heads if heads and size else 0)
     for name in ("rope_parameters", "rope_scaling"):
-        rope = settings.get(name)
-        width = settings.get("head_dim") or (size // heads if heads and size else 0)
         try:
-            check_rope_parameters(where, rope, width)
+            check_rope_parameters(where, settings.get(name), width)
         except ConfigError as error:
             raise CheckpointError(str(error).replace("rope_parameters", name)) from error
 
@@ -141,17 +113,13 @@ def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
             "For a model of the hub: 'hf download NAME --local-dir FOLDER', then name FOLDER."
         )
     shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
-    if len(shards) == 1 and not (place / _INDEX).exists():  # a single file may have any name
+    if len(shards) == 1 and not (place / INDEX).exists():  # a single file may have any name
         return place, shards
-    files = weight_files(path, files_in(place)) or {}
+    files = weight_files(path, files_in(place))
     if not files:
         _refuse_pickled(path, sorted(place.iterdir()))
         got = f"{len(shards)} without an index" if shards else "none"
         raise CheckpointError(f"{path}: must hold safetensors (model.safetensors), got {got}.")
-    if _INDEX not in files and (place / _INDEX).exists() and "model.safetensors" not in files:
-        index = read_object(f"{path}/{_INDEX}", place / _INDEX, vocabulary=True)
-        for file in sorted(set(index["weight_map"].values()) - files.keys()):
-            raise CheckpointError(f"{path}: must hold {file}, which its index names, got none.")
     return place, files
 
 
@@ -179,7 +147,7 @@ def _read_tensors(
         ) from error
     tensors = {}
     for name in names:
-        if name.endswith(_BUFFERS):
+        if name.endswith("rotary_emb.inv_freq"):  # older files hold it; the settings determine it
             continue
         part = handle.get_slice(name)
         dtype = _DTYPES.get(part.get_dtype())
@@ -199,7 +167,7 @@ def _choose_layout(
     tensors: Mapping[str, LazyTensor],
     wanted: str | None,
 ) -> tuple[Layout, Mapping[str, str]]:
-    """Layout and table of names: ``wanted``, else by ``config.json``, else by tensor names."""
+    """Layout and role -> name: ``wanted``, else by ``config.json``, else by tensor names."""
     by_names = layouts_of(tensors)
     named = dict.fromkeys(layout.name for layout, _ in by_names)
     kind = None if settings is None else settings.get("model_type")
@@ -214,20 +182,13 @@ def _choose_layout(
         (wanted,) = of_kind
     if wanted is None:
         if len(named) != 1:
-            got = f"tensors that fit {' and '.join(named)}" if named else _list_names(tensors)
+            first = ", ".join(map(short, sorted(tensors)[:3]))
+            got = f"that fit {' and '.join(named)}" if named else f"of none ({first}, ...)"
             raise CheckpointError(
-                f"{path}: must be of one layout, got {got}, and no config.json. "
+                f"{path}: must be of one layout, got tensors {got}, and no config.json. "
                 "Name the layout with --from."
             )
         (wanted,) = named
     layout = LAYOUTS[wanted]
-    for candidate, names in by_names:
-        if candidate.name == wanted:
-            return layout, names
-    return layout, layout.names[0] if layout.names else {}
-
-
-def _list_names(tensors: Mapping[str, LazyTensor]) -> str:
-    names = sorted(tensors)
-    more = f" and {len(names) - 3:,} more" if len(names) > 3 else ""
-    return f"tensors of none ({', '.join(map(short, names[:3]))}{more})"
+    tables = [names for candidate, names in by_names if candidate.name == wanted]
+    return layout, (*tables, *layout.names, {})[0]

@@ -43,31 +43,21 @@ def verify_logits(
     config: DiffTransformerConfig,
     *,
     rounded: bool,
-    preserved: bool = True,
-    on_progress: Callable[[str], None] = lambda _: None,
+    preserved: bool,
+    on_progress: Callable[[str], None],
 ) -> Verification | None:
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
 
-    Args:
-        source: Files before the conversion.
-        result: Files after it.
-        config: Our configuration of the source's function.
-        rounded: Whether the conversion rounded weights. Then rounding errors of the weights' dtype
-            are allowed, else those of float32.
-        preserved: Whether equal logits are expected; else they only have to be finite.
-        on_progress: Called with a description of the next step.
-
-    Raises:
-        CheckpointError: The logits differ, or are not finite.
+    If the conversion ``rounded`` weights, rounding errors of their dtype are allowed, else those of
+    float32. Logits that are not ``preserved`` only have to be finite.
     """
     if not (source.layout.has_code and result.layout.has_code):
         return None
     first = next(iter(result.tensors.values()))
     narrow = first.dtype if rounded and first.dtype != torch.float64 else torch.float32
-    vocab = config.vocab_size
     generator = torch.Generator().manual_seed(0)
     tokens = min(_TOKENS, config.max_position_embeddings)
-    ids = torch.randint(vocab, (_ROWS, tokens), generator=generator)
+    ids = torch.randint(config.vocab_size, (_ROWS, tokens), generator=generator)
     on_progress("logits of the source")
     exact = compute_logits(source, ids, torch.float64)
     on_progress("logits of the source, rounded")
@@ -96,11 +86,11 @@ def verify_logits(
 @torch.no_grad()
 def compute_logits(source: Source, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``."""
-    other: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    config: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     with quiet(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(other, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     # Rotary tables are built from the configuration; parameters come from the files.
-    model.model.rotary_emb = type(model.model.rotary_emb)(other)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
     model = model.to(dtype).eval()
     for name, module in model.named_modules():
         if name in _OUTSIDE_BLOCKS or type(module).__name__ in model._no_split_modules:

@@ -8,9 +8,9 @@ from pathlib import Path
 from huggingface_hub import split_state_dict_into_shards_factory
 from safetensors.torch import save_file
 
-from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.destination import require_folder_destination
+from diffattn.errors import ConfigError
 from diffattn.models.conversion.lazy import LazyTensor
+from diffattn.models.weight_files import INDEX
 
 SHARD_BYTES = 2**30
 """Largest file, unless a single tensor is larger. One file is in memory at a time."""
@@ -21,15 +21,6 @@ _COPIED_FILES = (
 )  # fmt: skip
 _SPARE = 2**20
 """Bytes to keep free on the disk for settings and headers."""
-
-
-def require_free(out: Path) -> None:
-    """Raise if a destination is not a folder (ConfigError) or not empty (CheckpointError)."""
-    require_folder_destination(out)
-    if out.exists() and any(out.iterdir()):
-        raise CheckpointError(
-            f"{out}: must be empty or new, got other files. Choose another --out."
-        )
 
 
 def require_room(out: Path, needed: int) -> None:
@@ -47,8 +38,8 @@ def require_room(out: Path, needed: int) -> None:
 def write_weights(
     folder: Path,
     tensors: Mapping[str, LazyTensor],
-    shard_bytes: int = SHARD_BYTES,
-    on_progress: Callable[[int], None] = lambda _: None,
+    shard_bytes: int,
+    on_progress: Callable[[int], None],
 ) -> None:
     """Write safetensors files of at most ``shard_bytes``, and an index if there are several.
 
@@ -65,13 +56,12 @@ def write_weights(
     for file, names in split.filename_to_tensors.items():
         loaded = {name: tensors[name].load().contiguous() for name in names}
         save_file(loaded, folder / file, metadata={"format": "pt"})
-        done += sum(tensors[name].nbytes for name in names)
         del loaded
+        done += sum(tensors[name].nbytes for name in names)
         on_progress(done)
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
-        text = json.dumps(index, indent=2) + "\n"
-        (folder / "model.safetensors.index.json").write_text(text, encoding="utf-8")
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def files_to_copy(folder: Path) -> list[Path]:
