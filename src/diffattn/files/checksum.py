@@ -14,8 +14,7 @@ _FIELD = "checksum"
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
     """A JSON object with its checksum as the last field; white space and key order do not matter.
 
-    Raises:
-        ValueError: ``value`` holds NaN or infinity, which are not JSON.
+    NaN and infinity, which are not JSON, raise a ValueError.
     """
     assert _FIELD not in value, f"{_FIELD} is not a field of a record"
     plain = json.loads(json.dumps(value, allow_nan=False))  # in JSON all keys become strings
@@ -23,11 +22,7 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The object without its checksum.
-
-    Raises:
-        CheckpointError: The checksum is missing or does not fit the other fields.
-    """
+    """The object without its checksum, which must fit the other fields."""
     recorded = value.pop(_FIELD, None)
     if recorded is None:
         raise CheckpointError(

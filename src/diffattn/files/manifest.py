@@ -36,7 +36,11 @@ def verify_manifest(folder: Path) -> None:
     Raises:
         CheckpointError: The manifest is missing or damaged, or a file was changed.
     """
-    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):
+
+    def files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
+        return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]
+
+    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, files):
         file = folder / name
         if not file.is_file():
             got = "no file"
@@ -47,7 +51,3 @@ def verify_manifest(folder: Path) -> None:
         else:
             continue
         raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}.")
-
-
-def _files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
-    return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]

@@ -238,9 +238,8 @@ class TokenLambdaAttention(DiffAttentionV2):
 class _ThroughMaps:
     """Mixin of layers that compute the map acting on V from whole A1 and A2, without a kernel."""
 
-    def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
-        """The map that acts on V, A1 and A2: ``[B, H, T, S]``; λ: ``[B, H, T, 1]``."""
-        raise NotImplementedError
+    acting_map: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """The map that acts on V, from A1, A2 ``[B, H, T, S]`` and λ ``[B, H, T, 1]``."""
 
     def operator(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any

@@ -22,9 +22,6 @@ class LambdaVectors(nn.Module):
     FSDP2, call ``fully_shard`` on this module before the block that holds it.
 
     Source: arXiv:2410.05258v2, Eq. (2).
-
-    Args:
-        head_dim: D, length of a vector.
     """
 
     lambda_q1: nn.Parameter

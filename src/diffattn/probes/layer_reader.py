@@ -89,16 +89,18 @@ def read_layers(
     """
     require_one_row("read_layers", input_ids)
     network = unwrapped(network)
+
+    def pass_hidden(layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
+        on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
+
+    is_ours = isinstance(network, DiffTransformerForCausalLM)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            stream_hook = partial(_watch_stream, layer, on_hidden)
-            hooks.callback(block.register_forward_hook(stream_hook).remove)
-        if isinstance(network, DiffTransformerForCausalLM):
-            for layer, block in enumerate(network.model.layers):
-                layer_attention: Any = block.self_attn
+            hooks.callback(block.register_forward_hook(partial(pass_hidden, layer)).remove)
+            if is_ours:
                 watch = partial(_watch_attention, layer, on_attention)
-                hooks.callback(watch_attention(layer_attention, watch).remove)
-        else:
+                hooks.callback(watch_attention(block.self_attn, watch).remove)
+        if not is_ours:
             attention = _Interface(network, on_attention)
             # A mask would have T × T entries; the function for flash attention makes none.
             hooks.enter_context(
@@ -229,45 +231,25 @@ class _Interface:
             self.on_attention(layer, given)
         elif self.half is None:  # the first of two calls: the left halves of the values
             self.half = value
-        else:
-            values, self.half = torch.cat([self.half, value], dim=-1), None
-            self.on_attention(layer, _diffllama(module, query, key, values, scale))
+        else:  # heads i and i + H are the two maps of head i, which get the same values
+            values, self.half = torch.cat([self.half, value], dim=-1)[0], None
+            q, k = (torch.stack(x[0].chunk(2), dim=2).transpose(0, 1) for x in (query, key))
+            v = values.chunk(2)[0].transpose(0, 1)
+            lam = diffllama_lambda(module).expand(q.shape[:2])
+            self.on_attention(layer, AttentionInputs(q=q, k=k, v=v, lam=lam, scale=scale))
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         return out.transpose(1, 2).contiguous(), None
 
 
-def _diffllama(
-    layer: Any, query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> AttentionInputs:
-    """Heads i and i + H as the two maps of head i; ``value`` holds both halves of the values."""
-    q = torch.stack(query[0].chunk(2, dim=0), dim=2)  # [H, T, 2, D]
-    k = torch.stack(key[0].chunk(2, dim=0), dim=2)
-    v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
-    lam = diffllama_lambda(layer)
-    return AttentionInputs(
-        q=q.transpose(0, 1),
-        k=k.transpose(0, 1),
-        v=v.transpose(0, 1),
-        lam=lam.expand(q.shape[1], q.shape[0]),
-        scale=scale,
-    )
-
-
-def _blocks(network: Any) -> list[nn.Module]:
+def _blocks(network: Any) -> list[Any]:
     """The decoder blocks: the first module list with as many entries as there are layers."""
     number = network.config.get_text_config().num_hidden_layers
     for module in network.get_decoder().modules():  # not the blocks of an image encoder
         if isinstance(module, nn.ModuleList) and len(module) == number:
             return list(module)
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
-
-
-def _watch_stream(
-    layer: int, on_hidden: OnHidden, module: nn.Module, inputs: Any, output: Any
-) -> None:
-    on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
 
 
 def _require_whole(kind: str, window: int | None, num_tokens: int) -> None:

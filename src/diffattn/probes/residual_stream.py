@@ -17,13 +17,8 @@ def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> lis
     At the start of training attention is nearly uniform and adds about the same vector to every
     token. If this vector is larger than the stream, it hides which token was read.
 
-    Args:
-        model: A causal language model of ours; its mode is kept.
-        input_ids: int64 ``[B, T]``.
-
-    Returns:
-        Per layer ``stream``, the input of the block; ``attention``, the attention output;
-        ``between``, the sum of both; and ``feed_forward``, the output of the FFN.
+    Returns per layer ``stream``, the input of the block; ``attention``, the attention output;
+    ``between``, the sum of both; and ``feed_forward``, the output of the FFN.
     """
     rows: list[dict[str, float]] = []
 

@@ -26,12 +26,9 @@ def window_losses(
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     with evaluating(model):
         output = model(**inputs, use_cache=False, skip_logits=True)
-    if "labels" in inputs:
-        return output.token_losses.view_as(input_ids)[:, :-1].cpu().double().numpy()
-    logits = output.logits
-    # Shift and pad the ids: cutting off the logits' last position would copy the logits.
-    following = F.pad(input_ids.to(logits.device)[:, 1:], (0, 1))
-    losses = F.cross_entropy(
-        logits.float().flatten(0, 1), following.flatten(), reduction="none"
-    ).view_as(input_ids)
-    return losses[:, :-1].cpu().double().numpy()
+    losses = output.token_losses
+    if losses is None:
+        # Shift and pad the ids: cutting off the logits' last position would copy the logits.
+        following = F.pad(input_ids.to(model.device)[:, 1:], (0, 1)).flatten()
+        losses = F.cross_entropy(output.logits.float().flatten(0, 1), following, reduction="none")
+    return losses.view_as(input_ids)[:, :-1].cpu().double().numpy()

@@ -228,8 +228,6 @@ def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     [
         ("pad_token_id", 61),
         ("num_key_value_heads", 3),
-        ("layer_types", 3),
-        ("sliding_window", "all"),
         ("hidden_act", "none of them"),
         ("rope_parameters", {"rope_type": "spiral", "rope_theta": 1e4}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": None}),

@@ -59,14 +59,11 @@ class Attend:
     layer: Any
     """The attention layer, a module of ``diffattn.layers``."""
     kernel: KernelCall
-    """The layer's call of Hugging Face's interface."""
     config: DiffTransformerConfig
-    """The configuration of the model."""
     mask: Any
     """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
     the mask of Hugging Face's kernel."""
     past_key_values: Cache | None
-    """Cache to read and extend; ``None`` without a cache."""
     recorder: AttentionMapRecorder | None
     """``None`` if no maps are asked for."""
     kwargs: dict[str, Any]
@@ -83,16 +80,16 @@ class Attend:
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
-        key_mask = KeyMask() if mask is None else mask
-        if key_mask.scores is not None:
-            return self._by_scores(key_mask.scores, (q, k, v, lam))
+        options = (KeyMask() if mask is None else mask)._asdict()
+        scores = options.pop("scores")
+        if scores is not None:
+            return self._by_scores(scores, (q, k, v, lam))
         batch, num_tokens = q.shape[:2]
-        rows = batch if key_mask.cu_seqlens is not None else 1  # rows to concatenate into one
+        rows = batch if options["cu_seqlens"] is not None else 1  # rows to concatenate into one
         if rows > 1:
             q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
             if lam is not None:
                 lam = lam.expand(batch, num_tokens, num_heads_of(q)).flatten(0, 1)[None]
-        options = key_mask.options()
         if self.recorder is not None:
             signed, raw = self._maps(q, k, lam, options)
             self.recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))

@@ -64,8 +64,8 @@ class PagedBatch:
         """Store new keys and values of one layer, then attend from the N tokens.
 
         Tensors are as for the operator, in one row of N tokens; without ``lam`` it is softmax
-        attention. Returns ``[1, N, H, Dv]``. ``backend`` runs on gathered pages. With ``"auto"``,
-        sequences of few queries use ``paged_decode`` without gathering, if there is a λ.
+        attention. ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries
+        use ``paged_decode`` without gathering, if there is a λ.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
@@ -118,9 +118,6 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
 
     If sequences have keys of earlier passes and one has more than 16 queries (a prompt read in
     parts), the lengths are read on the host. That waits for the device once per pass.
-
-    Raises:
-        ConfigError: The lengths would have to be read while a CUDA graph is captured.
     """
     (allocator,) = kwargs["cache"].cache_allocators.values()  # one attention type in all layers
     (read_index,), (write_index,) = kwargs["read_index"], kwargs["write_index"]
