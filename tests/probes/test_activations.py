@@ -5,9 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.probes.activations import largest_logit, layer_activations
+from diffattn.probes.activations import largest_logit, layer_activations, residual_writes
 from diffattn.probes.lambdas import layer_lambdas
-from diffattn.probes.residual_stream import residual_writes
 
 
 @pytest.fixture

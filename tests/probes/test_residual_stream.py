@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffattn.probes.residual_stream import residual_writes
+from diffattn.probes.activations import residual_writes
 
 
 def rms(x):

@@ -14,10 +14,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
-    """The attention layer of one block.
-
-    Source: arXiv:2410.05258v2, Eq. (3).
-    """
+    """The attention layer of one block."""
     config = config.of_layer(layer_idx)
     # Not ``config.attention``: a configuration pickled by value brings a copy of the table.
     attention_type = ATTENTION[config.attention_type]

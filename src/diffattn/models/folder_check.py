@@ -52,17 +52,10 @@ _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 def check_folder(
     name: str, folder: str, find: Find, *, in_memory: bool = True, revision: str | None = None
 ) -> None:
-    """Raise if a folder cannot hold a model. Time and memory are bounded by its files' sizes.
+    """Raise a CheckpointError if a folder cannot hold a model.
 
-    Args:
-        name: Name that the user gave; begins messages.
-        folder: Path or hub name for transformers.
-        find: Function from a file name to its path, or ``None`` if the folder lacks it.
-        in_memory: Whether all weights must fit the free main memory.
-        revision: Commit, branch or tag of a hub name.
-
-    Raises:
-        CheckpointError: A file or field is impossible.
+    Time and memory are bounded by the sizes of its files. ``name`` is the user's, ``folder`` the
+    path or hub name for transformers. If ``in_memory``, all weights must fit the free main memory.
     """
     settings: dict[str, Any] = {}
     for file in (*_SETTINGS, *_VOCABULARIES):
@@ -83,7 +76,12 @@ def check_folder(
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         if settings.get("quantization_config") is not None:
             return  # quantised: several weights in one number, so counts cannot be compared
-        needed, held = _count_without_memory(config)
+        needed, held = parameter_count(config), 0
+        if not isinstance(config, DiffTransformerConfig):
+            with torch.device("meta"):
+                model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            needed = sum(parameter.numel() for parameter in model.parameters())
+            held = sum(buffer.nbytes for buffer in model.buffers())
     except Exception as error:  # the code of any model type may raise any error
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
@@ -233,13 +231,3 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
                 f"{where}: added_tokens_decoder must number tokens from 0 to {LARGEST_COUNT}, got "
                 f"{short(key)}."
             )
-
-
-def _count_without_memory(config: Any) -> tuple[int, int]:
-    """Parameters of a model, and bytes of its buffers (0 for ours), without allocating memory."""
-    if isinstance(config, DiffTransformerConfig):
-        return parameter_count(config), 0
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return parameters, sum(buffer.nbytes for buffer in model.buffers())

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
+import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.new_folder import new_folder, remove_leftovers
-from diffattn.models.conversion import layouts, verifier, writer
+from diffattn.models.conversion import layouts, verifier
 from diffattn.models.conversion.convert import convert
 from model_folders import WEIGHTS, edit_config, edit_weights
 

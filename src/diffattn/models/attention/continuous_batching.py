@@ -40,9 +40,8 @@ class OneCopyManager(ContinuousBatchingManager):
         continuous_batching_config: ContinuousBatchingConfig | None = None,
         workload_hints: Any = None,
     ) -> None:
-        generation_config = generation_config or model.generation_config
+        generation_config = deepcopy(generation_config or model.generation_config)
         if generation_config.eos_token_id is None:
-            generation_config = deepcopy(generation_config)  # do not change the caller's object
             generation_config.eos_token_id = -1  # Hugging Face's value for "no end token"
         super().__init__(
             model=model,

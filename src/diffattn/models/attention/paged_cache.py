@@ -128,8 +128,10 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
         return batch
     key_borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
     lengths, most_keys = key_borders.diff(), kwargs["max_length_k"][allocator.layer_type]
-    table = _block_table(read_index, key_borders, most_keys, allocator.tokens_per_page)
-    most = kwargs["max_length_q"]
+    page_size, most = allocator.tokens_per_page, kwargs["max_length_q"]
+    steps = torch.arange(0, most_keys, page_size, device=read_index.device)
+    first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
+    table = (read_index[first_of_page] // page_size).to(torch.int32)  # any page after a sequence
     if most <= _FEW_QUERIES:
         return replace(batch, few=_Few(_tokens(borders, most, num_tokens), table, lengths))
     if borders.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -143,19 +145,11 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
         for row, (count, end, length) in enumerate(zip(counts, ends, lengths.tolist(), strict=True))
         if count > _FEW_QUERIES
     )
-    batch = replace(batch, many=many)
     rows = [row for row, count in enumerate(counts) if 0 < count <= _FEW_QUERIES]
-    if rows:
-        tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]
-        batch = replace(batch, few=_Few(tokens, table[rows], lengths[rows]))
-    return batch
-
-
-def _block_table(read_index: Tensor, key_borders: Tensor, most_keys: int, page_size: int) -> Tensor:
-    """int32 ``[B, table pages]``, from the cache row of every key; any page after a sequence."""
-    steps = torch.arange(0, most_keys, page_size, device=read_index.device)
-    first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
-    return (read_index[first_of_page] // page_size).to(torch.int32)
+    if not rows:
+        return replace(batch, many=many)
+    tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]
+    return replace(batch, many=many, few=_Few(tokens, table[rows], lengths[rows]))
 
 
 def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:

@@ -1,10 +1,14 @@
 """Convert a model to another layout, or from softmax to differential attention, and verify it."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from huggingface_hub import split_state_dict_into_shards_factory
+from safetensors.torch import save_file
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.destination import require_folder_destination
@@ -12,18 +16,19 @@ from diffattn.files.io import write_json
 from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.models.conversion.layouts import STARTS
+from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.our_model import OurModel, fold, read_model
 from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.source import Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.conversion.verifier import Verification, verify_logits
-from diffattn.models.conversion.writer import (
-    SHARD_BYTES,
-    files_to_copy,
-    require_room,
-    write_weights,
-)
+from diffattn.models.weight_files import INDEX
 
+_COPIED_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
+    "chat_template.jinja", "chat_template.json", "generation_config.json",
+)  # fmt: skip
 _START_SETTINGS = frozenset({"head_norm", "lambda_init", "shared_rank"})
 """Settings that apply only to a differential model made from a softmax model."""
 _TARGETS = {
@@ -60,7 +65,7 @@ def convert(
     layout: str | None = None,
     changes: Mapping[str, Any] | None = None,
     verify: bool = True,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int = 2**30,
     on_message: Callable[[str], None] = lambda _: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Conversion:
@@ -76,7 +81,7 @@ def convert(
         layout: Layout of the source, if neither ``config.json`` nor tensor names determine it.
         changes: Fields of the configuration to set, and ``rope_theta``.
         verify: Compare the source's files with its manifest first, if it has one.
-        shard_bytes: Largest size of one file of weights.
+        shard_bytes: Largest size of one file of weights, unless a single tensor is larger.
         on_message, on_progress: Called with the next step in words; with bytes written and total.
 
     Raises:
@@ -96,12 +101,12 @@ def convert(
         model = read_model(given, changes)
         written, preserved = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
-        copied = files_to_copy(given.folder)
-        require_room(out, size + sum(file.stat().st_size for file in copied))
+        copied = [file for name in _COPIED_FILES if (file := given.folder / name).is_file()]
+        _require_room(out, size + sum(file.stat().st_size for file in copied) + 2**20)
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
-            write_weights(
+            _write_weights(
                 folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
             )
             for file in copied:
@@ -145,3 +150,44 @@ def _express(
             f"with attention_type {kind!r}, got {target!r}{only}."
         )
     return WRITERS[target](model), True
+
+
+def _require_room(out: Path, needed: int) -> None:
+    """Raise a ConfigError if the disk of ``out`` has less than ``needed`` bytes free."""
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise ConfigError(
+            f"convert: the disk of {out} must have {needed:,} bytes free, got {free:,}."
+        )
+
+
+def _write_weights(
+    folder: Path,
+    tensors: Mapping[str, LazyTensor],
+    shard_bytes: int,
+    on_progress: Callable[[int], None],
+) -> None:
+    """Write safetensors files of at most ``shard_bytes``, and an index if there are several.
+
+    A larger tensor gets a file of its own. ``on_progress`` is called with the bytes written.
+    """
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    done = 0
+    on_progress(done)  # shown while the first file is written
+    for file, names in split.filename_to_tensors.items():
+        loaded = {name: tensors[name].load().contiguous() for name in names}
+        save_file(loaded, folder / file, metadata={"format": "pt"})
+        del loaded
+        done += sum(tensors[name].nbytes for name in names)
+        on_progress(done)
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
