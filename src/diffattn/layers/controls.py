@@ -22,9 +22,6 @@ from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
 
-SUBTRACTED_MEAN = 0.7
-"""Fraction of the mean value that :class:`MeanFreeAttention` subtracts."""
-
 
 class NoAttention(nn.Module):
     """The no-attention control: the output is zero, so no token reads another one.
@@ -72,27 +69,6 @@ class HalvedAttention(SoftmaxAttention):
         return super().forward(x, *arguments, **options) / 2
 
 
-class MeanFreeAttention(SoftmaxAttention):
-    r"""Softmax attention minus a constant times the mean of the values that a token sees.
-
-    .. math:: O = \mathrm{softmax}(s Q K^\top) V - 0.7\,\mathrm{mean}(V)
-
-    It is differential attention whose second map is uniform. It can subtract what all tokens have
-    in common, but no noise that depends on the token.
-    """
-
-    operator: Callable[..., Tensor] = staticmethod(diff_attention)
-
-    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
-        q, k = super().queries_keys(x)
-        return torch.stack([q, torch.zeros_like(q)], dim=3), k
-
-    def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """The constant, float32."""
-        return (torch.tensor(SUBTRACTED_MEAN, device=x.device),)
-
-
 class AcrossGroupsAttention(TokenAfterAttention):
     r"""V2 whose pairs are query heads i and i + H instead of neighbours.
 
@@ -137,6 +113,24 @@ class WholeDifferenceAttention(ConstantLambdaAttention):
     """
 
     constant = 1.0
+
+
+class MeanFreeAttention(ConstantLambdaAttention):
+    r"""Softmax attention minus a constant times the mean of the values that a token sees.
+
+    .. math:: O = \mathrm{softmax}(s Q K^\top) V - 0.7\,\mathrm{mean}(V)
+
+    It is differential attention whose second map is uniform. It can subtract what all tokens have
+    in common, but no noise that depends on the token.
+    """
+
+    query_maps = 1
+    constant = 0.7
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
+        q, k = super().queries_keys(x)
+        return torch.stack([q, torch.zeros_like(q)], dim=3), k
 
 
 class RawLambdaAttention(DiffAttentionV2):

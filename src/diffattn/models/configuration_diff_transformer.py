@@ -20,15 +20,6 @@ from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
-_TENSOR_PARALLEL = {
-    "layers.*.self_attn.q_proj": "colwise",
-    "layers.*.self_attn.k_proj": "colwise",
-    "layers.*.self_attn.v_proj": "colwise",
-    "layers.*.self_attn.o_proj": "rowwise",
-    "layers.*.mlp.gate_proj": "colwise",
-    "layers.*.mlp.up_proj": "colwise",
-    "layers.*.mlp.down_proj": "rowwise",
-}
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None), "attention_chunk_size": (None,),
@@ -197,9 +188,12 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         and their gradients are summed over the devices. In types that pair distant heads, only the
         feed-forward layers are split.
         """
-        plan = dict(_TENSOR_PARALLEL)
+        plan = dict.fromkeys(("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"), "colwise")
+        plan["layers.*.mlp.down_proj"] = "rowwise"
         if self.uses("subtracts_outputs"):
-            return {name: how for name, how in plan.items() if ".mlp." in name}
+            return plan
+        plan |= {f"layers.*.self_attn.{name}_proj": "colwise" for name in ("q", "k", "v")}
+        plan["layers.*.self_attn.o_proj"] = "rowwise"
         if self.uses("lambda_projection"):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         for name, is_there in (

@@ -56,12 +56,10 @@ class Tally:
         # The upper 16 bits of a float32 are the largest bfloat16 that is not above it.
         patterns = sizes.float().view(torch.int32) >> 16
         self.histogram += torch.bincount(patterns, minlength=_BINS).cpu()
-        full = len(self.values) == TOP
-        wanted = (sizes > float(self.values[-1])).nonzero()[:, 0] if full else None
-        candidates = sizes if wanted is None else sizes[wanted]
-        values, order = candidates.topk(min(TOP, len(candidates)))
-        indices = order if wanted is None else wanted[order]
-        self._keep(values.double().cpu(), place_of(indices).cpu())
+        least = float(self.values[-1]) if len(self.values) == TOP else -1.0
+        wanted = (sizes > least).nonzero()[:, 0]
+        values, order = sizes[wanted].topk(min(TOP, len(wanted)))
+        self._keep(values.double().cpu(), place_of(wanted[order]).cpu())
 
     def merge(self, other: "Tally") -> None:
         """Add all numbers that another tally has counted."""
@@ -120,9 +118,8 @@ class Tally:
 
     def to_json(self) -> dict[str, Any]:
         """The tally as JSON values."""
-        used = self.histogram.nonzero()[:, 0]
-        first = int(used[0]) if len(used) else 0
-        last = int(used[-1]) + 1 if len(used) else 0
+        used = self.histogram.nonzero()[:, 0].tolist() or [0, -1]
+        first, last = used[0], used[-1] + 1
         return {
             "count": self.count,
             "powers": self.powers.tolist(),
@@ -138,10 +135,8 @@ class Tally:
         tally = cls(width)
         tally.count = value["count"]
         tally.powers += torch.tensor(value["powers"], dtype=torch.float64)
-        first = value["first_bin"]
-        tally.histogram[first : first + len(value["bins"])] += torch.tensor(
-            value["bins"], dtype=torch.int64
-        )
+        first, bins = value["first_bin"], torch.tensor(value["bins"], dtype=torch.int64)
+        tally.histogram[first : first + len(bins)] += bins
         tally._keep(
             torch.tensor(value["values"], dtype=torch.float64),
             torch.tensor(value["places"], dtype=torch.int64).reshape(-1, width),

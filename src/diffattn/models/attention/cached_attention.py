@@ -11,13 +11,9 @@ diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D  
 =================== ======================= =================== ================ ===============
 
 A cache has one K and V per layer, so each layer makes one call: a second call would overwrite the
-first (as in transformers' DiffLlama). Grouped heads are stored like V1. Hugging Face's kernels pair
-query, key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``,
-``K = [k1, k2, k1, k2]``, ``V = [left, left, right, right]``. A paged cache stores these arguments,
-and so holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
-once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache: see
-:func:`diffattn.models.attention.kernels.heads_in_vllm`. Dynamic and static caches may also have the
-kernels' layout: see :mod:`diffattn.models.attention.cache_layout`.
+first (as in transformers' DiffLlama). Grouped heads are stored like V1. A paged cache stores the
+arguments of a kernel (see :mod:`~diffattn.models.attention.kernels`), and so holds V1's K and V
+twice; under ``"diffattn"`` our operator reads the pages, and they hold both once.
 """
 
 from dataclasses import dataclass

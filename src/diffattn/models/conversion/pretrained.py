@@ -3,25 +3,13 @@ r"""Convert a pretrained softmax model to a differential model with the same out
 With equal queries both maps are the softmax map A, and A - λA = (1 - λ) A. So the output
 projection is divided by 1 - λ to keep the softmax model's output. For V2 λ is σ(0) = ½ and the
 factor is exactly 2, so nothing is rounded. Training can leave this start: the two queries have
-gradients g and -λ g of opposite sign, so the first step makes them different. λ's gradient is not
-0 either, as λ changes the size of the output.
+gradients g and -λ g of opposite sign, also behind Qwen3's norms, and λ's gradient is not 0.
 
 V1 and Shared DIFF have values twice as wide. The second half of a value is a copy of the next
-key/value head, and the output projection has weights of 0 for it. Their head norm cannot keep the
-output, as it divides every head by its size, which depends on the token. With a head norm the
-output is only approximated: the output projection is multiplied by the size of a head's values for
-inputs of unit size. Without it (``head_norm=False``) the output is kept.
-
-Biases of queries and keys (Qwen2) are copied with their rows. Norms of queries and keys (Qwen3) do
-not change: all heads and both maps share one scale of a head's width. Equal queries stay equal
-after the norm, and their gradients again have opposite signs.
-
-DEX keeps the softmax model's weights and subtracts λ O W_D from a head's output O. At the start
-λ = λ_init and W_D = 0, so nothing is subtracted, and the gradient of W_D is not 0.
-
-To train only parts with ``peft``: ``target_modules=["q_proj", "o_proj"]`` adapts the weights that
-make the maps differ. ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank update
-of a narrow projection saves nothing).
+key/value head, and the output projection has weights of 0 for it. Their head norm divides every
+head by its size, which depends on the token, so it cannot keep the output. With it the output is
+only approximated: the output projection is multiplied by the size of a head's values for inputs of
+unit size. DEX subtracts λ O W_D from a head's output O; at the start W_D = 0.
 """
 
 from dataclasses import replace
