@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffattn.layers.norm import HeadNorm
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MATRICES = ("q", "k", "v", "o")
@@ -47,7 +48,6 @@ class GradientProbe:
 
     def begin(self) -> None:
         """Record the inputs of the head norms in the next forward pass."""
-        self.end()
         self.hooks = [
             layer.self_attn.head_norm.register_forward_hook(partial(_measure_heads, row))
             for layer, row in zip(self.layers, self.heads, strict=True)
@@ -63,21 +63,15 @@ class GradientProbe:
     def before_step(self, optimizer: torch.optim.Optimizer, clipped_by: float) -> None:
         """Save the weights and the optimizer's settings before a step.
 
-        Args:
-            optimizer: Its groups have ``lr`` (the same in all groups) and ``weight_decay``.
-            clipped_by: Factor by which clipping multiplied the gradients; above 0.
+        ``clipped_by`` is the factor by which clipping multiplied the gradients.
         """
         self.end()
         self.unclipped = 1.0 / clipped_by
         self.rate = float(optimizer.param_groups[0]["lr"])
         groups = optimizer.param_groups
         self.decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
-        self.before = {
-            p: p.detach().clone()
-            for layer in self.layers
-            for matrices in _matrices(layer).values()
-            for p in matrices
-        }
+        parts = [part for layer in self.layers for part in _matrices(layer).values()]
+        self.before = {p: p.detach().clone() for matrices in parts for p in matrices}
 
     @torch.no_grad()
     def after_step(self) -> list[dict[str, Any]]:
@@ -93,11 +87,9 @@ class GradientProbe:
                 row[name] = {"gradient": _rms(g), "update": _rms(u)}
                 row[name]["slope"] = float(sum((a * b).sum() for a, b in zip(g, u, strict=True)))
                 if name in ("q", "k") and _has_two_maps(layer.self_attn, name, matrices):
-                    maps = (
-                        x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
-                        for x in (g, u)
-                    )
-                    for index, (g_map, u_map) in enumerate(zip(*maps, strict=True), start=1):
+                    shape = (-1, 2, layer.self_attn.head_dim)
+                    for index in (1, 2):
+                        g_map, u_map = (x[0].unflatten(0, shape)[:, index - 1] for x in (g, u))
                         row[f"{name}{index}"] = {"gradient": _rms([g_map]), "update": _rms([u_map])}
             rows.append(row | heads)
         self.before = {}
@@ -125,8 +117,7 @@ def _has_two_maps(attention: Any, name: str, matrices: list[nn.Parameter]) -> bo
         "q": (attention.query_maps, attention.num_heads),
         "k": (attention.key_maps, attention.num_kv_heads),
     }[name]
-    rows = 2 * heads * attention.head_dim
-    return maps == 2 and [len(p) for p in matrices] == [rows]
+    return maps == 2 and [len(p) for p in matrices] == [2 * heads * attention.head_dim]
 
 
 def _rms(parts: list[Tensor]) -> float:
@@ -141,10 +132,8 @@ def _measure_heads(
     row.clear()
     mean_square = inputs[0].detach().float().square().mean(-1)
     row["head_rms"] = float(mean_square.sqrt().median())
-    eps = getattr(module, "eps", None)
-    if eps is None:
-        return
-    gain: Any = module.factor / (mean_square + eps).sqrt().median()
-    if module.weight is not None:
-        gain = gain * module.weight.detach().float().square().mean().sqrt()
-    row["norm_gain"] = float(gain)
+    if isinstance(module, HeadNorm):
+        gain = module.factor / (mean_square + module.eps).sqrt().median()
+        if module.weight is not None:
+            gain = gain * module.weight.detach().float().square().mean().sqrt()
+        row["norm_gain"] = float(gain)

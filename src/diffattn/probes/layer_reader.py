@@ -21,7 +21,7 @@ from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import require_one_row, watch_attention
+from diffattn.probes.passes import evaluating, require_one_row, watch_attention
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
@@ -76,16 +76,8 @@ def read_layers(
     function in transformers' interface. DiffLlama calls it once for each half of its values. The
     two calls become one differential attention, whose maps of head i are heads i and i + H.
 
-    Args:
-        network: A model in evaluation mode that :func:`require_readable` accepts.
-        input_ids: int64 ``[1, T]``.
-        on_attention: Called for every layer, in order.
-        on_hidden: Called after every block.
-
-    Raises:
-        ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: A layer's attention is not plain causal softmax over all earlier tokens.
-        DiffAttnError: The logits of the model are not finite.
+    ``network`` is in evaluation mode, and :func:`require_readable` accepts it. ``input_ids`` is
+    int64 ``[1, T]``.
     """
     require_one_row("read_layers", input_ids)
     network = unwrapped(network)
@@ -117,10 +109,6 @@ def require_readable(network: Any, num_tokens: int) -> None:
     A short input is run once normally and once by :func:`read_layers`. Every layer must pass its
     attention inputs, and the logits must agree within rounding. No sliding window may be shorter
     than ``num_tokens``.
-
-    Raises:
-        ConfigError: The model fails a check.
-        DiffAttnError: The logits of the model are not finite.
     """
     network = unwrapped(network)
     config = network.config.get_text_config()
@@ -139,13 +127,9 @@ def require_readable(network: Any, num_tokens: int) -> None:
     expected = network(input_ids=ids, use_cache=False, logits_to_keep=1).logits
     require_finite_logits(kind, expected, network)
     seen: list[Tensor] = []
-    handle = network.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(output)
-    )
-    try:
+    head = network.get_output_embeddings()
+    with evaluating(network, head.register_forward_hook(lambda *call: seen.append(call[2]))):
         read_layers(network, ids, lambda layer, inputs: called.add(layer))
-    finally:
-        handle.remove()
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"analysis: every layer of {kind} must hand over its queries and keys, got "

@@ -45,12 +45,9 @@ def outlier_summary(
         ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. Logits are
         also given for both maps together and, if ``scale`` is set, as ``... before scaling``.
     """
-    named = dict(groups)
-    of_maps = [groups[name] for name in (MAP_1, MAP_2) if name in groups]
-    if len(of_maps) == 1:
-        named = {LOGITS: named.pop(MAP_1), **named}
-    elif of_maps:
-        named = {LOGITS: _merge_parts(of_maps), **named}
+    of_maps = {name: groups[name] for name in (MAP_1, MAP_2) if name in groups}
+    named = {LOGITS: _merge_parts(list(of_maps.values()))} if of_maps else {}
+    named |= {name: x for name, x in groups.items() if len(of_maps) > 1 or name not in of_maps}
     rows: dict[str, Any] = {}
     for name, parts in named.items():
         is_logits = name != HIDDEN
@@ -78,14 +75,11 @@ def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
         if len(maps) > 1:
             groups |= maps
         groups[HIDDEN] = scan.hidden[layer]
+        facts = ("largest", "median", "kurtosis")
         rows.append(
             {
                 name: {
-                    which: {
-                        "largest": tally.largest,
-                        "median": tally.median,
-                        "kurtosis": tally.kurtosis,
-                    }
+                    which: {fact: getattr(tally, fact) for fact in facts}
                     for which, tally in _with_and_without(parts)
                 }
                 for name, parts in groups.items()

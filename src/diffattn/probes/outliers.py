@@ -178,11 +178,7 @@ class OutlierScan:
     def add_logits(
         self, layer: int, inputs: AttentionInputs, rows: LogitRows, tokens: Tensor, text: int
     ) -> None:
-        """Count the logits of some rows of a layer. ``tokens``: int64 ``[T]``; ``text``: its index.
-
-        Raises:
-            DiffAttnError: A logit is not finite.
-        """
+        """Count the finite logits of some rows of a layer, of the text number ``text``."""
         self.scales[layer] = inputs.scale
         first = torch.zeros_like(rows.visible)
         first[:, 0] = True
@@ -197,11 +193,7 @@ class OutlierScan:
                 parts[of_first].add(x.flatten(), place_of)
 
     def add_hidden(self, layer: int, x: Tensor, tokens: Tensor, text: int) -> None:
-        """Count the residual stream ``[T, hidden_size]`` after one block.
-
-        Raises:
-            DiffAttnError: An entry is not finite.
-        """
+        """Count the finite residual stream ``[T, hidden_size]`` after one block."""
         _require_finite(f"hidden states of layer {layer}", x)
         x = at_least_float32(x)
         parts = self.hidden.setdefault(layer, _parts(len(HIDDEN_PLACE)))

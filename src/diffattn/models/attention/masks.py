@@ -10,8 +10,6 @@ from transformers.masking_utils import create_causal_mask
 
 from diffattn.errors import ConfigError, short
 
-_NOT_COMPILED = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
-
 
 class KeyMask(NamedTuple):
     """Masking options of the operator for one forward pass of the model, and ``scores``."""
@@ -87,7 +85,8 @@ def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, T
     where documents begin (bool ``[B, T]``; ``None`` if the mask numbers no documents)."""
     if not _can_read(mask):
         if past_key_values is None and not torch.compiler.is_exporting():
-            torch._assert_async((mask <= 1).all(), _NOT_COMPILED)
+            must = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
+            torch._assert_async((mask <= 1).all(), must)
         return mask.bool(), None
     # Reading the mask once per pass pays: without padding flash kernels can run, and no layer
     # copies keys and values. On a GPU reading waits for the device, as in transformers' own masks.

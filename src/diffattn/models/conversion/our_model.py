@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import folded_weight, for_both_maps
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -68,9 +67,7 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     used = set()
     for role, (_, shape) in parameters.items():
         if role not in names:
-            raise CheckpointError(
-                f"{source.name}: must hold {role}, as {source.layout.title} has it, got none."
-            )
+            raise source.error(f"must hold {role}, as {source.layout.title} has it", "none")
         for layer in [None] if role in _OUTSIDE_LAYERS else range(config.num_hidden_layers):
             name = names[role].format(layer)
             tensor = source.tensor(name, shape)
@@ -136,15 +133,11 @@ def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) 
         embedding, copy = (source.tensors[name] for name in (names["embed"], head))
         if embedding.shape == copy.shape and torch.equal(embedding.load(), copy.load()):
             return
-        raise CheckpointError(
-            f"{source.name}: {head} must equal the embedding, as tie_word_embeddings is true, "
-            "got other values."
-        )
+        must = f"{head} must equal the embedding, as tie_word_embeddings is true"
+        raise source.error(must, "other values")
     if other:
-        raise CheckpointError(
-            f"{source.name}: must hold only tensors of {source.layout.title}, got {other[0]} "
-            f"({len(other)} such tensors)."
-        )
+        got = f"{other[0]} ({len(other)} such tensors)"
+        raise source.error(f"must hold only tensors of {source.layout.title}", got)
 
 
 def fold(model: OurModel) -> OurModel:

@@ -23,8 +23,6 @@ SHARED_FIELDS = (
 """Fields with the same name in Hugging Face's models and in this package."""
 _NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """Settings that the user must give if there is no ``config.json``: weights do not show them."""
-_STRETCHING = ("dynamic", "longrope")
-"""Values of ``rope_type`` whose frequencies depend on the length of the text."""
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,10 +36,8 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     elif layout.name.startswith("original"):
         settings = _from_weights(source, changes)
     else:
-        raise CheckpointError(
-            f"{source.name}: must hold config.json, which says how many heads a {layout.title} "
-            "has, got none."
-        )
+        must = f"must hold config.json, which says how many heads a {layout.title} has"
+        raise source.error(must, "none")
     for name in ("pad_token_id", "bos_token_id"):
         if isinstance(settings.get(name), int) and settings[name] < 0:  # older files' "no token"
             settings[name] = None
@@ -75,7 +71,7 @@ def _check_stretching(
         rope = {"rope_type": "default"}
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
-            if kind in _STRETCHING:
+            if kind in ("dynamic", "longrope"):
                 raise ConfigError(
                     f"{source.name}: rope_parameters must stay {short(rope)}, as rope_type "
                     f"{kind!r} sets the frequencies of longer texts by them, got {short(other)}."
@@ -102,10 +98,8 @@ def _read_config(source: Source) -> Any:
 def _shared_fields(source: Source, config: Any) -> dict[str, Any]:
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % kv_heads:
-        raise CheckpointError(
-            f"{source.name}: num_key_value_heads must divide num_attention_heads = {heads}, got "
-            f"{kv_heads}."
-        )
+        must = f"num_key_value_heads must divide num_attention_heads = {heads}"
+        raise source.error(must, kv_heads)
     rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
     return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
@@ -132,10 +126,8 @@ def _llama(source: Source) -> dict[str, Any]:
     kinds = set(getattr(config, "layer_types", None) or windowed)
     others = kinds - windowed - {"full_attention"}
     if others:
-        raise CheckpointError(
-            f"{source.name}: layer_types must be full_attention, or sliding_attention with a "
-            f"sliding_window, got {short(min(others))}."
-        )
+        must = "layer_types must be full_attention, or sliding_attention with a sliding_window"
+        raise source.error(must, short(min(others)))
     if config.attention_dropout:
         warnings.warn(
             f"{source.name}: attention_dropout = {config.attention_dropout} is left out, for a "
@@ -159,11 +151,8 @@ def _llama(source: Source) -> dict[str, Any]:
 def _motif(source: Source) -> dict[str, Any]:
     activation = (source.settings or {}).get("hidden_act")
     if activation != "silu":
-        raise CheckpointError(
-            f"{source.name}: hidden_act must be 'silu', got {activation!r}, which a DIFF "
-            "Transformer lacks. Its attention layers alone load with "
-            "diffattn.models.conversion.attention_layers."
-        )
+        advice = "Its attention layers alone load with diffattn.models.conversion.attention_layers"
+        raise source.error("hidden_act must be 'silu'", f"{activation!r}. {advice}")
     return motif_settings(source)
 
 
@@ -202,17 +191,13 @@ def _motif_heads(source: Source) -> tuple[int, int | None]:
     if subtracted is None:
         return _halve_heads(source, "num_attention_heads", heads), None
     if not is_whole(subtracted) or subtracted < 1 or heads % subtracted or heads == subtracted:
-        raise CheckpointError(
-            f"{source.name}: num_noise_heads must divide num_attention_heads = {heads} and be "
-            f"fewer, got {short(subtracted)}."
-        )
+        must = f"num_noise_heads must divide num_attention_heads = {heads} and be fewer"
+        raise source.error(must, short(subtracted))
     _require(source, "k_ratio", config.get("k_ratio", 1), 1)
     kv_heads = _halve_heads(source, "num_key_value_heads", config.get("num_key_value_heads"))
     if subtracted % kv_heads:
-        raise CheckpointError(
-            f"{source.name}: num_key_value_heads / 2 must divide num_noise_heads = {subtracted}, "
-            f"got {kv_heads}."
-        )
+        must = f"num_key_value_heads / 2 must divide num_noise_heads = {subtracted}"
+        raise source.error(must, kv_heads)
     return heads - subtracted, heads // subtracted - 1
 
 
@@ -236,7 +221,7 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     def shape(role: str) -> tuple[int, ...]:
         name = source.names[role].format(0)
         if name not in source.tensors or len(source.tensors[name].shape) < 1:
-            raise CheckpointError(f"{source.name}: must hold {name}, got none.")
+            raise source.error(f"must hold {name}", "none")
         return source.tensors[name].shape
 
     settings: dict[str, Any] = {
@@ -261,15 +246,13 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _halve_heads(source: Source, name: str, count: Any) -> int:
     if not isinstance(count, int) or count < 2 or count % 2:
-        raise CheckpointError(f"{source.name}: {name} must be even, got {count!r}.")
+        raise source.error(f"{name} must be even", repr(count))
     return count // 2
 
 
 def _require(source: Source, name: str, value: Any, must: Any) -> None:
     if value != must:
-        raise CheckpointError(
-            f"{source.name}: {name} must be {must!r}, as in a DIFF Transformer, got {value!r}."
-        )
+        raise source.error(f"{name} must be {must!r}, as in a DIFF Transformer", repr(value))
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {

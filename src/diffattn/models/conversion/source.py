@@ -39,12 +39,16 @@ class Source:
     names: Mapping[str, str]
     """Role -> name; empty for our own layout, whose names come from the model."""
 
+    def error(self, must: str, got: object) -> CheckpointError:
+        """The error that says what must hold, and what the source has instead."""
+        return CheckpointError(f"{self.name}: {must}, got {got}.")
+
     def tensor(self, name: str, shape: Sequence[int]) -> LazyTensor:
         """The tensor called ``name``; CheckpointError if it is missing or has another shape."""
         tensor = self.tensors.get(name)
         if tensor is None or tensor.shape != tuple(shape):
             got = "none" if tensor is None else list(tensor.shape)
-            raise CheckpointError(f"{self.name}: must hold {name} as {list(shape)}, got {got}.")
+            raise self.error(f"must hold {name} as {list(shape)}", got)
         return tensor
 
 

@@ -26,8 +26,6 @@ from diffattn.models.conversion.our_model import (
 )
 from diffattn.models.conversion.settings_of import SHARED_FIELDS
 
-_ORIGINAL_EPS = 1e-5
-
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -92,7 +90,7 @@ def as_original(model: OurModel) -> Written:
     else:
         name = "original"
         model, rounded = _require_v1(model, name)
-        _require(name, "head_norm_eps", config.head_norm_eps, _ORIGINAL_EPS)
+        _require(name, "head_norm_eps", config.head_norm_eps, 1e-5)
         width = 2 * config.num_heads * config.head_dim
         _require(name, "hidden_size", config.hidden_size, width)
     _require(name, "embedding_multiplier", config.embedding_multiplier, 1.0)
@@ -107,11 +105,7 @@ def as_original(model: OurModel) -> Written:
     return Written(layout, tensors, write_config, model.config.attention_type, rounded)
 
 
-WRITERS: dict[str, Callable[[OurModel], Written]] = {
-    "diffattn": as_ours,
-    "diffllama": as_diffllama,
-    "original": as_original,
-}
+WRITERS = {"diffattn": as_ours, "diffllama": as_diffllama, "original": as_original}
 """Target -> function that expresses a model in that layout."""
 
 

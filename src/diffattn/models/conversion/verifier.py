@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.lazy import LazyTensor
@@ -65,15 +64,14 @@ def verify_logits(
     on_progress("logits of the result")
     given = compute_logits(result, ids, torch.float64)
     if not bool(given.isfinite().all() and exact.isfinite().all()):
-        raise CheckpointError(f"{source.name}: logits must be finite, got NaN or infinity.")
+        raise source.error("logits must be finite", "NaN or infinity")
     size = exact.abs().max()
     difference = float((given - exact).abs().max())
     budget = 2 * float(off + torch.finfo(narrow).eps * size)
     if preserved and difference > budget:
-        raise CheckpointError(
-            f"{source.name}: the result must have the source's logits, up to {float(size):.3g}, "
-            f"got a difference of {difference:.3g} where rounding explains {budget:.3g}."
-        )
+        must = f"the result must have the source's logits, up to {float(size):.3g}"
+        got = f"a difference of {difference:.3g} where rounding explains {budget:.3g}"
+        raise source.error(must, got)
     return Verification(
         tokens=ids.numel(),
         largest_logit=float(size),
