@@ -76,8 +76,9 @@ def check_folder(
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         if settings.get("quantization_config") is not None:
             return  # quantised: several weights in one number, so counts cannot be compared
-        needed, held = parameter_count(config), 0
-        if not isinstance(config, DiffTransformerConfig):
+        if isinstance(config, DiffTransformerConfig):
+            needed, held = parameter_count(config), 0
+        else:
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
             needed = sum(parameter.numel() for parameter in model.parameters())
@@ -86,16 +87,16 @@ def check_folder(
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
     if needed > max(weights.numbers, _SMALL):
-        raise CheckpointError(
-            f"{where}: sizes must fit the weights, {weights.numbers:,} numbers, got {needed:,} "
-            f"parameters; the largest is {_largest_size(settings)}."
-        )
+        # The largest integer besides positions and token ids is most likely the mistake.
+        sizes = [(value, field) for field, value, _ in _leaves(settings) if type(value) is int]
+        named = [x for x in sizes if "position" not in x[1] and not x[1].endswith("_id")]
+        size, field = max(named, default=(0, "none"))
+        got = f"{needed:,} parameters; the largest is {field} = {size}"
+        raise _fault(where, f"sizes must fit the weights, {weights.numbers:,} numbers", got)
     left = available_bytes() if in_memory else None
     if left is not None and weights.size + held > left:
-        raise CheckpointError(
-            f"{name}: weights must fit the memory that is left, {left:,} bytes, "
-            f"got {weights.size + held:,}."
-        )
+        must = f"weights must fit the memory that is left, {left:,} bytes"
+        raise _fault(name, must, f"{weights.size + held:,}")
 
 
 def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
@@ -106,25 +107,28 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
     most = _MOST_VOCABULARY_BYTES if vocabulary else _MOST_BYTES
     if not path.is_file() or (size := path.stat().st_size) > most:
         got = f"{size:,} bytes" if path.is_file() else "no regular file"
-        raise CheckpointError(f"{where}: must be a file of {most:,} bytes at most, got {got}.")
+        raise _fault(where, f"must be a file of {most:,} bytes at most", got)
+    too_deep = _fault(where, f"must be nested {_MOST_DEPTH} deep at most", "more")
     try:
         content = json.loads(path.read_bytes().decode("utf-8-sig"))
     except RecursionError as error:
-        raise CheckpointError(
-            f"{where}: must be nested {_MOST_DEPTH} deep at most, got more."
-        ) from error
+        raise too_deep from error
     except ValueError as error:  # no JSON, no UTF-8, or an integer of thousands of digits
         raise CheckpointError(f"{where}: must be JSON, got: {first_line(error)}.") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{where}: must hold an object, got {short(content)}.")
+        raise _fault(where, "must hold an object", short(content))
     for field, value, depth in _leaves(content):
         if depth > _MOST_DEPTH:
-            raise CheckpointError(f"{where}: must be nested {_MOST_DEPTH} deep at most, got more.")
+            raise too_deep
         if isinstance(value, float) and not math.isfinite(value):
-            raise CheckpointError(f"{where}: {field} must be finite, got {value}.")
+            raise _fault(where, f"{field} must be finite", value)
         if field.endswith("__float__"):  # transformers' spelling of NaN and infinity
-            raise CheckpointError(f"{where}: {field} must be a number, got {short(value)}.")
+            raise _fault(where, f"{field} must be a number", short(value))
     return content
+
+
+def _fault(where: str, must: str, got: object) -> CheckpointError:
+    return CheckpointError(f"{where}: {must}, got {got}.")
 
 
 def _leaves(content: Any) -> Iterator[tuple[str, Any, int]]:
@@ -143,74 +147,51 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     is_diff_transformer = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
         if isinstance(value, int) and abs(value) > _MOST_INTEGER:
-            raise CheckpointError(f"{where}: {field} must be below 2**63, got {short(value)}.")
+            raise _fault(where, f"{field} must be below 2**63", short(value))
         last = field.rpartition(".")[2]
         if "_implementation" in last and "/" in str(value):  # code from the hub
-            raise CheckpointError(f"{where}: {field} must name no repository, got {value!r}.")
+            raise _fault(where, f"{field} must name no repository", repr(value))
         if last == "num_labels" and not (type(value) is int and 0 <= value <= 2**16):
-            raise CheckpointError(f"{where}: {field} must be from 0 to 65536, got {value!r}.")
+            raise _fault(where, f"{field} must be from 0 to 65536", repr(value))
         if last in ("dtype", "torch_dtype") and value is not None:
             kind = str(value).removeprefix("torch.")
             if kind not in _FLOATS and not (kind.startswith("float8") and not is_diff_transformer):
-                raise CheckpointError(
-                    f"{where}: {field} must be in {{{', '.join(_FLOATS)}}}, got {short(value)}."
-                )
+                raise _fault(where, f"{field} must be in {{{', '.join(_FLOATS)}}}", short(value))
     for field, wanted in _FIXED_SETTINGS.items():
         got = settings.get(field, wanted)
         if got is not None and (got != wanted or type(got) is not type(wanted)):
-            raise CheckpointError(f"{where}: {field} must be {wanted}, got {short(got)}.")
+            raise _fault(where, f"{field} must be {wanted}", short(got))
     quantized = settings.get("quantization_config")
     if quantized is not None and not (isinstance(quantized, dict) and quantized):
         must = "quantization_config must be an object that says how weights are stored"
-        raise CheckpointError(f"{where}: {must}, got {short(quantized)}.")
+        raise _fault(where, must, short(quantized))
     labels = settings.get("id2label")
     if labels is not None and not (isinstance(labels, dict) and all(map(str.isdecimal, labels))):
-        raise CheckpointError(f"{where}: id2label must name labels by number, got {short(labels)}.")
-    if is_diff_transformer:
-        _check_our_settings(where, settings)
-
-
-def _check_our_settings(where: str, settings: dict[str, Any]) -> None:
-    """Raise for names that would replace a method or property: transformers sets any name.
-
-    The configuration itself refuses misspelled names and warns of unknown ones.
-    """
+        raise _fault(where, "id2label must name labels by number", short(labels))
+    if not is_diff_transformer:
+        return
+    # Transformers sets any name, also that of a method or property, which it would replace. The
+    # configuration itself refuses misspelled names and warns of unknown ones.
     known = {*DiffTransformerConfig.__dataclass_fields__, *_FIXED_SETTINGS, *OTHER_NAMES}
     known |= GenerationConfig().to_dict().keys()  # older versions wrote them; they are ignored
     for name in sorted(settings.keys() - known):
         if name.startswith("_") or hasattr(DiffTransformerConfig, name):
-            raise CheckpointError(
-                f"{where}: must hold nothing but known settings, got {short(name)} = "
-                f"{short(settings[name])}."
-            )
+            got = f"{short(name)} = {short(settings[name])}"
+            raise _fault(where, "must hold nothing but known settings", got)
 
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
     most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
+        if type(value) is not int:
+            continue
         name = field.rpartition(".")[2].lower()
-        if type(value) is int and name.endswith(_SIZE_ENDINGS) and value > largest:
-            raise CheckpointError(
-                f"{where}: {field} must fit the weights, {weights.numbers:,} numbers, got {value}."
-            )
+        if name.endswith(_SIZE_ENDINGS) and value > largest:
+            raise _fault(where, f"{field} must fit the weights, {weights.numbers:,} numbers", value)
         least = 0 if name.startswith(("num", "n_")) else -most  # an index -1: the last layer
-        counted = type(value) is int and any(word in name for word in _COUNT_WORDS)
-        if counted and not least <= value <= most:
-            raise CheckpointError(
-                f"{where}: {field} must be from {least} to {most:,}, for files of "
-                f"{weights.tensors:,} tensors, got {value}."
-            )
-
-
-def _largest_size(settings: dict[str, Any]) -> str:
-    """The largest integer besides positions and token ids: most likely the mistake."""
-    sizes = [
-        (value, field)
-        for field, value, _ in _leaves(settings)
-        if type(value) is int and "position" not in field and not field.endswith("_id")
-    ]
-    value, field = max(sizes, default=(0, "none"))
-    return f"{field} = {value}"
+        if any(word in name for word in _COUNT_WORDS) and not least <= value <= most:
+            must = f"{field} must be from {least} to {most:,}"
+            raise _fault(where, f"{must}, for files of {weights.tensors:,} tensors", value)
 
 
 def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
@@ -219,15 +200,11 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
         name = field.rpartition(".")[2]
         ids = name == "id" or ".vocab." in f".{field}" or name.endswith("_id")
         if ids and type(value) is int and not 0 <= value <= LARGEST_COUNT:
-            raise CheckpointError(
-                f"{where}: {field} must be from 0 to {LARGEST_COUNT}, got {value}."
-            )
+            raise _fault(where, f"{field} must be from 0 to {LARGEST_COUNT}", value)
         if name.endswith("_file") and isinstance(value, str) and Path(value).name != value:
-            raise CheckpointError(f"{where}: {field} must lie in the folder, got {value!r}.")
+            raise _fault(where, f"{field} must lie in the folder", repr(value))
     table = content.get("added_tokens_decoder")
     for key in table if isinstance(table, dict) else ():
         if not key.isdecimal() or not key.isascii() or len(key) > 10 or int(key) > LARGEST_COUNT:
-            raise CheckpointError(
-                f"{where}: added_tokens_decoder must number tokens from 0 to {LARGEST_COUNT}, got "
-                f"{short(key)}."
-            )
+            must = f"added_tokens_decoder must number tokens from 0 to {LARGEST_COUNT}"
+            raise _fault(where, must, short(key))
