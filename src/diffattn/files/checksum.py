@@ -24,15 +24,12 @@ def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
 def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
     """The object without its checksum, which must fit the other fields."""
     recorded = value.pop(_FIELD, None)
+    if recorded == _checksum(value):
+        return value
+    fault = "must be as it was written, got other content than its checksum says"
     if recorded is None:
-        raise CheckpointError(
-            f"{where}: must carry a checksum, got none (it is damaged, or older than checksums)."
-        )
-    if recorded != _checksum(value):
-        raise CheckpointError(
-            f"{where}: must be as it was written, got other content than its checksum says."
-        )
-    return value
+        fault = "must carry a checksum, got none (it is damaged, or older than checksums)"
+    raise CheckpointError(f"{where}: {fault}.")
 
 
 def file_hash(path: Path) -> str:

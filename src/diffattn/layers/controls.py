@@ -164,21 +164,14 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
     Up to the factor, only the sign of the second map differs from V2.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *arguments: Any, attend: Any = None, **options: Any) -> Tensor:
         """As :meth:`AttentionLayer.forward`."""
-        attend = attend or self.operator
 
         def attend_and_scale(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-            out = attend(q, k, v, lam)
+            out = (attend or self.operator)(q, k, v, lam)
             return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
 
-        return super().forward(x, position_embeddings, attend=attend_and_scale)
+        return super().forward(x, *arguments, attend=attend_and_scale, **options)
 
 
 class AddedMapsV1(DiffAttention):

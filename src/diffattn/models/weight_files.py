@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from safetensors import SafetensorError, safe_open
 
@@ -45,18 +45,23 @@ def weights_of(name: str, find: Find) -> Weights | None:
     tensors = numbers = size = 0
     files = weight_files(name, find)
     for file, path in files.items():
-        if not path.is_file():
-            raise CheckpointError(f"{name}/{file}: must be a file, got something else.")
-        try:
-            with safe_open(path, "np") as header:
-                shapes = [header.get_slice(x).get_shape() for x in header.keys()]  # noqa: SIM118
-        except (SafetensorError, OSError) as error:
-            raise CheckpointError(
-                f"{name}/{file}: must be whole safetensors, got: {first_line(error)}."
-            ) from error
+        with open_weights(f"{name}/{file}", path, "np") as header:
+            shapes = [header.get_slice(x).get_shape() for x in header.keys()]  # noqa: SIM118
         tensors, numbers = tensors + len(shapes), numbers + sum(map(math.prod, shapes))
         size += path.stat().st_size
     return Weights(tensors, numbers, size) if files else None
+
+
+def open_weights(where: str, path: Path, framework: str) -> Any:
+    """A safetensors file, to be closed by ``with``; CheckpointError if it is damaged."""
+    if not path.is_file():
+        raise CheckpointError(f"{where}: must be a file, got something else.")
+    try:
+        return safe_open(path, framework)
+    # RuntimeError: PyTorch maps the whole file into memory, which may fail.
+    except (SafetensorError, OSError, RuntimeError) as error:
+        must = f"{where}: must be whole safetensors"
+        raise CheckpointError(f"{must}, got: {first_line(error)}.") from error
 
 
 def weight_files(name: str, find: Find) -> dict[str, Path]:

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 
-from diffattn.errors import CheckpointError, ConfigError, did_you_mean, first_line, short
+from diffattn.errors import CheckpointError, ConfigError, did_you_mean, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import model_folder
 from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
-from diffattn.models.weight_files import INDEX, files_in, weight_files
+from diffattn.models.weight_files import INDEX, files_in, open_weights, weight_files
 from diffattn.ops.inputs.numbers import is_whole
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -67,9 +66,8 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     if (folder / "config.json").exists() and not Path(path).is_file():
         settings = read_object(f"{path}/config.json", folder / "config.json")
         if settings.get("quantization_config") is not None:
-            raise CheckpointError(
-                f"{path}: must hold weights as they are, got quantized ones (quantization_config)."
-            )
+            must = "must hold weights as they are"
+            raise CheckpointError(f"{path}: {must}, got quantized ones (quantization_config).")
         _check_padding_and_rotation(f"{path}/config.json", settings)
     with ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
@@ -90,7 +88,8 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
 
 def _check_padding_and_rotation(where: str, settings: Mapping[str, Any]) -> None:
     """Name these fields, which transformers' own errors do not name."""
-    pad, vocab = settings.get("pad_token_id"), settings.get("vocab_size")
+    pad: Any = settings.get("pad_token_id")
+    vocab: Any = settings.get("vocab_size")
     if is_whole(pad) and is_whole(vocab) and pad >= vocab:
         raise CheckpointError(
             f"{where}: pad_token_id must be below vocab_size = {vocab}, got {pad}. A model "
@@ -139,26 +138,16 @@ def _refuse_pickled(path: str, entries: list[Path]) -> None:
 def _read_tensors(
     where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
-    if not file.is_file():
-        raise CheckpointError(f"{where}: must be a file, got something else.")
-    try:
-        handle = stack.enter_context(safe_open(file, "pt"))
-        names = list(handle.keys())
-    # RuntimeError: PyTorch maps the whole file into memory, which may fail.
-    except (SafetensorError, OSError, RuntimeError) as error:
-        raise CheckpointError(
-            f"{where}: must be whole safetensors, got: {first_line(error)}."
-        ) from error
+    handle = stack.enter_context(open_weights(where, file, "pt"))
     tensors = {}
-    for name in names:
+    for name in handle.keys():  # noqa: SIM118
         if name.endswith("rotary_emb.inv_freq"):  # older files hold it; the settings determine it
             continue
         part = handle.get_slice(name)
         dtype = _DTYPES.get(part.get_dtype())
         if dtype is None:
-            raise CheckpointError(
-                f"{where}: {short(name)} must be of {', '.join(_DTYPES)}, got {part.get_dtype()}."
-            )
+            must = f"{short(name)} must be of {', '.join(_DTYPES)}"
+            raise CheckpointError(f"{where}: {must}, got {part.get_dtype()}.")
         if name in before:
             raise CheckpointError(f"{where}: {short(name)} must be in one file only, got two.")
         tensors[name] = LazyTensor(tuple(part.get_shape()), dtype, partial(handle.get_tensor, name))
