@@ -99,47 +99,41 @@ def convert(
             verify_manifest(given.folder)
         start = {name: changes.pop(name) for name in _START_SETTINGS & changes.keys()}
         model = read_model(given, changes)
-        written, preserved = _express(given, model, target, start)
+        written = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
         copied = [file for name in _COPIED_FILES if (file := given.folder / name).is_file()]
         _require_room(out, size + sum(file.stat().st_size for file in copied) + 2**20)
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
-            _write_weights(
-                folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
-            )
+            _write_weights(folder, written.tensors, shard_bytes, on_progress)
             for file in copied:
                 shutil.copyfile(file, folder / file.name)
             with open_source(str(folder), written.layout.name) as result:
-                verification = verify_logits(
-                    given, result, model.config, rounded=written.rounded, preserved=preserved,
-                    on_progress=on_message,
-                )  # fmt: skip
-            title, kind = given.layout.title, written.attention_type
-            done = Conversion(title, kind, len(written.tensors), size, preserved, verification)
+                verification = verify_logits(given, result, model.config, written, on_message)
+            facts = (given.layout.title, written.attention_type, len(written.tensors), size)
+            done = Conversion(*facts, written.preserved, verification)
             head = {"kind": "conversion", "schema": 1, "target": target}
             write_json(folder / "conversion.json", head | asdict(done))
             write_manifest(folder)
     return done
 
 
-def _express(
-    source: Source, model: OurModel, target: str, start: dict[str, Any]
-) -> tuple[Written, bool]:
-    """The model as the target, and whether it computes the same function as the source."""
+def _express(source: Source, model: OurModel, target: str, start: dict[str, Any]) -> Written:
+    """The model as the target."""
     kind = model.config.attention_type
     if kind == "softmax" and target in STARTS:
         begun = start_from_softmax(model, target, start)
         rounded = target in ("diff", "shared_diff")  # for others the factor is 2 or 1: exact
-        return replace(as_ours(begun), rounded=rounded), not begun.config.uses_head_norm
+        preserved = not begun.config.uses_head_norm
+        return replace(as_ours(begun), rounded=rounded, preserved=preserved)
     if start:
         raise ConfigError(
             f"convert: {', '.join(sorted(start))} must be left out unless a softmax model becomes "
             f"a differential one, got {kind!r} to {target!r}."
         )
     if kind == "shared_diff" and target == "diff":
-        return replace(as_ours(fold(model)), rounded=True), True
+        return replace(as_ours(fold(model)), rounded=True)
     is_ours = source.layout.name == "diffattn"
     if target not in WRITERS or (target == "diffattn" and is_ours):
         can = [*([] if is_ours else ["diffattn"]), *_TARGETS.get(kind, ())]
@@ -149,7 +143,7 @@ def _express(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
             f"with attention_type {kind!r}, got {target!r}{only}."
         )
-    return WRITERS[target](model), True
+    return WRITERS[target](model)
 
 
 def _require_room(out: Path, needed: int) -> None:
@@ -168,26 +162,23 @@ def _write_weights(
     folder: Path,
     tensors: Mapping[str, LazyTensor],
     shard_bytes: int,
-    on_progress: Callable[[int], None],
+    on_progress: Callable[[int, int], None],
 ) -> None:
-    """Write safetensors files of at most ``shard_bytes``, and an index if there are several.
-
-    A larger tensor gets a file of its own. ``on_progress`` is called with the bytes written.
-    """
+    """Write safetensors files, and an index if there are several."""
     split = split_state_dict_into_shards_factory(
         dict(tensors),
         get_storage_size=lambda tensor: tensor.nbytes,
         filename_pattern="model{suffix}.safetensors",
         max_shard_size=shard_bytes,
     )
-    done = 0
-    on_progress(done)  # shown while the first file is written
+    done, total = 0, sum(tensor.nbytes for tensor in tensors.values())
+    on_progress(done, total)  # shown while the first file is written
     for file, names in split.filename_to_tensors.items():
         loaded = {name: tensors[name].load().contiguous() for name in names}
         save_file(loaded, folder / file, metadata={"format": "pt"})
         del loaded
         done += sum(tensors[name].nbytes for name in names)
-        on_progress(done)
+        on_progress(done, total)
     if split.is_sharded:
         index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
         (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -48,10 +48,22 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
     config = configure_like(
         model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes
     )
-    weights = dict(model.weights)
-    start = _start_v2 if v2 else _start_dex if facts.head_matrix else _start_v1
+    if config.uses_head_norm and facts.value_width == 1:
+        kind = "V2" if v2 else "DEX"
+        raise ConfigError(f"convert: head_norm of a converted {kind} model must be off, got on.")
+    weights, width = dict(model.weights), config.head_dim
     for layer in model.layers:
-        start(weights, config, layer)
+        if v2:
+            _start_v2(weights, config, layer)
+        elif facts.head_matrix:
+            zeros = partial(torch.zeros, (width, width), dtype=weights["o", layer].dtype)
+            weights["dex", layer] = derive(zeros)
+        else:
+            _start_v1(weights, config, layer)
+        for role in LAMBDAS if facts.lambda_vectors else ():
+            # q1 = q2 and k1 = k2, so λ = λ_init, but gradients are not 0.
+            seed = 2 * layer + (role[7] == "k")
+            weights[role, layer] = derive(partial(_draw_normal, seed, width))
     return replace(model, config=config, weights=weights)
 
 
@@ -64,8 +76,6 @@ def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     shape = (config.lambda_rows, config.hidden_size)
     weights["lambda_proj", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
     weights["lambda_bias", layer] = derive(partial(torch.zeros, shape[:1], dtype=dtype))
-    if config.uses_head_norm:
-        raise ConfigError("convert: head_norm of a converted V2 model must be off, got on.")
 
 
 def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
@@ -95,23 +105,6 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
             weights["subln", layer] = derive(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
         weights["o", layer] = derive(partial(_pad_columns, heads=heads, factor=factor), o)
-    _start_lambda(weights, config, layer)
-
-
-def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """DEX: W_D = 0 and λ = λ_init."""
-    shape, dtype = (config.head_dim, config.head_dim), weights["o", layer].dtype
-    weights["dex", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
-    _start_lambda(weights, config, layer)
-    if config.uses_head_norm:
-        raise ConfigError("convert: head_norm of a converted DEX model must be off, got on.")
-
-
-def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    for role in LAMBDAS:  # q1 = q2 and k1 = k2, so λ = λ_init, but gradients are not 0
-        weights[role, layer] = derive(
-            partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim)
-        )
 
 
 def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:

@@ -38,6 +38,8 @@ class Written:
     attention_type: str
     rounded: bool
     """Whether weights were computed and rounded; False if they were only reordered."""
+    preserved: bool = True
+    """Whether it computes the same function as the source."""
 
 
 def as_ours(model: OurModel) -> Written:

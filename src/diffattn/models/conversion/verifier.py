@@ -16,6 +16,7 @@ from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.source import Source
+from diffattn.models.conversion.target import Written
 from diffattn.models.loading import quiet
 
 _ROWS, _TOKENS = 2, 16
@@ -40,20 +41,18 @@ def verify_logits(
     source: Source,
     result: Source,
     config: DiffTransformerConfig,
-    *,
-    rounded: bool,
-    preserved: bool,
+    written: Written,
     on_progress: Callable[[str], None],
 ) -> Verification | None:
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
 
-    If the conversion ``rounded`` weights, rounding errors of their dtype are allowed, else those of
-    float32. Logits that are not ``preserved`` only have to be finite.
+    If the conversion rounded weights, rounding errors of their dtype are allowed, else those of
+    float32. Logits that are not preserved only have to be finite.
     """
     if not (source.layout.has_code and result.layout.has_code):
         return None
     first = next(iter(result.tensors.values()))
-    narrow = first.dtype if rounded and first.dtype != torch.float64 else torch.float32
+    narrow = first.dtype if written.rounded and first.dtype != torch.float64 else torch.float32
     generator = torch.Generator().manual_seed(0)
     tokens = min(_TOKENS, config.max_position_embeddings)
     ids = torch.randint(config.vocab_size, (_ROWS, tokens), generator=generator)
@@ -68,7 +67,7 @@ def verify_logits(
     size = exact.abs().max()
     difference = float((given - exact).abs().max())
     budget = 2 * float(off + torch.finfo(narrow).eps * size)
-    if preserved and difference > budget:
+    if written.preserved and difference > budget:
         must = f"the result must have the source's logits, up to {float(size):.3g}"
         got = f"a difference of {difference:.3g} where rounding explains {budget:.3g}"
         raise source.error(must, got)
