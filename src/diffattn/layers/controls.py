@@ -300,11 +300,7 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:
-        """Always raise: no V1 layer computes this function, as V1 normalises outputs.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Always raise: no V1 layer computes this function, as V1 normalises outputs."""
         raise ConfigError("MapNormAttention: fold must be left out, as V1 has no norm on maps.")
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:

@@ -18,11 +18,7 @@ _VECTORS = "lambda_[qk][12]"
 
 
 def saved_name(name: str) -> str:
-    """Name in a file of a parameter of an attention layer or of a model.
-
-    Args:
-        name: As in ``named_parameters``. All names but those of the table are returned unchanged.
-    """
+    """Name in a file of a parameter of an attention layer or of a model, by its name in memory."""
     name = re.sub(r"(^|\bself_attn\.)head_norm\.weight$", r"\1subln.weight", name)
     return re.sub(rf"(^|\bself_attn\.)lambda_bias\.({_VECTORS})$", r"\1\2", name)
 

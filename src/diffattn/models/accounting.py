@@ -59,12 +59,10 @@ def flops_per_token(
 
     Attention is causal, so a token sees (seq_len + 1) / 2 keys on average.
 
-    Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
+    ``seq_len`` is by default ``max_position_embeddings``. ``training`` counts forward and backward
+    pass: three times the forward pass.
 
-    Args:
-        config: Settings of the model.
-        seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
-        training: Count the forward and backward pass: three times the forward pass.
+    Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     feed_forward = 3 * config.hidden_size * config.intermediate_size

@@ -24,11 +24,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def checkpoint_folder(name_or_path: str) -> Path:
-    """The folder that holds ``config.json``, or the hub name as a path. Needs no torch.
-
-    Raises:
-        CheckpointError: The path does not exist, or holds no model.
-    """
+    """The folder that holds ``config.json``, or the hub name as a path. Needs no torch."""
     folder = model_folder(Path(name_or_path))
     if (folder / "config.json").exists():
         return folder

@@ -37,11 +37,7 @@ class Weights(NamedTuple):
 
 
 def weights_of(name: str, find: Find) -> Weights | None:
-    """Totals of a model's safetensors files, or ``None`` without such files.
-
-    Raises:
-        CheckpointError: A header or the index is damaged, or contradicts its file.
-    """
+    """Totals of a model's safetensors files, or ``None`` without such files."""
     tensors = numbers = size = 0
     files = weight_files(name, find)
     for file, path in files.items():
@@ -65,11 +61,7 @@ def open_weights(where: str, path: Path, framework: str) -> Any:
 
 
 def weight_files(name: str, find: Find) -> dict[str, Path]:
-    """Name -> path of a model's safetensors files: the only file, or all files of its index.
-
-    Raises:
-        CheckpointError: The index is damaged, or names a file that is not beside it.
-    """
+    """Name -> path of a model's safetensors files: the only file, or all files of its index."""
     whole, index = find("model.safetensors"), None
     if whole is not None or (index := find(INDEX)) is None:
         return {} if whole is None else {"model.safetensors": whole}

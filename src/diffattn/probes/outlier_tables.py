@@ -33,17 +33,12 @@ def outlier_summary(
 ) -> dict[str, Any]:
     """Top-k, median, kurtosis and massive activations, with and without position 0.
 
+    Returns kind of activation -> :data:`WITH` or :data:`WITHOUT` -> ``count``, ``top`` by rank,
+    ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. ``groups`` are
+    of :func:`pooled`. Logits are also given for both maps together and, if ``scale`` is set, as
+    ``... before scaling``.
+
     Source: arXiv:2410.05258v2, Table 5.
-
-    Args:
-        groups: Result of :func:`pooled`, for one scan or several merged scans.
-        scale: Scale of the logits, for extra rows without it; see :func:`common_scale`.
-        token_text: Function from a token id to its text.
-
-    Returns:
-        Kind of activation -> :data:`WITH` or :data:`WITHOUT` -> ``count``, ``top`` by rank,
-        ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. Logits are
-        also given for both maps together and, if ``scale`` is set, as ``... before scaling``.
     """
     of_maps = {name: groups[name] for name in (MAP_1, MAP_2) if name in groups}
     named = {LOGITS: _merge_parts(list(of_maps.values()))} if of_maps else {}

@@ -172,9 +172,6 @@ def chosen_backend(
     All layers of ``config`` must have one attention type. ``elsewhere`` chooses for another
     machine, on which every backend can be imported; ``tested`` says whether kernels passed their
     tests there, else ``"auto"`` avoids them.
-
-    Raises:
-        BackendError: The configured backend cannot run these inputs.
     """
     if config.attention.needs_maps:
         return "reference"

@@ -187,9 +187,6 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
 
     It is one name if all layers have the same type, else one per layer with commas. Without
     ``num_layers``, the number of names is not checked.
-
-    Raises:
-        ConfigError: An unknown name, or neither one name nor one per layer.
     """
     parts = given.split(",") if isinstance(given, str) else given
     names = [OLD_NAMES.get(name.strip(), name.strip()) for name in parts]

@@ -14,9 +14,6 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
 
     They must lie in [0, ``below``). With ``ignored`` they may also be
     :data:`~diffattn.models.chunked_loss.IGNORED`.
-
-    Raises:
-        ShapeError: Wrong shape or dtype; on the CPU also an id out of range.
     """
     if ids is None:
         return None

@@ -51,9 +51,6 @@ class ModelSettings:
     """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
 
     Recipes, presets and counts use this class directly. It does not check the types of values.
-
-    Raises:
-        ConfigError: Unknown ``attention_type``, a number out of range, or contradicting settings.
     """
 
     attention_type: str = "diff"

@@ -55,11 +55,8 @@ class Source:
 def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
-    ``layout`` is a name; by default it is found from ``config.json`` or the tensor names.
-
-    Raises:
-        CheckpointError: No safetensors (pickled files are never read), damaged files, or tensors
-            that fit no layout or several layouts.
+    ``layout`` is a name; by default it is found from ``config.json`` or the tensor names. Pickled
+    files are never read.
     """
     folder, files = _find_files(path)
     settings = None
