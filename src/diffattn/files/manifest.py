@@ -9,7 +9,6 @@ from diffattn.files.io import read_record, sync, write_json
 
 MANIFEST = "manifest.json"
 _KIND, _SCHEMA = "manifest", 1
-_CARD = "README.md"
 
 
 def write_manifest(folder: Path) -> None:
@@ -22,7 +21,7 @@ def write_manifest(folder: Path) -> None:
         if path.name == MANIFEST or path.name.startswith("."):
             continue
         sync(path)
-        if path.is_file() and path.name != _CARD:
+        if path.is_file() and path.name != "README.md":
             name = path.relative_to(folder).as_posix()
             files[name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
     sync(folder)
@@ -49,4 +48,5 @@ def verify_manifest(folder: Path) -> None:
             got = "other content"
         else:
             continue
-        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}.")
+        advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
+        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}. {advice}")

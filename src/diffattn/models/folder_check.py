@@ -26,12 +26,7 @@ _SETTINGS = (
     "added_tokens.json", "processor_config.json", "chat_template.json",
 )  # fmt: skip
 _VOCABULARIES = ("tokenizer.json", "vocab.json")
-_MOST_BYTES = 2**22
-_MOST_VOCABULARY_BYTES = 2**29
 _MOST_DEPTH = 64
-_MOST_INTEGER = 2**63 - 1
-_MODULES = 1_024
-"""Counts of layers up to this number are allowed for any weights: a module takes a millisecond."""
 _SMALL = 2**22
 """Models of this many parameters are built in any case: transformers' own error names weights."""
 _SIZE_ENDINGS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
@@ -104,7 +99,7 @@ def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str
 
     ``where`` begins the message of a CheckpointError; a ``vocabulary`` may have more bytes.
     """
-    most = _MOST_VOCABULARY_BYTES if vocabulary else _MOST_BYTES
+    most = 2**29 if vocabulary else 2**22
     if not path.is_file() or (size := path.stat().st_size) > most:
         got = f"{size:,} bytes" if path.is_file() else "no regular file"
         raise _fault(where, f"must be a file of {most:,} bytes at most", got)
@@ -146,7 +141,7 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
     """Raise for values that no model's configuration may hold."""
     is_diff_transformer = settings.get("model_type") == DiffTransformerConfig.model_type
     for field, value, _ in _leaves(settings):
-        if isinstance(value, int) and abs(value) > _MOST_INTEGER:
+        if isinstance(value, int) and abs(value) >= 2**63:
             raise _fault(where, f"{field} must be below 2**63", short(value))
         last = field.rpartition(".")[2]
         if "_implementation" in last and "/" in str(value):  # code from the hub
@@ -181,7 +176,8 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
 
 
 def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
-    most, largest = max(_MODULES, weights.tensors), max(_SMALL, weights.numbers)
+    most = max(1_024, weights.tensors)  # 1,024 modules take a second
+    largest = max(_SMALL, weights.numbers)
     for field, value, _ in _leaves(settings):
         if type(value) is not int:
             continue

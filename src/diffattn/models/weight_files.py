@@ -19,12 +19,7 @@ Find = Callable[[str], Path | None]
 
 def files_in(folder: Path) -> Find:
     """A :data:`Find` for a folder on the disk."""
-
-    def find(name: str) -> Path | None:
-        path = folder / name
-        return path if path.exists() else None
-
-    return find
+    return lambda name: folder / name if (folder / name).exists() else None
 
 
 class Weights(NamedTuple):

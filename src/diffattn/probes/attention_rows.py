@@ -20,7 +20,6 @@ from diffattn.probes.unwrapped import unwrapped
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
 """Options of attention that is not plain softmax(QK^T scale + mask) V."""
-_WITH_MAPS = ("diffattn", "eager")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +60,9 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     returns_both_maps = isinstance(network, DiffTransformerForCausalLM)
     options: dict[str, Any] = {"output_attention_maps": True} if returns_both_maps else {}
-    # These implementations return maps. With few rows even "eager" is cheap.
-    now = network.config._attn_implementation
-    with nullcontext() if now in _WITH_MAPS else attention_implementation(network, "eager"):
+    # With few rows even "eager", which returns maps, is cheap.
+    has_maps = network.config._attn_implementation in ("diffattn", "eager")
+    with nullcontext() if has_maps else attention_implementation(network, "eager"):
         output = network(
             input_ids=input_ids,
             past_key_values=past_key_values,

@@ -13,8 +13,6 @@ MATRICES = ("q", "k", "v", "o")
 """W_Q, W_K, W_V, W_O; for Shared DIFF, W_Q and W_K are the base that both maps share."""
 MAPS = ("q1", "q2", "k1", "k2")
 """Parts of W_Q and W_K for each map, in types whose maps do not share them."""
-FEED_FORWARD = "ffn"
-"""All matrices of the feed-forward layer, as a comparison: they are the same in all types."""
 
 
 class GradientProbe:
@@ -104,9 +102,10 @@ class GradientProbe:
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
     """The trained matrices of every projection, which may be any module, like an adapter."""
     parts = {name: getattr(layer.self_attn, f"{name}_proj") for name in MATRICES}
+    parts["ffn"] = layer.mlp  # all its matrices, as a comparison: they are the same in all types
     return {
         name: matrices
-        for name, part in (parts | {FEED_FORWARD: layer.mlp}).items()
+        for name, part in parts.items()
         if (matrices := [p for p in part.parameters() if p.ndim == 2 and p.requires_grad])
     }
 

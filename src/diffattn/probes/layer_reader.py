@@ -59,8 +59,6 @@ class LogitRows:
 
 OnAttention = Callable[[int, AttentionInputs], None]
 """Called with the layer, counted from 0, and the inputs of its attention."""
-OnHidden = Callable[[int, Tensor], None]
-"""Called with the layer and the residual stream after it, ``[T, hidden_size]``."""
 
 
 @torch.no_grad()
@@ -68,9 +66,11 @@ def read_layers(
     network: Any,
     input_ids: Tensor,
     on_attention: OnAttention,
-    on_hidden: OnHidden = lambda layer, x: None,
+    on_hidden: Callable[[int, Tensor], None] = lambda layer, x: None,
 ) -> None:
     """Run one sequence, and pass each layer's activations to the two callbacks.
+
+    ``on_hidden`` gets a layer and the residual stream after it, ``[T, hidden_size]``.
 
     In our models a hook reads the inputs of the operator. Other models run with our attention
     function in transformers' interface. DiffLlama calls it once for each half of its values. The

@@ -9,8 +9,6 @@ RANKS = (1, 2, 3, 10, 100)
 """Ranks of the largest values in Table 5 of arXiv:2410.05258v2."""
 WITH, WITHOUT = "all positions", "without position 0"
 LOGITS, MAP_1, MAP_2, HIDDEN = "attention logits", "logits of A1", "logits of A2", "hidden states"
-_NUM_PLACES = 10
-"""Number of largest values whose places are listed."""
 TokenText = Callable[[int], str]
 
 
@@ -93,7 +91,7 @@ def _summarise(tally: Tally, place: Sequence[str], token_text: TokenText) -> dic
         "massive": tally.massive,
         "largest": [
             {"value": value, **_place(place, numbers, token_text)}
-            for value, numbers in zip(values[:_NUM_PLACES], tally.places.tolist(), strict=False)
+            for value, numbers in zip(values[:10], tally.places.tolist(), strict=False)
         ],
     }
 

@@ -16,8 +16,6 @@ TOP = 100
 """Number of largest values that are kept, each with its place (layer, head, position ...)."""
 MEDIAN_ERROR = 2**-8
 """Largest relative error of a median, 0.4 %: half the width of a bin."""
-MASSIVE = (100.0, 1000.0)
-"""An activation is massive above the first number and above the second number times the median."""
 _BINS = (1 << 15) - (1 << 7)  # the finite bfloat16 numbers from 0 up
 
 
@@ -112,8 +110,7 @@ class Tally:
 
         Source: arXiv:2402.17762 (massive activations), section 2.
         """
-        least, medians = MASSIVE
-        border = max(least, medians * self.median)
+        border = max(100.0, 1000.0 * self.median)
         return int(self.histogram[_edges(torch.arange(_BINS)) >= border].sum())
 
     def to_json(self) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
 import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.new_folder import new_folder, remove_leftovers
+from diffattn.files.new_folder import new_folder
+from diffattn.files.temporary import clean_leftovers
 from diffattn.models.conversion import layouts, verifier
 from diffattn.models.conversion.convert import convert
 from model_folders import WEIGHTS, edit_config, edit_weights
@@ -168,7 +169,7 @@ def test_leftovers_of_a_killed_process_alone_are_removed(whole, tmp_path):
     left.mkdir()
     (left / "model-00001-of-00002.safetensors").write_bytes(b"half")
     with new_folder(tmp_path / "out") as busy:
-        remove_leftovers(tmp_path / "out")
+        clean_leftovers(tmp_path, "out")
         assert busy.is_dir()
     left.mkdir(exist_ok=True)
     convert(str(whole), "diffattn", tmp_path / "out")

@@ -44,9 +44,6 @@ from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_
 
 IMPLEMENTATION = "diffattn"
 
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""q, k, v and λ; λ is ``None`` for softmax attention."""
-
 
 @dataclass(kw_only=True, eq=False)
 class Attend:
@@ -71,7 +68,7 @@ class Attend:
         if self.past_key_values is not None:
             k, v = update(self.past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
-            return self._by_hugging_face((q, k, v, lam))
+            return self._by_hugging_face(q, k, v, lam)
         if isinstance(mask, PagedBatch):
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
@@ -79,7 +76,7 @@ class Attend:
         options = (KeyMask() if mask is None else mask)._asdict()
         scores = options.pop("scores")
         if scores is not None:
-            return self._by_scores(scores, (q, k, v, lam))
+            return self._by_scores(scores, q, k, v, lam)
         batch, num_tokens = q.shape[:2]
         rows = batch if options["cu_seqlens"] is not None else 1  # rows to concatenate into one
         if rows > 1:
@@ -113,7 +110,7 @@ class Attend:
             signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
         return signed, torch.stack([map_1, map_2], dim=2)
 
-    def _by_scores(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def _by_scores(self, scores: Tensor, *inputs: Any) -> Tensor:
         """Attend with a mask of all scores, which no backend of this package takes.
 
         ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
@@ -130,7 +127,7 @@ class Attend:
         scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
         return by_kernel("sdpa", self.kernel, *inputs, scores, {})
 
-    def _by_hugging_face(self, inputs: Inputs) -> Tensor:
+    def _by_hugging_face(self, *inputs: Any) -> Tensor:
         implementation, mask = self.config._attn_implementation, self.mask
         if self._acting_map is not None:
             raise ConfigError(

@@ -18,7 +18,6 @@ from diffattn.models.conversion.source import Source
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
-_OUTSIDE_LAYERS = ("embed", "norm", "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,8 @@ def read_model(source: Source, changes: Mapping[str, Any]) -> OurModel:
     for role, (_, shape) in parameters.items():
         if role not in names:
             raise source.error(f"must hold {role}, as {source.layout.title} has it", "none")
-        for layer in [None] if role in _OUTSIDE_LAYERS else range(config.num_hidden_layers):
+        outside = role in ("embed", "norm", "head")
+        for layer in [None] if outside else range(config.num_hidden_layers):
             name = names[role].format(layer)
             tensor = source.tensor(name, shape)
             used.add(name)

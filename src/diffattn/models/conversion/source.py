@@ -20,8 +20,6 @@ from diffattn.models.weight_files import INDEX, files_in, open_weights, weight_f
 from diffattn.ops.inputs.numbers import is_whole
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_NEEDED_SETTINGS = {"hidden_size", "num_hidden_layers", "num_attention_heads"}
-_PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +71,9 @@ def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
             tensors |= _read_tensors(where, file, stack, tensors)
         kind, names = _choose_layout(path, settings, tensors, layout)
         if settings is not None and kind.name == "motif":  # transformers does not check Motif's
-            for field in sorted(_NEEDED_SETTINGS - settings.keys()):
-                raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
+            for field in ("hidden_size", "num_attention_heads", "num_hidden_layers"):
+                if field not in settings:
+                    raise CheckpointError(f"{path}/config.json: must hold {field}, got none.")
         if kind.name == "diffattn":  # rename tensors that have their names in memory
             tensors = {
                 name if saved_name(name) in tensors else saved_name(name): tensor
@@ -125,7 +124,7 @@ def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
 
 def _refuse_pickled(path: str, entries: list[Path]) -> None:
     for entry in entries:
-        if entry.suffix in _PICKLED:
+        if entry.suffix in (".bin", ".pt", ".pth", ".pkl", ".ckpt"):
             raise CheckpointError(
                 f"{path}: must hold safetensors, got pickled weights ({entry.name}), which run "
                 "code when they are read. Save them with safe_serialization first."

@@ -20,7 +20,6 @@ from diffattn.models.conversion.target import Written
 from diffattn.models.loading import quiet
 
 _ROWS, _TOKENS = 2, 16
-_OUTSIDE_BLOCKS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +88,9 @@ def compute_logits(source: Source, ids: Tensor, dtype: torch.dtype) -> Tensor:
     # Rotary tables are built from the configuration; parameters come from the files.
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     model = model.to(dtype).eval()
+    outside_blocks = ("model.embed_tokens", "model.norm", "lm_head")
     for name, module in model.named_modules():
-        if name in _OUTSIDE_BLOCKS or type(module).__name__ in model._no_split_modules:
+        if name in outside_blocks or type(module).__name__ in model._no_split_modules:
             _load_while_running(name, module, source.tensors)
     return model(ids, use_cache=False).logits
 
