@@ -26,12 +26,12 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files and folders of dead processes for ``name``; default: for all names."""
+    """Remove temporary files and folders of dead processes for ``name``; default: all files."""
     temporary_name = re.compile(
         rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
     )
     for entry in folder.iterdir():
-        is_folder = entry.is_dir()
+        is_folder = name is not None and entry.is_dir()
         if not temporary_name.fullmatch(entry.name) or not (is_folder or entry.is_file()):
             continue
         # OSError: a process has the lock and writes, or the file system has no locks.
