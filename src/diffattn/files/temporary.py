@@ -34,11 +34,9 @@ def clean_leftovers(folder: Path, name: str | None = None) -> None:
         is_folder = name is not None and entry.is_dir()
         if not temporary_name.fullmatch(entry.name) or not (is_folder or entry.is_file()):
             continue
+        locked = entry / LOCK if is_folder else entry
         # OSError: a process has the lock and writes, or the file system has no locks.
-        with (
-            contextlib.suppress(OSError),
-            (entry / LOCK if is_folder else entry).open("ab") as file,
-        ):
+        with contextlib.suppress(OSError), locked.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if is_folder:
                 shutil.rmtree(entry)
