@@ -93,7 +93,7 @@ def reordered(
         heads, maps = config.num_heads, facts.query_maps
     elif role == "k":
         heads, maps = config.num_kv_heads, facts.key_maps
-    elif role == "v" and layout.split_values and facts.value_width == 2:
+    elif role == "v" and layout.pairs == "split" and facts.value_width == 2:
         heads, maps, rope = config.num_kv_heads, 2, "none"
     else:
         return tensor
