@@ -12,10 +12,7 @@ _FIELD = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum as the last field; white space and key order do not matter.
-
-    NaN and infinity, which are not JSON, raise a ValueError.
-    """
+    """A JSON object with its checksum as the last field; spaces and key order do not matter."""
     assert _FIELD not in value, f"{_FIELD} is not a field of a record"
     plain = json.loads(json.dumps(value, allow_nan=False))  # in JSON all keys become strings
     return {**value, _FIELD: _checksum(plain)}

@@ -21,10 +21,7 @@ _MAX_BYTES = 1 << 32
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write ``value`` so that a reader never sees half a file, even after a power failure.
-
-    A missing parent folder is made. NaN and infinity, which JSON lacks, raise a ValueError.
-    """
+    """Write ``value`` so that a reader never sees half a file, even after a power failure."""
     make_folder(path.parent)
     write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
@@ -70,10 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(
     path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
 ) -> Record:
-    """Read a JSON file with ``kind`` and ``schema`` fields, and call ``make`` with all others.
-
-    If anything fails, that is a CheckpointError.
-    """
+    """Read a JSON file of a ``kind`` and ``schema``, and call ``make`` with all other fields."""
     fields = read_json(path)
     must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
     head = (fields.pop("kind", None), fields.pop("schema", None))

@@ -30,10 +30,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify_manifest(folder: Path) -> None:
-    """Raise a CheckpointError unless the files that a manifest names are as it recorded them.
-
-    It takes about a second per gigabyte.
-    """
+    """Raise a CheckpointError unless the files that a manifest names are as it recorded them."""
 
     def files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
         return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]

@@ -308,8 +308,5 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def twin(
         self, attention_type: str, match: str = "params", **changes: Any
     ) -> "Twin[DiffTransformerConfig]":
-        """The matched model of another attention type.
-
-        See :func:`diffattn.models.twins.twin` for the rules, the result and the errors.
-        """
+        """The matched model of another attention type: see :func:`diffattn.models.twins.twin`."""
         return matched_twin(self, attention_type, match, **changes)

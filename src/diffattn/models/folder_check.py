@@ -95,10 +95,7 @@ def check_folder(
 
 
 def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
-    """The object in a JSON file. Size and depth are limited, and all numbers must be finite.
-
-    ``where`` begins the message of a CheckpointError; a ``vocabulary`` may have more bytes.
-    """
+    """The object in a JSON file. Size and depth are limited, and all numbers must be finite."""
     most = 2**29 if vocabulary else 2**22
     if not path.is_file() or (size := path.stat().st_size) > most:
         got = f"{size:,} bytes" if path.is_file() else "no regular file"

@@ -13,10 +13,9 @@ except ImportError:
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
-    """Raise a ConfigError if a task needs more memory than is available.
+    """Raise a ConfigError if a task needs more memory than is available, both in bytes.
 
-    ``parts`` are lower bounds in bytes, by name, of all that is in memory at the same time.
-    ``available`` is in bytes; by default it is :func:`available_bytes`.
+    ``parts`` are lower bounds, by name, of all that is in memory at the same time.
     """
     available = available_bytes() if available is None else available
     needed = sum(parts.values())

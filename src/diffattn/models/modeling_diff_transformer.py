@@ -96,9 +96,8 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         """Also visit λ's owner: transformers skips custom modules without direct parameters."""
-        super()._initialize_weights(
-            module, is_custom_code and not isinstance(module, DiffAttention)
-        )
+        is_custom_code = is_custom_code and not isinstance(module, DiffAttention)
+        super()._initialize_weights(module, is_custom_code)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

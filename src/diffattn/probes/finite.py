@@ -31,10 +31,7 @@ def require_finite_maps(where: str, maps: Tensor, network: nn.Module) -> None:
 
 
 def require_same_logits(must: str, logits: Tensor, expected: Tensor, network: Any) -> None:
-    """Raise a ConfigError if logits differ from the expected ones by more than rounding.
-
-    Where both are −inf, they count as equal.
-    """
+    """Raise a ConfigError if logits differ from the expected ones by more than rounding."""
     config = network.config.get_text_config()
     # Assumption: each layer adds about one rounding error of a sum over the hidden size.
     budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5

@@ -59,10 +59,7 @@ class GradientProbe:
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, clipped_by: float) -> None:
-        """Save the weights and the optimizer's settings before a step.
-
-        ``clipped_by`` is the factor by which clipping multiplied the gradients.
-        """
+        """Save weights and settings; clipping has multiplied the gradients by ``clipped_by``."""
         self.end()
         self.unclipped = 1.0 / clipped_by
         self.rate = float(optimizer.param_groups[0]["lr"])

@@ -26,10 +26,7 @@ _NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the ``DiffTransformerConfig`` with the same function as the source.
-
-    ``changes`` set fields, and ``rope_theta``.
-    """
+    """Fields of our configuration of the source, with ``changes`` of fields and ``rope_theta``."""
     layout = source.layout
     if source.settings is not None:
         settings = _READERS[layout.name](source)

@@ -13,10 +13,7 @@ CLASSES = {
 
 
 def register() -> None:
-    """Make our configuration known to transformers and our architectures to vLLM.
-
-    Source: vLLM's documentation, "Plugin System" and "Registering a Model".
-    """
+    """Make our configuration known to transformers and our architectures to vLLM."""
     from vllm import ModelRegistry
     from vllm.transformers_utils import model_arch_config_convertor as sizes
 
