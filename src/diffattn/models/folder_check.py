@@ -18,7 +18,7 @@ from diffattn.errors import CheckpointError, first_line, short
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
-from diffattn.models.weight_files import Find, Weights, weights_of
+from diffattn.models.weight_files import Find, weights_of
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
 _SETTINGS = (
@@ -66,32 +66,33 @@ def check_folder(
     weights = weights_of(name, find)
     if weights is None:
         return  # transformers says what is missing
-    _check_counts(where, settings, weights)
+    tensors, numbers, held = weights
+    _check_counts(where, settings, tensors, numbers)
     try:
         config = AutoConfig.from_pretrained(folder, revision=revision, trust_remote_code=False)
         if settings.get("quantization_config") is not None:
             return  # quantised: several weights in one number, so counts cannot be compared
         if isinstance(config, DiffTransformerConfig):
-            needed, held = parameter_count(config), 0
+            needed = parameter_count(config)
         else:
             with torch.device("meta"):
                 model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
             needed = sum(parameter.numel() for parameter in model.parameters())
-            held = sum(buffer.nbytes for buffer in model.buffers())
+            held += sum(buffer.nbytes for buffer in model.buffers())
     except Exception as error:  # the code of any model type may raise any error
         reason = " ".join(str(error).split())[:300].rstrip(".")
         raise CheckpointError(f"{where}: must be a configuration, got: {reason}.") from error
-    if needed > max(weights.numbers, _SMALL):
+    if needed > max(numbers, _SMALL):
         # The largest integer besides positions and token ids is most likely the mistake.
         sizes = [(value, field) for field, value, _ in _leaves(settings) if type(value) is int]
         named = [x for x in sizes if "position" not in x[1] and not x[1].endswith("_id")]
         size, field = max(named, default=(0, "none"))
         got = f"{needed:,} parameters; the largest is {field} = {size}"
-        raise _fault(where, f"sizes must fit the weights, {weights.numbers:,} numbers", got)
+        raise _fault(where, f"sizes must fit the weights, {numbers:,} numbers", got)
     left = available_bytes() if in_memory else None
-    if left is not None and weights.size + held > left:
+    if left is not None and held > left:
         must = f"weights must fit the memory that is left, {left:,} bytes"
-        raise _fault(name, must, f"{weights.size + held:,}")
+        raise _fault(name, must, f"{held:,}")
 
 
 def read_object(where: str, path: Path, *, vocabulary: bool = False) -> dict[str, Any]:
@@ -172,19 +173,19 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
             raise _fault(where, "must hold nothing but known settings", got)
 
 
-def _check_counts(where: str, settings: dict[str, Any], weights: "Weights") -> None:
-    most = max(1_024, weights.tensors)  # 1,024 modules take a second
-    largest = max(_SMALL, weights.numbers)
+def _check_counts(where: str, settings: dict[str, Any], tensors: int, numbers: int) -> None:
+    most = max(1_024, tensors)  # 1,024 modules take a second
+    largest = max(_SMALL, numbers)
     for field, value, _ in _leaves(settings):
         if type(value) is not int:
             continue
         name = field.rpartition(".")[2].lower()
         if name.endswith(_SIZE_ENDINGS) and value > largest:
-            raise _fault(where, f"{field} must fit the weights, {weights.numbers:,} numbers", value)
+            raise _fault(where, f"{field} must fit the weights, {numbers:,} numbers", value)
         least = 0 if name.startswith(("num", "n_")) else -most  # an index -1: the last layer
         if any(word in name for word in _COUNT_WORDS) and not least <= value <= most:
             must = f"{field} must be from {least} to {most:,}"
-            raise _fault(where, f"{must}, for files of {weights.tensors:,} tensors", value)
+            raise _fault(where, f"{must}, for files of {tensors:,} tensors", value)
 
 
 def _check_tokenizer(where: str, content: dict[str, Any]) -> None:

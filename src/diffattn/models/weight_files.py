@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
@@ -22,17 +22,8 @@ def files_in(folder: Path) -> Find:
     return lambda name: folder / name if (folder / name).exists() else None
 
 
-class Weights(NamedTuple):
-    """Totals over all files of one model."""
-
-    tensors: int
-    numbers: int
-    size: int
-    """Size of the files, in bytes."""
-
-
-def weights_of(name: str, find: Find) -> Weights | None:
-    """Totals of a model's safetensors files, or ``None`` without such files."""
+def weights_of(name: str, find: Find) -> tuple[int, int, int] | None:
+    """Tensors, numbers and bytes of a model's safetensors files; ``None`` without such files."""
     tensors = numbers = size = 0
     files = weight_files(name, find)
     for file, path in files.items():
@@ -40,7 +31,7 @@ def weights_of(name: str, find: Find) -> Weights | None:
             shapes = [header.get_slice(x).get_shape() for x in header.keys()]  # noqa: SIM118
         tensors, numbers = tensors + len(shapes), numbers + sum(map(math.prod, shapes))
         size += path.stat().st_size
-    return Weights(tensors, numbers, size) if files else None
+    return (tensors, numbers, size) if files else None
 
 
 def open_weights(where: str, path: Path, framework: str) -> Any:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import lambda_range
 from diffattn.probes.passes import (
     evaluating,
     pieces,
@@ -90,7 +89,8 @@ def _activations(
         row["logit_max"] = largest_logit(queries, keys, position_ids)
         row["value_rms"] = root_mean_square(v)
         if lam:
-            row.update(lambda_range(lam[0]))
+            low, high = map(float, lam[0].aminmax())
+            row |= {"lam": float(lam[0].mean()), "lam_min": low, "lam_max": high}
         out = operator(*tensors)
         row["context_rms"] = root_mean_square(out)
         return out
