@@ -24,11 +24,6 @@ class LambdaVectors(nn.Module):
     Source: arXiv:2410.05258v2, Eq. (2).
     """
 
-    lambda_q1: nn.Parameter
-    lambda_k1: nn.Parameter
-    lambda_q2: nn.Parameter
-    lambda_k2: nn.Parameter
-
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         for name in LAMBDA_NAMES:
@@ -43,8 +38,8 @@ class LambdaVectors(nn.Module):
 
     def forward(self, lambda_init: float) -> Tensor:
         """λ, scalar ``[]``, float32 also under autocast."""
-        vectors = self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2
-        return lambda_of_vectors(*vectors, lambda_init=lambda_init)
+        q1, k1, q2, k2 = (getattr(self, name) for name in LAMBDA_NAMES)
+        return lambda_of_vectors(q1, k1, q2, k2, lambda_init)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
         """As ``nn.Module``, but a conversion to a 16-bit dtype yields float32."""

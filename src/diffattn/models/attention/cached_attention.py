@@ -84,7 +84,14 @@ class Attend:
             if lam is not None:
                 lam = lam.expand(batch, num_tokens, num_heads_of(q)).flatten(0, 1)[None]
         if self.recorder is not None:
-            signed, raw = self._maps(q, k, lam, options)
+            if lam is None:
+                signed = softmax_attention_maps(q, k, **options)
+                raw = signed[:, :, None]
+            else:
+                map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
+                raw = torch.stack([map_1, map_2], dim=2)
+                if self._acting_map is not None:
+                    signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
             self.recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
@@ -99,18 +106,7 @@ class Attend:
         """The layer's own function of A1, A2 and λ; ``None`` if the layer only subtracts."""
         return getattr(self.layer, "acting_map", None)
 
-    def _maps(
-        self, q: Tensor, k: Tensor, lam: Tensor | None, options: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        if lam is None:
-            signed = softmax_attention_maps(q, k, **options)
-            return signed, signed[:, :, None]
-        map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
-        if self._acting_map is not None:
-            signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
-        return signed, torch.stack([map_1, map_2], dim=2)
-
-    def _by_scores(self, scores: Tensor, *inputs: Any) -> Tensor:
+    def _by_scores(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
         """Attend with a mask of all scores, which no backend of this package takes.
 
         ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
@@ -122,12 +118,12 @@ class Attend:
             )
         if self.recorder is not None or self._acting_map is not None:
             return through_maps(
-                *inputs, scores, acting_map=self._acting_map, recorder=self.recorder
+                q, k, v, lam, scores, acting_map=self._acting_map, recorder=self.recorder
             )
-        scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
-        return by_kernel("sdpa", self.kernel, *inputs, scores, {})
+        scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
+        return by_kernel("sdpa", self.kernel, q, k, v, lam, scores, {})
 
-    def _by_hugging_face(self, *inputs: Any) -> Tensor:
+    def _by_hugging_face(self, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
         implementation, mask = self.config._attn_implementation, self.mask
         if self._acting_map is not None:
             raise ConfigError(
@@ -137,13 +133,12 @@ class Attend:
         if implementation == "eager":  # Hugging Face's function would add a bool mask as numbers
             is_bool = mask is not None and mask.dtype == torch.bool
             if self.recorder is not None or is_bool:
-                return through_maps(*inputs, mask, acting_map=None, recorder=self.recorder)
+                return through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
         if self.recorder is not None:
             raise ConfigError(
                 "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
                 f"got {implementation!r}."
             )
-        q = inputs[0]
         # transformers casts float32 to the dtype of a linear layer in the module; ours has none.
         narrows = torch.is_autocast_enabled(q.device.type) or hasattr(self.config, "_is_quantized")
         if q.dtype == torch.float32 and is_flash_attention_requested(self.config) and not narrows:
@@ -151,7 +146,7 @@ class Attend:
                 f"DiffTransformer: attn_implementation {implementation!r} needs float16 or "
                 "bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
             )
-        return by_kernel(implementation, self.kernel, *inputs, mask, self.kwargs)
+        return by_kernel(implementation, self.kernel, q, k, v, lam, mask, self.kwargs)
 
 
 def chosen_backend(
