@@ -72,15 +72,8 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         **kwargs: Any,
     ) -> Tensor:
         """The block's output, ``[B, T, hidden_size]``, from an input of the same shape."""
-        attend = Attend(
-            layer=self.self_attn,
-            kernel=self.kernel,
-            config=self.config,
-            mask=attention_mask,
-            past_key_values=past_key_values,
-            recorder=self.attention_maps if record_maps else None,
-            kwargs=kwargs,
-        )
+        recorder = self.attention_maps if record_maps else None
+        attend = Attend(self, attention_mask, past_key_values, recorder, kwargs)
         attended = self.self_attn(
             self.input_layernorm(hidden_states), position_embeddings, attend=attend
         )

@@ -29,7 +29,6 @@ from diffattn.models.attention.cache_layout import update
 from diffattn.models.attention.kernels import (
     ActingMap,
     AttentionMapRecorder,
-    KernelCall,
     by_kernel,
     lam_of_rows,
     through_maps,
@@ -45,14 +44,12 @@ from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_
 IMPLEMENTATION = "diffattn"
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Attend:
     """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass."""
 
-    layer: Any
-    """The attention layer, a module of ``diffattn.layers``."""
-    kernel: KernelCall
-    config: DiffTransformerConfig
+    block: Any
+    """The decoder block, which has the layer, its :class:`KernelCall` and the configuration."""
     mask: Any
     """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
     the mask of Hugging Face's kernel."""
@@ -64,7 +61,7 @@ class Attend:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         """Attend to cached and new tokens, by our operator or a kernel: ``[B, T, H, Dv]``."""
-        config, layer, mask = self.config, self.layer, self.mask
+        config, layer, mask = self.block.config, self.block.self_attn, self.mask
         if self.past_key_values is not None:
             k, v = update(self.past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
@@ -104,30 +101,31 @@ class Attend:
     @property
     def _acting_map(self) -> ActingMap | None:
         """The layer's own function of A1, A2 and λ; ``None`` if the layer only subtracts."""
-        return getattr(self.layer, "acting_map", None)
+        return getattr(self.block.self_attn, "acting_map", None)
 
     def _by_scores(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
         """Attend with a mask of all scores, which no backend of this package takes.
 
         ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
         """
-        if self.config.attention_backend != "auto":
+        if self.block.config.attention_backend != "auto":
             raise ConfigError(
                 "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
-                f"got {self.config.attention_backend!r}."
+                f"got {self.block.config.attention_backend!r}."
             )
         if self.recorder is not None or self._acting_map is not None:
             return through_maps(
                 q, k, v, lam, scores, acting_map=self._acting_map, recorder=self.recorder
             )
         scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
-        return by_kernel("sdpa", self.kernel, q, k, v, lam, scores, {})
+        return by_kernel("sdpa", self.block.kernel, q, k, v, lam, scores, {})
 
     def _by_hugging_face(self, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
-        implementation, mask = self.config._attn_implementation, self.mask
+        config, mask = self.block.config, self.mask
+        implementation = config._attn_implementation
         if self._acting_map is not None:
             raise ConfigError(
-                f"DiffTransformer: attention_type {self.config.attention_type!r} needs "
+                f"DiffTransformer: attention_type {config.attention_type!r} needs "
                 f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
             )
         if implementation == "eager":  # Hugging Face's function would add a bool mask as numbers
@@ -140,13 +138,13 @@ class Attend:
                 f"got {implementation!r}."
             )
         # transformers casts float32 to the dtype of a linear layer in the module; ours has none.
-        narrows = torch.is_autocast_enabled(q.device.type) or hasattr(self.config, "_is_quantized")
-        if q.dtype == torch.float32 and is_flash_attention_requested(self.config) and not narrows:
+        narrows = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
+        if q.dtype == torch.float32 and is_flash_attention_requested(config) and not narrows:
             raise ConfigError(
                 f"DiffTransformer: attn_implementation {implementation!r} needs float16 or "
                 "bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
             )
-        return by_kernel(implementation, self.kernel, q, k, v, lam, mask, self.kwargs)
+        return by_kernel(implementation, self.block.kernel, q, k, v, lam, mask, self.kwargs)
 
 
 def chosen_backend(
