@@ -109,10 +109,9 @@ def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
 
 def _has_two_maps(attention: Any, name: str, matrices: list[nn.Parameter]) -> bool:
     """Whether a projection is a single matrix with rows ``[heads, 2, D]``."""
-    maps, heads = {
-        "q": (attention.query_maps, attention.num_heads),
-        "k": (attention.key_maps, attention.num_kv_heads),
-    }[name]
+    maps, heads = attention.query_maps, attention.num_heads
+    if name == "k":
+        maps, heads = attention.key_maps, attention.num_kv_heads
     return maps == 2 and [len(p) for p in matrices] == [2 * heads * attention.head_dim]
 
 

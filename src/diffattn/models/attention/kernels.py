@@ -52,13 +52,7 @@ class KernelCall(nn.Module):
         self.width_in_vllm = heads_in_vllm(config)[2]
 
     def forward(
-        self,
-        implementation: str,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        **kwargs: Any,
+        self, implementation: str, q: Tensor, k: Tensor, v: Tensor, mask: Any, **kwargs: Any
     ) -> Tensor:
         """``[B, T, heads, D]``, perhaps with flattened axes, from q, k, v ``[B, heads, ., D]``."""
         if implementation == "vllm" and self.is_alone:

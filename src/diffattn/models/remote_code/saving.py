@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +38,7 @@ class NamesItsCode(FromRunFolders):
     only together with the file that holds the code."""
 
     def save_pretrained(
-        self,
-        save_directory: str | PathLike[str],
-        *args: Any,
-        remote_code: bool | None = None,
-        **kwargs: Any,
+        self, save_directory: Any, *args: Any, remote_code: bool | None = None, **kwargs: Any
     ) -> None:
         """As in Hugging Face.
 
@@ -68,11 +63,7 @@ class SavesItsCode(FromRunFolders):
     config: Any
 
     def save_pretrained(
-        self,
-        save_directory: str | PathLike[str],
-        *args: Any,
-        remote_code: bool = True,
-        **kwargs: Any,
+        self, save_directory: Any, *args: Any, remote_code: bool = True, **kwargs: Any
     ) -> None:
         """As in Hugging Face; the model's code and a card are written too, unless switched off."""
         with _naming_code(self.config, remote_code):
