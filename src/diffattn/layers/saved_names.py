@@ -1,15 +1,8 @@
 """Names of parameters: in files, records and messages they are those of the original V1 code.
 
-In memory two names differ. Some trainers, like transformers', exclude parameters from weight decay
-if their names contain ``norm`` or ``bias``. So the norm of a head is ``head_norm``, and λ's vectors
-lie in ``lambda_bias``.
-
-=============================== ==================
-in memory                       in files
-=============================== ==================
-``head_norm.weight``            ``subln.weight``
-``lambda_bias.lambda_q1``, ...  ``lambda_q1``, ...
-=============================== ==================
+In memory two names differ: ``head_norm.weight`` is ``subln.weight`` in files, and
+``lambda_bias.lambda_q1`` is ``lambda_q1``. Some trainers, like transformers', exclude parameters
+from weight decay if their names contain ``norm`` or ``bias``.
 """
 
 import re

@@ -103,8 +103,7 @@ def _is_gpu(x: Tensor) -> bool:
 
 class _MeanLoss(torch.autograd.Function):
     """The mean loss and the losses of all tokens. The forward pass also computes the gradients of
-    the mean. So no product with the head is computed twice, and no logits are kept.
-    """
+    the mean: no product with the head is computed twice, and no logits are kept."""
 
     @staticmethod
     def forward(

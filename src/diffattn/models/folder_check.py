@@ -1,8 +1,7 @@
 """Check an untrusted model folder before transformers builds the model.
 
-JSON files are read within limits of size and depth. The sizes in ``config.json`` are compared with
-the headers of the weights, and the weights with the free memory. A wrong size would otherwise make
-transformers allocate memory or loop without end.
+A wrong size in ``config.json`` would make transformers allocate memory or loop without end. So
+sizes are compared with the headers of the weights, and the weights with the free memory.
 """
 
 import json

@@ -25,10 +25,7 @@ def reads_pages(config: DiffTransformerConfig) -> bool:
 
 
 class OneCopyManager(ContinuousBatchingManager):
-    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`).
-
-    Arguments and defaults are those of ``init_continuous_batching``.
-    """
+    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`)."""
 
     def __init__(
         self,

@@ -142,8 +142,7 @@ def positions(
     inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
 ) -> Tensor:
     """Positions of new tokens, int64 ``[1, T]``, counted from the cache's length, and from 0 in
-    each document of a packed row. ``cu_seqlens`` is int32 ``[num_docs + 1]``, or ``None``.
-    """
+    each document of a packed row."""
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
     if cu_seqlens is not None:

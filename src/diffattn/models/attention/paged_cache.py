@@ -1,10 +1,8 @@
 """One pass of continuous batching: a paged cache that holds K1, K2 and V once.
 
-Hugging Face's cache has one tensor of K and one of V per layer, both with ``num_key_value_heads``
-heads of width ``head_dim``. Its kernels pair these heads one to one, so for them V1 stores K and V
-twice (:func:`diffattn.models.attention.cache_layout.in_kernel_layout`). Our operator reads the
-pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left, right]`` per key/value head. In
-memory this is the operator's own layout.
+Hugging Face's kernels pair heads of K and V one to one at one width, so for them V1 stores both
+twice. Our operator reads the pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left,
+right]`` per key/value head, which in memory is the operator's own layout.
 """
 
 from dataclasses import dataclass, replace

@@ -40,11 +40,10 @@ class NamesItsCode(FromRunFolders):
     def save_pretrained(
         self, save_directory: Any, *args: Any, remote_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """As in Hugging Face.
+        """As in Hugging Face. With ``remote_code``, the model's code and a card are written too.
 
-        With ``remote_code``, the model's code and a card are written too, and ``config.json`` names
-        the code. An existing card is kept. Default: True if the configuration was read from a
-        folder with code, else False.
+        By default they are if the configuration was read from a folder with code. An existing card
+        is kept.
         """
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
