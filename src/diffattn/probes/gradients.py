@@ -40,9 +40,6 @@ class GradientProbe:
         self.heads: list[dict[str, float]] = [{} for _ in self.layers]
         self.hooks: list[Any] = []
         self.before: dict[nn.Parameter, Tensor] = {}
-        self.rate = 0.0
-        self.decay: dict[nn.Parameter, float] = {}
-        self.unclipped = 1.0
 
     def begin(self) -> None:
         """Record the inputs of the head norms in the next forward pass."""
