@@ -7,7 +7,6 @@ from diffattn.errors import ConfigError
 from diffattn.layers import controls
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention_maps
@@ -204,12 +203,6 @@ class TestNormOnTheMap:
         out = (1 - layer.lambda_init) * torch.einsum("bhts,bshd->bthd", rows, v)
         torch.testing.assert_close(layer(x), layer.o_proj(out.flatten(2)), rtol=0, atol=1e-12)
         assert layer.lambda_init == pytest.approx(0.8 - 0.6 * 2.718281828**-0.3)
-
-    def test_has_the_weights_of_shared_diff_but_the_norms_scale(self, layer):
-        shared = SharedDiffAttention(WIDTH, HEADS, DIM, shared_rank=2)
-        shapes = {name: weight.shape for name, weight in layer.named_parameters()}
-        other = {name: weight.shape for name, weight in shared.named_parameters()}
-        assert other == shapes | {"head_norm.weight": (2 * DIM,)}
 
     def test_cannot_be_folded_into_v1(self, layer):
         with pytest.raises(ConfigError, match="fold must be left out"):

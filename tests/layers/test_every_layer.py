@@ -48,23 +48,6 @@ def listener(kind, heard):
 
 
 @every_layer
-def test_shapes_given_to_attend(kind, device):
-    layer, heard = make(kind, head_norm=True).to(device), {}
-    x = torch.randn(3, LENGTH, HIDDEN, device=device)
-    assert layer(x, attend=listener(kind, heard)).shape == x.shape
-    shapes = {name: t if t is None else tuple(t.shape) for name, t in heard.items()}
-    maps = {"softmax": (), "diff_v2": ()}.get(kind, (2,))
-    value_dim = DIM if kind in ("softmax", "diff_v2") else 2 * DIM
-    queries = {"softmax": (4,), "grouped_diff": (2, 3)}.get(kind, (4, 2))  # two groups
-    assert shapes == {
-        "q": (3, LENGTH, *queries, DIM),
-        "k": (3, LENGTH, 2, *maps, DIM),
-        "v": (3, LENGTH, 2, value_dim),
-        "lam": {"softmax": None, "diff_v2": (3, LENGTH, 4)}.get(kind, ()),
-    }
-
-
-@every_layer
 def test_wrong_positions_are_refused(kind):
     with pytest.raises(ShapeError, match="cos and sin must be"):
         make(kind)(torch.randn(2, LENGTH, HIDDEN), rotary_embedding(torch.arange(LENGTH + 1), DIM))
@@ -169,12 +152,6 @@ def test_bad_head_counts(kind, options, message):
     assert str(error.value) == f"{name}: {message}"
 
 
-@every_layer
-def test_key_value_heads_default_to_the_heads(kind):
-    layer = make(kind, num_kv_heads=None)
-    assert layer.num_kv_heads == 4 // layer.group_ratio
-
-
 @pytest.mark.parametrize("ratio", [3, 0, 8, -2])
 def test_a_ratio_that_does_not_divide_is_refused(ratio):
     message = f"GroupedDiffAttention: group_ratio must divide num_heads = 4, got {ratio}."
@@ -201,7 +178,3 @@ def test_the_norms_factor_is_a_constant_of_the_configuration():
 def test_the_norms_eps_must_be_positive(eps):
     with pytest.raises(ConfigError, match=rf"^HeadNorm: eps must be above 0, got {eps}\.$"):
         HeadNorm(8, eps=eps)
-
-
-def test_the_norm_prints_its_settings():
-    assert repr(HeadNorm(8, factor=0.8)) == "HeadNorm(eps=1e-05, factor=0.8000)"

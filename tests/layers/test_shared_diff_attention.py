@@ -101,16 +101,6 @@ def test_training_never_forms_the_folded_weight():
     assert folded in folding.made
 
 
-@pytest.mark.parametrize("rank", [1, 2, 8])
-def test_parameters_break_even(rank):
-    """More than V1 from r = hidden · D / (2 (hidden + D)) on, just under D / 2."""
-    hidden, heads, kv_heads, dim = 48, 4, 2, 16
-    layer = SharedDiffAttention(hidden, heads, dim, num_kv_heads=kv_heads, shared_rank=rank)
-    v1 = DiffAttention(hidden, heads, dim, num_kv_heads=kv_heads)
-    count, v1_count = (sum(p.numel() for p in x.parameters()) for x in (layer, v1))
-    assert (count < v1_count) == (rank < hidden * dim / (2 * (hidden + dim)))
-
-
 @pytest.mark.parametrize("rank", [0, -1])
 def test_rank_below_one_is_refused(rank):
     with pytest.raises(

@@ -86,20 +86,6 @@ def test_flops_are_the_counters_but_for_hidden_pairs(make_config, kind, build, t
     assert counted_flops(build(config), training=training) == counted + masked
 
 
-def test_flops_count_the_visible_pairs_only(config):
-    """Over twice the tokens a token meets seq_len / 2 more keys, at the type's units each."""
-    layers = [config.of_layer(layer_idx) for layer_idx in range(config.num_hidden_layers)]
-    per_key = 0
-    for layer in layers:
-        units = layer.attention.attention_units * layer.num_heads
-        units -= layer.num_heads - layer.num_groups  # a group's subtracted map has one score
-        per_key += 2 * units * layer.head_dim
-    difference = flops_per_token(config, 32) - flops_per_token(config, 16)
-    assert difference == per_key * 8
-    assert flops_per_token(config) == flops_per_token(config, config.max_position_embeddings)
-    assert flops_per_token(config, training=True) == 3 * flops_per_token(config)
-
-
 @pytest.mark.parametrize(
     ("kind", "option"),
     [("diff_v2", {name: True}) for name in ("lambda_bias", "head_norm", "qkv_bias", "qk_norm")]

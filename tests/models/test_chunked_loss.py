@@ -9,7 +9,7 @@ from diffattn.errors import BackendError
 from diffattn.models import chunked_loss
 from diffattn.models.chunked_loss import chunked_token_losses, mean_loss
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.window_losses import window_losses
+from diffattn.probes.passes import window_losses
 
 EPS = {torch.float32: 2.0**-23, torch.float64: 2.0**-52}
 

@@ -12,10 +12,6 @@ from diffattn.models.twins import MATCHES
 PAIRS = list(permutations(ATTENTION_TYPES, 2))
 WHOLE_HEADS = [pair for pair in PAIRS if "grouped_diff" not in pair]
 """Pairs whose work in attention whole heads can make equal."""
-SOFTMAX_HEADS = dict.fromkeys(ATTENTION_TYPES, 1) | dict.fromkeys(
-    ("diff", "shared_diff", "grouped_diff"), 2
-)
-"""That one head stands for."""
 
 
 def attention_flops(config):
@@ -55,19 +51,6 @@ def test_residuals_are_those_of_built_models(make_config, built_parameters, kind
     assert result.flops_difference == flops
     if match == "attention_flops":
         assert attention_flops(result.config) == attention_flops(original)
-
-
-@pytest.mark.parametrize(("kind", "other"), PAIRS)
-def test_heads_are_converted_through_the_softmax_model(make_config, kind, other):
-    original = make_config(kind)
-    result = original.twin(other, match="heads").config
-    for name in ("num_heads", "num_kv_heads"):
-        before = getattr(original, name) * SOFTMAX_HEADS[kind]
-        assert getattr(result, name) * SOFTMAX_HEADS[other] == before
-    kept = {"head_dim", "hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"}
-    assert {name: getattr(result, name) for name in kept} == {
-        name: getattr(original, name) for name in kept
-    }
 
 
 @pytest.mark.parametrize("hidden_size", [24, 512])

@@ -43,16 +43,6 @@ def test_a_layer_computes_what_it_does_in_a_model_of_its_type(config, build, ids
         assert torch.equal(value, expected)
 
 
-def test_all_layers_are_as_wide(config):
-    widest = max(kind.attention.value_width for kind, _ in config.by_type())
-    for kind, _ in config.by_type():
-        for heads, of_layer in (
-            (config.num_heads, kind.num_heads),
-            (config.num_kv_heads, kind.num_kv_heads),
-        ):
-            assert of_layer * kind.attention.value_width == heads * widest
-
-
 def test_counts_are_those_of_the_layers(config, built_parameters):
     assert parameter_count(config) == built_parameters(config)
     for count in (parameter_count, flops_per_token):

@@ -78,20 +78,6 @@ def test_smoothed_labels_are_those_of_the_next_token(kind, wrapper, tmp_path):
     assert given.item() == pytest.approx(wanted.item(), rel=1e-5)
 
 
-def test_a_compiled_run_smooths_the_same_labels(tmp_path):
-    model, inputs = language_model("diff_v2"), batch(4)
-    with torch.no_grad():
-        logits = {"logits": model(inputs["input_ids"]).logits}
-    wanted = LabelSmoother(epsilon=0.1)(logits, inputs["labels"], shift_labels=True)
-    there = trainer(
-        model, tmp_path, label_smoothing_factor=0.1, max_steps=1, per_device_train_batch_size=4,
-        logging_steps=1, save_strategy="no", torch_compile=True, torch_compile_backend="eager",
-    )  # fmt: skip
-    there.train_dataset = [{name: x[i] for name, x in inputs.items()} for i in range(4)]
-    there.train()
-    assert there.state.log_history[0]["loss"] == pytest.approx(wanted.item(), rel=1e-4)
-
-
 def test_predictions_are_logits_when_the_loss_is_computed_in_chunks(tmp_path):
     model = language_model("diff_v2")
     model.loss_chunk_tokens = 5

@@ -162,11 +162,7 @@ def test_both_maps_are_quantised_before_their_softmax(make_model, kind):
         ~causal, torch.finfo(torch.float64).min
     )
     with quantized_logits(network, 4):
-        attend = Attend(
-            layer=block.self_attn, kernel=block.kernel, config=network.config, mask=mask,
-            past_key_values=None, recorder=None, kwargs={},
-        )  # fmt: skip
-        actual = attend(q, k, v, lam)
+        actual = Attend(block, mask, None, None, {})(q, k, v, lam)
     keys = k[:, :, :, None].expand(-1, -1, -1, 2, -1) if shared_keys else k
     keys, values = (x.repeat_interleave(heads // kv_heads, dim=2) for x in (keys, v))
     logits = torch.einsum("bthmd,bshmd->bhmts", q, keys) * 8**-0.5

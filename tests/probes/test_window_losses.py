@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from diffattn.probes.window_losses import window_losses
+from diffattn.probes.passes import window_losses
 
 
 def test_losses_are_those_of_the_tokens_that_follow(make_model, attention_type, input_ids):

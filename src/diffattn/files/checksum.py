@@ -12,32 +12,21 @@ _FIELD = "checksum"
 
 
 def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum as the last field; white space and key order do not matter.
-
-    Raises:
-        ValueError: ``value`` holds NaN or infinity, which are not JSON.
-    """
+    """A JSON object with its checksum as the last field; spaces and key order do not matter."""
     assert _FIELD not in value, f"{_FIELD} is not a field of a record"
     plain = json.loads(json.dumps(value, allow_nan=False))  # in JSON all keys become strings
     return {**value, _FIELD: _checksum(plain)}
 
 
 def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
-    """The object without its checksum.
-
-    Raises:
-        CheckpointError: The checksum is missing or does not fit the other fields.
-    """
+    """The object without its checksum, which must fit the other fields."""
     recorded = value.pop(_FIELD, None)
+    if recorded == _checksum(value):
+        return value
+    fault = "must be as it was written, got other content than its checksum says"
     if recorded is None:
-        raise CheckpointError(
-            f"{where}: must carry a checksum, got none (it is damaged, or older than checksums)."
-        )
-    if recorded != _checksum(value):
-        raise CheckpointError(
-            f"{where}: must be as it was written, got other content than its checksum says."
-        )
-    return value
+        fault = "must carry a checksum, got none (it is damaged, or older than checksums)"
+    raise CheckpointError(f"{where}: {fault}.")
 
 
 def file_hash(path: Path) -> str:

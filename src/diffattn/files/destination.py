@@ -25,36 +25,21 @@ def file_kind(mode: int) -> str:
 
 
 def require_file_destination(path: Path) -> None:
-    """Raise if no file can be written to a path; an existing file may be replaced.
-
-    Raises:
-        ConfigError: The path is a folder, a device or the like, or cannot be written.
-    """
+    """Raise a ConfigError if no file can be written to a path; an existing file may be replaced."""
     _require(Path(path), "a file")
 
 
 def require_folder_destination(path: Path) -> None:
-    """Raise unless a path is a writable folder or can become one.
-
-    Raises:
-        ConfigError: The path is a file, a device or the like, or cannot be written.
-    """
+    """Raise a ConfigError unless a path is a writable folder or can become one."""
     _require(Path(path), "a folder")
 
 
 def require_replaceable(
     path: Path, begins: str, kind: str, way_out: str = "Name another file, or delete this one."
 ) -> None:
-    """Raise if a path is an existing file of another kind than the file to be written.
+    """Raise a ConfigError if no file can be written, or a file of another kind is there.
 
-    Args:
-        path: File to write. It may be missing or empty.
-        begins: Text with which all files of this kind begin.
-        kind: The kind in words, with an article, like ``"a report"``.
-        way_out: Advice at the end of the message.
-
-    Raises:
-        ConfigError: A file of another kind exists, or no file can be written.
+    All files of the ``kind``, in words like ``"a report"``, begin with the text ``begins``.
     """
     path = Path(path)
     require_file_destination(path)
@@ -70,11 +55,7 @@ def require_replaceable(
 
 
 def require_outside(path: Path, folders: Iterable[Path]) -> None:
-    """Raise if a path is one of some folders, or inside one of them.
-
-    Raises:
-        ConfigError: It is.
-    """
+    """Raise a ConfigError if a path is one of some folders, or inside one of them."""
     where = Path(path).resolve()
     for folder in folders:
         if where.is_relative_to(Path(folder).resolve()):
@@ -95,8 +76,7 @@ def is_folder_name(name: str) -> bool:
 
 
 def _require(path: Path, wanted: str) -> None:
-    fault = _fault(path, wanted)
-    if fault:
+    if fault := _fault(path, wanted):
         where = str(path) if str(path).isprintable() else repr(str(path))
         raise ConfigError(f"{where}: must be {wanted}, got {fault}.")
 

@@ -21,14 +21,7 @@ _MAX_BYTES = 1 << 32
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write ``value`` so that a reader never sees half a file, even after a power failure.
-
-    A missing parent folder is made.
-
-    Raises:
-        ValueError: ``value`` holds NaN or infinity, which JSON lacks.
-        OSError: The disk is full or not writable; an existing file is left as it was.
-    """
+    """Write ``value`` so that a reader never sees half a file, even after a power failure."""
     make_folder(path.parent)
     write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
@@ -61,11 +54,7 @@ def sync(path: Path) -> None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read one JSON object that :func:`write_json` wrote.
-
-    Raises:
-        CheckpointError: The file is missing or damaged.
-    """
+    """Read one JSON object that :func:`write_json` wrote."""
     try:
         value = _parsed(_content(path))
     except ValueError as error:
@@ -78,11 +67,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def read_record(
     path: Path, kind: str, schema: int, make: Callable[[dict[str, Any]], Record]
 ) -> Record:
-    """Read a JSON file with ``kind`` and ``schema`` fields, and call ``make`` with all others.
-
-    Raises:
-        CheckpointError: The file is missing, damaged, of another kind or schema, or ``make`` fails.
-    """
+    """Read a JSON file of a ``kind`` and ``schema``, and call ``make`` with all other fields."""
     fields = read_json(path)
     must = f"{path}: must hold a record of kind {kind!r}, schema {schema}"
     head = (fields.pop("kind", None), fields.pop("schema", None))
@@ -103,10 +88,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
     """Append one row to a file, so that an interrupted run keeps its measurements.
 
-    Raises:
-        CheckpointError: The last row of the file is damaged.
-        ValueError: ``row`` holds NaN or infinity.
-        OSError: The disk is full or not writable; earlier rows are kept.
+    If the disk is full or not writable, earlier rows are kept.
     """
     line = _line(row, _next_number(path)).encode()
     before = path.stat().st_size if path.exists() else 0
@@ -125,10 +107,7 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
     """Read a JSON-lines file that :func:`write_jsonl` or :func:`append_jsonl` wrote.
 
     ``recorded`` is the result of :func:`log_facts` when the file was finished. Without it, missing
-    rows at the end are not detected.
-
-    Raises:
-        CheckpointError: The file is missing, or a row is damaged or missing.
+    rows at the end are not detected. Any other fault is a CheckpointError.
     """
     rows, faults = _read_rows(path)
     if faults:
@@ -144,12 +123,8 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
 def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     """Keep the whole rows of an unfinished file, and remove the others.
 
-    Returns:
-        The rows, and a sentence for each damaged or missing row. Half a row at the end does not
-        count: a killed writer leaves one.
-
-    Raises:
-        OSError: The disk is full or not writable; no whole row is lost.
+    Returns the rows, and a sentence for each damaged or missing row. Half a row at the end does not
+    count: a killed writer leaves one.
     """
     if not path.exists():
         return [], []
@@ -161,11 +136,7 @@ def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def cut_half_row(path: Path) -> None:
-    """Remove the half row that a killed writer leaves at the end of a file, if the file exists.
-
-    Raises:
-        OSError: The file is not writable; it is left as it was.
-    """
+    """Remove the half row that a killed writer leaves at the end of a file, if the file exists."""
     content = path.read_bytes() if path.exists() else b""
     whole = content.rfind(b"\n") + 1
     if whole < len(content):
@@ -188,11 +159,7 @@ def write_plain_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_plain_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Read a JSON-lines file of other programs.
-
-    Raises:
-        CheckpointError: The file is missing or a line is not a JSON object.
-    """
+    """Read a JSON-lines file of other programs."""
     return [_object(line, where) for where, line in _lines(path)]
 
 
@@ -232,13 +199,12 @@ def _read_rows(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             row = opened(_object(line, where), where)
         except CheckpointError as error:
             faults.append(str(error))
-            expected += 1
-            continue
-        number = row.pop(_NUMBER)
-        if number != expected:
-            faults.append(f"{where}: must be row {expected}, got row {number}.")
-        expected = number + 1
-        rows.append(row)
+        else:
+            if (number := row.pop(_NUMBER)) != expected:
+                faults.append(f"{where}: must be row {expected}, got row {number}.")
+            expected = number
+            rows.append(row)
+        expected += 1
     return rows, faults
 
 

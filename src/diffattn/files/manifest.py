@@ -9,7 +9,6 @@ from diffattn.files.io import read_record, sync, write_json
 
 MANIFEST = "manifest.json"
 _KIND, _SCHEMA = "manifest", 1
-_CARD = "README.md"
 
 
 def write_manifest(folder: Path) -> None:
@@ -22,7 +21,7 @@ def write_manifest(folder: Path) -> None:
         if path.name == MANIFEST or path.name.startswith("."):
             continue
         sync(path)
-        if path.is_file() and path.name != _CARD:
+        if path.is_file() and path.name != "README.md":
             name = path.relative_to(folder).as_posix()
             files[name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
     sync(folder)
@@ -31,12 +30,12 @@ def write_manifest(folder: Path) -> None:
 
 
 def verify_manifest(folder: Path) -> None:
-    """Compare every file that a folder's manifest names: about a second per gigabyte.
+    """Raise a CheckpointError unless the files that a manifest names are as it recorded them."""
 
-    Raises:
-        CheckpointError: The manifest is missing or damaged, or a file was changed.
-    """
-    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, _files):
+    def files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
+        return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]
+
+    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, files):
         file = folder / name
         if not file.is_file():
             got = "no file"
@@ -46,8 +45,5 @@ def verify_manifest(folder: Path) -> None:
             got = "other content"
         else:
             continue
-        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}.")
-
-
-def _files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
-    return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]
+        advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
+        raise CheckpointError(f"{file}: must be as {MANIFEST} recorded it, got {got}. {advice}")

@@ -3,14 +3,12 @@
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from diffattn.files.io import make_folder, sync
-
-_LOCK = ".lock"
+from diffattn.files.temporary import LOCK, clean_leftovers
 
 
 @contextlib.contextmanager
@@ -20,15 +18,15 @@ def new_folder(out: Path) -> Iterator[Path]:
     """
     out = out.absolute()
     make_folder(out.parent)
-    remove_leftovers(out)
+    clean_leftovers(out.parent, out.name)
     folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     folder.mkdir()
     try:
-        with (folder / _LOCK).open("w") as lock:
+        with (folder / LOCK).open("w") as lock:
             with contextlib.suppress(OSError):  # some network file systems have no locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield folder
-            (folder / _LOCK).unlink()
+            (folder / LOCK).unlink()
             for path in folder.iterdir():
                 sync(path)
             sync(folder)
@@ -36,14 +34,3 @@ def new_folder(out: Path) -> Iterator[Path]:
             sync(out.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def remove_leftovers(out: Path) -> None:
-    """Remove temporary folders of dead processes beside ``out``. Locked folders are in use."""
-    temporary_name = re.compile(rf"\.{re.escape(out.name)}\.\d+\.tmp")
-    for entry in out.parent.iterdir():
-        if not temporary_name.fullmatch(entry.name) or not entry.is_dir():
-            continue
-        with contextlib.suppress(OSError), (entry / _LOCK).open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while a process writes there
-            shutil.rmtree(entry)

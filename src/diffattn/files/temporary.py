@@ -1,12 +1,16 @@
-"""Temporary files. They are locked while written, so that leftovers can be recognised."""
+"""Temporary files and folders are locked while written, so that leftovers can be recognised."""
 
 import contextlib
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
+
+LOCK = ".lock"
+"""The file in a temporary folder that is locked instead of the folder."""
 
 
 @contextlib.contextmanager
@@ -22,17 +26,21 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files of dead processes for the file ``name``; default: for all files."""
+    """Remove temporary files and folders of dead processes for ``name``; default: all files."""
     temporary_name = re.compile(
         rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
     )
     for entry in folder.iterdir():
-        if not temporary_name.fullmatch(entry.name) or not entry.is_file():
+        is_folder = name is not None and entry.is_dir()
+        if not temporary_name.fullmatch(entry.name) or not (is_folder or entry.is_file()):
             continue
+        locked = entry / LOCK if is_folder else entry
         # OSError: a process has the lock and writes, or the file system has no locks.
-        with contextlib.suppress(OSError), entry.open("rb") as file:
+        with contextlib.suppress(OSError), locked.open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _still_has_name(file, entry):
+            if is_folder:
+                shutil.rmtree(entry)
+            elif _still_has_name(file, entry):
                 entry.unlink()
 
 

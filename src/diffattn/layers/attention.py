@@ -17,7 +17,8 @@ class AttentionLayer(nn.Module):
     A subclass sets the class attributes: maps per query and key, ``value_width`` (Dv / D), the
     operator, and whether heads are normalised by default. It also adds the parameters of λ.
 
-    Options of every layer: ``num_kv_heads`` (Hkv, divides ``num_heads``; default ``num_heads``),
+    Every layer takes ``hidden_size`` (width of the residual stream), ``num_heads`` (H) and
+    ``head_dim`` (D). Options: ``num_kv_heads`` (Hkv, divides ``num_heads``; default ``num_heads``),
     ``layer_idx`` (global, from 0), ``head_norm`` (RMSNorm per head, times 1 − λ_init in types with
     a λ_init; default :attr:`normalises_heads`), ``head_norm_affine`` (learn its scale ``[Dv]``;
     default True) and ``head_norm_eps`` (added to its mean square; default 1e-5).

@@ -22,9 +22,6 @@ from diffattn.ops.inputs.isolation import isolated
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
 
-SUBTRACTED_MEAN = 0.7
-"""Fraction of the mean value that :class:`MeanFreeAttention` subtracts."""
-
 
 class NoAttention(nn.Module):
     """The no-attention control: the output is zero, so no token reads another one.
@@ -70,27 +67,6 @@ class HalvedAttention(SoftmaxAttention):
     def forward(self, x: Tensor, *arguments: Any, **options: Any) -> Tensor:
         """As :meth:`SoftmaxAttention.forward`, times ½."""
         return super().forward(x, *arguments, **options) / 2
-
-
-class MeanFreeAttention(SoftmaxAttention):
-    r"""Softmax attention minus a constant times the mean of the values that a token sees.
-
-    .. math:: O = \mathrm{softmax}(s Q K^\top) V - 0.7\,\mathrm{mean}(V)
-
-    It is differential attention whose second map is uniform. It can subtract what all tokens have
-    in common, but no noise that depends on the token.
-    """
-
-    operator: Callable[..., Tensor] = staticmethod(diff_attention)
-
-    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
-        q, k = super().queries_keys(x)
-        return torch.stack([q, torch.zeros_like(q)], dim=3), k
-
-    def lambdas(self, x: Tensor) -> tuple[Tensor]:
-        """The constant, float32."""
-        return (torch.tensor(SUBTRACTED_MEAN, device=x.device),)
 
 
 class AcrossGroupsAttention(TokenAfterAttention):
@@ -139,6 +115,24 @@ class WholeDifferenceAttention(ConstantLambdaAttention):
     constant = 1.0
 
 
+class MeanFreeAttention(ConstantLambdaAttention):
+    r"""Softmax attention minus a constant times the mean of the values that a token sees.
+
+    .. math:: O = \mathrm{softmax}(s Q K^\top) V - 0.7\,\mathrm{mean}(V)
+
+    It is differential attention whose second map is uniform. It can subtract what all tokens have
+    in common, but no noise that depends on the token.
+    """
+
+    query_maps = 1
+    constant = 0.7
+
+    def queries_keys(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries ``[B, T, H, 2, D]``, those of the second map zero; keys ``[B, T, Hkv, D]``."""
+        q, k = super().queries_keys(x)
+        return torch.stack([q, torch.zeros_like(q)], dim=3), k
+
+
 class RawLambdaAttention(DiffAttentionV2):
     r"""V2 without the sigmoid: λ is the projection itself, starts near 0 and has no bounds.
 
@@ -170,21 +164,14 @@ class MatchedAddedMapsAttention(AddedMapsAttention):
     Up to the factor, only the sign of the second map differs from V2.
     """
 
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *arguments: Any, attend: Any = None, **options: Any) -> Tensor:
         """As :meth:`AttentionLayer.forward`."""
-        attend = attend or self.operator
 
         def attend_and_scale(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-            out = attend(q, k, v, lam)
+            out = (attend or self.operator)(q, k, v, lam)
             return (out * ((1 + lam) / (1 - lam))[..., None]).to(out.dtype)  # lam is −λ
 
-        return super().forward(x, position_embeddings, attend=attend_and_scale)
+        return super().forward(x, *arguments, attend=attend_and_scale, **options)
 
 
 class AddedMapsV1(DiffAttention):
@@ -238,9 +225,8 @@ class TokenLambdaAttention(DiffAttentionV2):
 class _ThroughMaps:
     """Mixin of layers that compute the map acting on V from whole A1 and A2, without a kernel."""
 
-    def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:
-        """The map that acts on V, A1 and A2: ``[B, H, T, S]``; λ: ``[B, H, T, 1]``."""
-        raise NotImplementedError
+    acting_map: Callable[[Tensor, Tensor, Tensor], Tensor]
+    """The map that acts on V, from A1, A2 ``[B, H, T, S]`` and λ ``[B, H, T, 1]``."""
 
     def operator(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | float, **options: Any
@@ -314,11 +300,7 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
         self.map_norm_eps = head_norm_eps
 
     def fold(self) -> DiffAttention:
-        """Always raise: no V1 layer computes this function, as V1 normalises outputs.
-
-        Raises:
-            ConfigError: Always.
-        """
+        """Always raise: no V1 layer computes this function, as V1 normalises outputs."""
         raise ConfigError("MapNormAttention: fold must be left out, as V1 has no norm on maps.")
 
     def acting_map(self, added: Tensor, subtracted: Tensor, lam: Tensor) -> Tensor:

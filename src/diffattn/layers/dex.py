@@ -21,11 +21,8 @@ class DexAttention(AfterAttention, DiffAttention):
 
     Source: arXiv:2505.16333, section 3 (DEX).
 
-    Args:
-        hidden_size: Width of the residual stream, in channels.
-        num_heads: H, as in the softmax model.
-        head_dim: D, width of one query, key and value.
-        **options: Keyword arguments of :class:`DiffAttention`. Heads are not normalised by default.
+    Arguments are those of :class:`DiffAttention`. ``num_heads`` is that of the softmax model, and
+    heads are not normalised by default.
     """
 
     query_maps = 1

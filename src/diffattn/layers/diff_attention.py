@@ -25,7 +25,6 @@ class DiffAttention(AttentionLayer):
     Source: arXiv:2410.05258v2, Eq. (3).
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
         num_heads: H, differential heads.
         head_dim: D, width of one query or key; values are 2D wide.
         layer_idx: Global 0-based index of the layer; sets λ_init.
@@ -85,15 +84,10 @@ class GroupedDiffAttention(DiffAttention):
     Source: arXiv:2510.06949v1, Grouped Differential Attention.
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
         num_heads: H, added maps and output heads.
-        head_dim: D, width of one query or key; values are 2D wide.
         group_ratio: R, added maps per subtracted map; divides ``num_heads``. 1 is V1.
         **options: Keyword arguments of :class:`DiffAttention`; ``num_kv_heads`` divides H / R,
             which is its default.
-
-    Raises:
-        ConfigError: ``group_ratio`` does not divide ``num_heads``, or as in ``AttentionLayer``.
     """
 
     def __init__(

@@ -22,9 +22,7 @@ class DiffAttentionV2(AttentionLayer):
     Source: DIFF V2 note (January 2026), DIFF V2 attention.
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
         num_heads: H, output heads; there are 2H query heads.
-        head_dim: D, width of one query, key and value.
         lambda_bias: Give the λ projection a bias.
         **options: Options of :class:`~diffattn.layers.attention.AttentionLayer`.
     """
@@ -58,15 +56,8 @@ def token_lambda_logits(projection: nn.Module, x: Tensor) -> Tensor:
     """Logits of λ for every token, computed in the dtype of the projection's weights.
 
     This dtype may be wider than that of ``x``: Hugging Face loads the projection in float32 in a
-    float16 model, and does not quantise it in a quantised one.
-
-    Args:
-        projection: ``nn.Linear``, or any module in its place. If it has no floating-point weights,
-            like a quantised layer, it gets ``x`` unchanged.
-        x: ``[B, T, hidden_size]``.
-
-    Returns:
-        ``[B, T, H]``.
+    float16 model, and does not quantise it in a quantised one. A module without floating-point
+    weights, like a quantised layer, gets ``x`` unchanged.
     """
     weight = getattr(projection, "weight", None)  # some quantised layers have a method ``weight``
     if not isinstance(weight, Tensor):

@@ -1,6 +1,5 @@
 """Gated attention: softmax attention whose output is weighted by a gate from the layer's input."""
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -21,22 +20,15 @@ class AfterAttention(AttentionLayer):
         """The layer's heads ``[B, T, H, D]``, from softmax outputs ``[B, T, heads, D]`` and λ."""
         raise NotImplementedError
 
-    def forward(
-        self,
-        x: Tensor,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        *,
-        attend: Callable[..., Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, *arguments: Any, attend: Any = None, **options: Any) -> Tensor:
         """As :meth:`AttentionLayer.forward`, but ``attend(q, k, v)`` is called without λ."""
-        attend = attend or softmax_attention
         lam = self.output_lambda(x)
 
         def attend_and_combine(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out = attend(q, k, v)
+            out = (attend or softmax_attention)(q, k, v)
             return self.combined(out, lam).to(out.dtype)
 
-        return super().forward(x, position_embeddings, attend=attend_and_combine)
+        return super().forward(x, *arguments, attend=attend_and_combine, **options)
 
     def lambdas(self, x: Tensor) -> Any:
         """Empty: the operator gets no λ."""

@@ -22,15 +22,7 @@ class LambdaVectors(nn.Module):
     FSDP2, call ``fully_shard`` on this module before the block that holds it.
 
     Source: arXiv:2410.05258v2, Eq. (2).
-
-    Args:
-        head_dim: D, length of a vector.
     """
-
-    lambda_q1: nn.Parameter
-    lambda_k1: nn.Parameter
-    lambda_q2: nn.Parameter
-    lambda_k2: nn.Parameter
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
@@ -46,8 +38,8 @@ class LambdaVectors(nn.Module):
 
     def forward(self, lambda_init: float) -> Tensor:
         """λ, scalar ``[]``, float32 also under autocast."""
-        vectors = self.lambda_q1, self.lambda_k1, self.lambda_q2, self.lambda_k2
-        return lambda_of_vectors(*vectors, lambda_init=lambda_init)
+        q1, k1, q2, k2 = (getattr(self, name) for name in LAMBDA_NAMES)
+        return lambda_of_vectors(q1, k1, q2, k2, lambda_init)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "LambdaVectors":
         """As ``nn.Module``, but a conversion to a 16-bit dtype yields float32."""

@@ -1,15 +1,8 @@
 """Names of parameters: in files, records and messages they are those of the original V1 code.
 
-In memory two names differ. Some trainers, like transformers', exclude parameters from weight decay
-if their names contain ``norm`` or ``bias``. So the norm of a head is ``head_norm``, and λ's vectors
-lie in ``lambda_bias``.
-
-=============================== ==================
-in memory                       in files
-=============================== ==================
-``head_norm.weight``            ``subln.weight``
-``lambda_bias.lambda_q1``, ...  ``lambda_q1``, ...
-=============================== ==================
+In memory two names differ: ``head_norm.weight`` is ``subln.weight`` in files, and
+``lambda_bias.lambda_q1`` is ``lambda_q1``. Some trainers, like transformers', exclude parameters
+from weight decay if their names contain ``norm`` or ``bias``.
 """
 
 import re
@@ -18,11 +11,7 @@ _VECTORS = "lambda_[qk][12]"
 
 
 def saved_name(name: str) -> str:
-    """Name in a file of a parameter of an attention layer or of a model.
-
-    Args:
-        name: As in ``named_parameters``. All names but those of the table are returned unchanged.
-    """
+    """Name in a file of a parameter of an attention layer or of a model, by its name in memory."""
     name = re.sub(r"(^|\bself_attn\.)head_norm\.weight$", r"\1subln.weight", name)
     return re.sub(rf"(^|\bself_attn\.)lambda_bias\.({_VECTORS})$", r"\1\2", name)
 

@@ -1,6 +1,6 @@
 """Shared DIFF attention: one base projection for both maps, and a low-rank update for each."""
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,14 +24,8 @@ class SharedDiffAttention(DiffAttention):
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
-        num_heads: H, differential heads.
-        head_dim: D, width of one query or key; values are 2D wide.
         shared_rank: r, columns of U and Z.
         **options: Keyword arguments of :class:`DiffAttention`.
-
-    Raises:
-        ConfigError: ``shared_rank`` below 1, or head counts below 1 or not divisible.
     """
 
     q_down_proj: nn.Linear
@@ -76,9 +70,7 @@ class SharedDiffAttention(DiffAttention):
     def fold(self) -> DiffAttention:
         """The V1 layer that computes the same function, with ``W + U Zᵀ`` formed once.
 
-        Returns:
-            A new :class:`DiffAttention` on the same device, in the same dtype; it shares no memory
-            with this layer.
+        It is on the same device, in the same dtype, and shares no memory with this layer.
         """
         folded = DiffAttention(
             self.hidden_size,
@@ -98,18 +90,17 @@ class SharedDiffAttention(DiffAttention):
             for name, value in self.state_dict().items()
             if not name.startswith(("q_", "k_", "v_", "o_")) or "norm" in name
         }
-        for name, up in (("q", self.q_up), ("k", self.k_up)):
-            base, bias = _matrix(getattr(self, f"{name}_proj"), self.hidden_size, up)
-            down, _ = _matrix(getattr(self, f"{name}_down_proj"), self.hidden_size, up)
-            state[f"{name}_proj.weight"] = folded_weight(base, down, up)
-            if self.qkv_bias:
-                state[f"{name}_proj.bias"] = for_both_maps(cast(Tensor, bias), up.shape[0])
-        for name, width in (("v", self.hidden_size), ("o", self.num_heads * self.value_dim)):
-            state[f"{name}_proj.weight"], bias = _matrix(
-                getattr(self, f"{name}_proj"), width, self.q_up
-            )
-            if self.qkv_bias and name == "v":
-                state["v_proj.bias"] = bias
+        for name in ("q", "k", "v", "o"):
+            width = self.num_heads * self.value_dim if name == "o" else self.hidden_size
+            weight, bias = _matrix(getattr(self, f"{name}_proj"), width, self.q_up)
+            if name in ("q", "k"):
+                up = getattr(self, f"{name}_up")
+                down, _ = _matrix(getattr(self, f"{name}_down_proj"), width, up)
+                weight = folded_weight(weight, down, up)
+                bias = None if bias is None else for_both_maps(bias, len(up))
+            state[f"{name}_proj.weight"] = weight
+            if self.qkv_bias and name != "o":
+                state[f"{name}_proj.bias"] = bias
         folded.load_state_dict(state, assign=True)
         return folded.train(self.training)
 
@@ -117,10 +108,8 @@ class SharedDiffAttention(DiffAttention):
 def _matrix(projection: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
     """Weight and bias of a projection. A module other than ``nn.Linear`` is run on unit vectors."""
     if type(projection) is nn.Linear:
-        return (
-            projection.weight.clone(),
-            None if projection.bias is None else projection.bias.clone(),
-        )
+        bias = None if projection.bias is None else projection.bias.clone()
+        return projection.weight.clone(), bias
     unit = torch.eye(width, dtype=like.dtype, device=like.device)
     bias = projection(torch.zeros_like(unit[0]))
     return (projection(unit) - bias).mT.contiguous(), bias
@@ -149,14 +138,6 @@ def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:
 
 
 def for_both_maps(x: Tensor, heads: int) -> Tensor:
-    """Repeat each head's rows of a weight or bias, once for each of the two maps.
-
-    Args:
-        x: ``[heads * D, ...]``.
-        heads: H for queries, Hkv for keys.
-
-    Returns:
-        ``[heads * 2 * D, ...]``.
-    """
+    """Repeat each head's rows of a weight or bias ``[heads * D, ...]``, once for each map."""
     rows = x.unflatten(0, (heads, 1, -1))
     return rows.expand(-1, 2, *rows.shape[2:]).flatten(0, 2)

@@ -9,14 +9,10 @@ class SoftmaxAttention(AttentionLayer):
 
     .. math:: Y = \mathrm{Concat}(\mathrm{softmax}(s Q_i K_i^\top) V_i)\,W^O
 
-    Source: arXiv:1706.03762, section 3.2.2.
+    Arguments are those of :class:`~diffattn.layers.attention.AttentionLayer`. With ``head_norm``
+    the layer is the "+ GroupNorm" ablation of the DIFF Transformer paper.
 
-    Args:
-        hidden_size: Width of the residual stream, in channels.
-        num_heads: H.
-        head_dim: D.
-        **options: Options of :class:`~diffattn.layers.attention.AttentionLayer`. With ``head_norm``
-            the layer is the "+ GroupNorm" ablation of the DIFF Transformer paper.
+    Source: arXiv:1706.03762, section 3.2.2.
     """
 
     operator = staticmethod(softmax_attention)

@@ -8,7 +8,22 @@ def attention_parameters(config: ModelSettings) -> int:
 
     Source: arXiv:2410.05258v2, Eq. (1) to (3); arXiv:2501.17900 for Shared DIFF.
     """
-    return _matrix_parameters(config) + _other_parameters(config)
+    facts, count = config.attention, _matrix_parameters(config)
+    count += 4 * config.head_dim if facts.lambda_vectors else 0
+    count += config.head_dim**2 if facts.head_matrix else 0
+    count += config.lambda_rows if config.lambda_bias else 0
+    if not facts.query_projections:
+        return count
+    if config.qkv_bias:
+        queries, keys = config.num_projected_queries, facts.key_projections
+        if facts.low_rank_maps:
+            queries, keys = config.num_heads, 1
+        count += config.head_dim * (queries + config.num_kv_heads * (keys + facts.value_width))
+    if config.qk_norm:
+        count += 2 * config.head_dim
+    if config.uses_head_norm and config.head_norm_affine:
+        count += facts.value_width * config.head_dim
+    return count
 
 
 def _matrix_parameters(config: ModelSettings) -> int:
@@ -24,25 +39,6 @@ def _matrix_parameters(config: ModelSettings) -> int:
     else:
         count += hidden * width * (config.num_projected_queries + kv_heads * facts.key_projections)
     return count + config.lambda_rows * hidden
-
-
-def _other_parameters(config: ModelSettings) -> int:
-    """Parameters of λ's vectors, biases, scales of norms, and the matrix of DEX."""
-    facts = config.attention
-    count = 4 * config.head_dim if facts.lambda_vectors else 0
-    if config.qkv_bias and facts.query_projections:
-        queries, keys = config.num_projected_queries, facts.key_projections
-        if facts.low_rank_maps:
-            queries, keys = config.num_heads, 1
-        keys_values = config.num_kv_heads * (keys + facts.value_width)
-        count += config.head_dim * (queries + keys_values)
-    count += config.head_dim**2 if facts.head_matrix else 0
-    if config.qk_norm and facts.query_projections:
-        count += 2 * config.head_dim
-    count += config.lambda_rows if config.lambda_bias else 0
-    if config.uses_head_norm and config.head_norm_affine and facts.query_projections:
-        count += facts.value_width * config.head_dim
-    return count
 
 
 def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
@@ -63,12 +59,10 @@ def flops_per_token(
 
     Attention is causal, so a token sees (seq_len + 1) / 2 keys on average.
 
-    Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
+    ``seq_len`` is by default ``max_position_embeddings``. ``training`` counts forward and backward
+    pass: three times the forward pass.
 
-    Args:
-        config: Settings of the model.
-        seq_len: Tokens per sequence. Default: ``max_position_embeddings``.
-        training: Count the forward and backward pass: three times the forward pass.
+    Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
     """
     seq_len = config.max_position_embeddings if seq_len is None else seq_len
     feed_forward = 3 * config.hidden_size * config.intermediate_size

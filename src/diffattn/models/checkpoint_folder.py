@@ -6,7 +6,6 @@ from pathlib import Path
 
 from diffattn.errors import CheckpointError, did_you_mean
 
-_HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 _PATTERNS = ("*/", "*/model/", "runs/*/model/", "*/runs/*/model/")
 _MOST_NAMES = 6
 
@@ -21,15 +20,11 @@ def is_hub_name(name: str) -> bool:
     """Whether a name can be of a hub model: its form fits, and no file or parent folder has it."""
     path = Path(name)
     is_here = path.exists() or (len(path.parts) == 2 and path.parent.exists())
-    return bool(_HUB_NAME.fullmatch(name)) and not is_here
+    return bool(re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*", name)) and not is_here
 
 
 def checkpoint_folder(name_or_path: str) -> Path:
-    """The folder that holds ``config.json``, or the hub name as a path. Needs no torch.
-
-    Raises:
-        CheckpointError: The path does not exist, or holds no model.
-    """
+    """The folder that holds ``config.json``, or the hub name as a path. Needs no torch."""
     folder = model_folder(Path(name_or_path))
     if (folder / "config.json").exists():
         return folder
@@ -43,8 +38,7 @@ def checkpoint_folder(name_or_path: str) -> Path:
         )
     if is_hub_name(name_or_path):
         return folder
-    parent = folder.parent
-    names = {path.relative_to(parent).parts[0] for path in models_inside(parent)}
+    names = {path.relative_to(folder.parent).parts[0] for path in models_inside(folder.parent)}
     raise CheckpointError(
         f"{name_or_path}: must be a run directory, a model folder or a hub name, got nothing."
         f"{did_you_mean(folder.name, sorted(names))}"

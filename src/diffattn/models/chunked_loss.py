@@ -30,14 +30,8 @@ def chunked_token_losses(
     more product with the head. torch's own ``linear_cross_entropy`` saves that product, but gives
     a bfloat16 loss for bfloat16 inputs and is not in torch 2.11.
 
-    Args:
-        hidden: ``[N, hidden_size]``, input of the head.
-        head: Function from ``[n, hidden_size]`` to logits ``[n, vocab_size]``.
-        targets: int64 ``[N]``; :data:`IGNORED` where there is no loss.
-        chunk_tokens: Largest number of tokens in a chunk.
-
-    Returns:
-        ``[N]`` in nats, 0 for ignored tokens; float32, or float64 for float64 logits.
+    Inputs are ``[N, hidden_size]``, targets and losses ``[N]``. Losses are in nats, 0 for targets
+    :data:`IGNORED`, in float32, or float64 for float64 logits.
     """
 
     def losses(part: Tensor, labels: Tensor) -> Tensor:
@@ -60,17 +54,10 @@ def mean_loss(
     """The mean loss as transformers defines it, and the loss at each position ``[B, T]``, in nats.
 
     The loss at a position is that of predicting the next token. It is detached, and 0 where the
-    next label is ignored and, without ``shift_labels``, at the last position.
-
-    Args:
-        hidden: ``[B, T, hidden_size]``.
-        head: Language-model head.
-        labels: int64 ``[B, T]``, unshifted.
-        chunk_tokens: Largest number of tokens in a chunk. ``None``, for a head that
-            :func:`takes_gradients_at_once`: at most :data:`MOST_LOGITS` logits per chunk.
-        num_items_in_batch: Divisor of the sum of losses. Default: the number of counted labels.
-        shift_labels: int64 ``[B, T]``, the next token at each position, used instead of ``labels``.
-        **unused: Further arguments of a model's loss.
+    next label is ignored and, without ``shift_labels`` (the next tokens, used instead of
+    ``labels``), at the last position. ``chunk_tokens`` is ``None`` for a head that
+    :func:`takes_gradients_at_once`: then a chunk has at most :data:`MOST_LOGITS` logits.
+    ``num_items_in_batch`` divides the sum of losses; by default it is the number of counted labels.
     """
     if num_items_in_batch is None:
         targets = labels[:, 1:] if shift_labels is None else shift_labels
@@ -116,8 +103,7 @@ def _is_gpu(x: Tensor) -> bool:
 
 class _MeanLoss(torch.autograd.Function):
     """The mean loss and the losses of all tokens. The forward pass also computes the gradients of
-    the mean. So no product with the head is computed twice, and no logits are kept.
-    """
+    the mean: no product with the head is computed twice, and no logits are kept."""
 
     @staticmethod
     def forward(

@@ -20,15 +20,6 @@ from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
-_TENSOR_PARALLEL = {
-    "layers.*.self_attn.q_proj": "colwise",
-    "layers.*.self_attn.k_proj": "colwise",
-    "layers.*.self_attn.v_proj": "colwise",
-    "layers.*.self_attn.o_proj": "rowwise",
-    "layers.*.mlp.gate_proj": "colwise",
-    "layers.*.mlp.up_proj": "colwise",
-    "layers.*.mlp.down_proj": "rowwise",
-}
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _OFF_VALUES: dict[str, tuple[Any, ...]] = {
     "attention_bias": (False, None), "attention_chunk_size": (None,),
@@ -48,10 +39,6 @@ OTHER_NAMES = (
     "rope_theta", "partial_rotary_factor", "attn_implementation", "auto_map", *_DERIVED_HEADS,
 )  # fmt: skip
 """Names that ``config.json`` may hold besides the fields of the configuration."""
-_MAX_REASON = 300
-"""Most characters that a message keeps of the base class's error about a wrong type."""
-
-
 _FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
 _ONE_COPY_THREADS: set[int] = set()
 """Ids of threads in :func:`heads_of_one_copy`. No ContextVar: vLLM pickles this module by value."""
@@ -61,7 +48,7 @@ _ONE_COPY_THREADS: set[int] = set()
 def heads_of_one_copy() -> Iterator[None]:
     """A context in which, in this thread, ``num_key_value_heads`` leaves room for K and V once.
 
-    Hugging Face sizes its paged cache by this number. It cannot be given another one.
+    Hugging Face sizes its paged cache by this number.
     """
     _ONE_COPY_THREADS.add(get_ident())
     try:
@@ -82,8 +69,8 @@ def _checked_in_one_line(cls: type) -> type:
         try:
             checked_setattr(self, name, value)
         except StrictDataclassFieldValidationError as error:
-            reason = " ".join(str(error.__cause__).split())
-            raise ConfigError(f"{cls.__name__}: {reason[:_MAX_REASON]}.") from error
+            reason = " ".join(str(error.__cause__).split())[:300]
+            raise ConfigError(f"{cls.__name__}: {reason}.") from error
 
     cls.__setattr__ = __setattr__  # type: ignore[assignment]
     return cls
@@ -136,7 +123,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
         scaled_head_init: Draw an untied output head with standard deviation 1/hidden_size, so that
             the first loss is near ln ``vocab_size`` at every width.
-        attention_backend: Backend of :attr:`attention_op` under
+        attention_backend: Backend of the layers' operator under
             ``attn_implementation="diffattn"``.
         use_cache: Return a key-value cache.
         qkv_bias: Add biases to the projections of queries, keys and values, as in Qwen2.
@@ -168,25 +155,19 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
         self._name_types()
-        if self.num_kv_heads is None:
-            self._derive_heads()
-            self._check_derived_heads(given)  # before the sizes that follow from them are checked
-        # Checked here first: the strict class checks again, but would wrap the error.
-        ModelSettings.__post_init__(self)
-        self._check_derived_heads(given)
-        # Not a property: some versions of transformers add the tied embedding to this dictionary.
-        self.base_model_tp_plan = self._tensor_parallel_plan()
-        PreTrainedConfig.__post_init__(self, **kwargs)
-
-    def _check_derived_heads(self, given: dict[str, Any]) -> None:
-        """Refuse head counts under Hugging Face's names that contradict our own fields."""
-        for name, value in given.items():
+        self._derive_heads()
+        for name, value in given.items():  # before the sizes that follow from the heads are checked
             if value != getattr(self, name):
                 raise self._error(
                     f"{name} must be left out or {getattr(self, name)}, as num_heads = "
                     f"{self.num_heads} and num_kv_heads = {self.num_kv_heads} set the heads",
                     value,
                 )
+        # Checked here first: the strict class checks again, but would wrap the error.
+        ModelSettings.__post_init__(self)
+        # Not a property: some versions of transformers add the tied embedding to this dictionary.
+        self.base_model_tp_plan = self._tensor_parallel_plan()
+        PreTrainedConfig.__post_init__(self, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
         """All settings, with the two head counts that other libraries read.
@@ -207,9 +188,12 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         and their gradients are summed over the devices. In types that pair distant heads, only the
         feed-forward layers are split.
         """
-        plan = dict(_TENSOR_PARALLEL)
+        plan = dict.fromkeys(("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"), "colwise")
+        plan["layers.*.mlp.down_proj"] = "rowwise"
         if self.uses("subtracts_outputs"):
-            return {name: how for name, how in plan.items() if ".mlp." in name}
+            return plan
+        plan |= {f"layers.*.self_attn.{name}_proj": "colwise" for name in ("q", "k", "v")}
+        plan["layers.*.self_attn.o_proj"] = "rowwise"
         if self.uses("lambda_projection"):
             plan["layers.*.self_attn.lambda_proj"] = "colwise"
         for name, is_there in (
@@ -239,8 +223,15 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                 raise ConfigError(
                     f"DiffTransformerConfig: unknown field {name!r}. Did you mean {near[0]!r}?"
                 )
-            if name in _OFF_VALUES or name == "layer_types":
-                self._check_absent(name, kwargs.pop(name))
+            if name == "layer_types":
+                kinds = kwargs.pop(name)
+                if kinds is not None and set(kinds) != {"full_attention"}:
+                    raise self._error("layer_types must all be 'full_attention'", kinds)
+            elif name in _OFF_VALUES:
+                value, neutral = kwargs.pop(name), _OFF_VALUES[name]
+                if value not in neutral:
+                    must = f"{name} must be {neutral[0]!r}, as a DIFF Transformer lacks it"
+                    raise self._error(must, value)
             elif name not in known and name[0] != "_" and not hasattr(PreTrainedConfig, name):
                 hint = did_you_mean(name, field_names)
                 warnings.warn(
@@ -248,18 +239,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
                     f"nothing, for a DIFF Transformer has no such setting.{hint}",
                     stacklevel=2,
                 )
-
-    def _check_absent(self, name: str, value: Any) -> None:
-        """Refuse a setting of other families, unless its value switches it off."""
-        if name == "layer_types":
-            listed = value if isinstance(value, list | tuple) else [value]
-            neutral = value is None or all(kind == "full_attention" for kind in listed)
-            must = "layer_types must all be 'full_attention'"
-        else:
-            neutral = value in _OFF_VALUES[name]
-            must = f"{name} must be {_OFF_VALUES[name][0]!r}, as a DIFF Transformer lacks it"
-        if not neutral:
-            raise self._error(must, value)
 
     def validate_rope(self) -> None:
         """Do nothing: rotary settings are checked with all others; Hugging Face only warns."""
@@ -317,8 +296,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         All projections of the attention layers get low-rank updates; λ's vectors and DEX's matrix
         are trained in full. peft has defaults only for the model types of transformers.
         """
-        attends = any(facts.projected_maps != 0 for facts in self.attention_by_layer)
-        names = ["q_proj", "k_proj", "v_proj", "o_proj"] if attends else []
+        names = ["q_proj", "k_proj", "v_proj", "o_proj"] if self.uses("query_projections") else []
         if self.uses("low_rank_maps"):
             names += ["q_down_proj", "k_down_proj"]
         if self.uses("lambda_projection"):
@@ -327,16 +305,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         whole += ["dex_proj"] if self.uses("head_matrix") else []
         return {"target_modules": names, "modules_to_save": whole}
 
-    @property
-    def attention_op(self) -> str:
-        """The operator that the layers call: ``"softmax_attention"`` or ``"diff_attention"``."""
-        return self.attention.op
-
     def twin(
         self, attention_type: str, match: str = "params", **changes: Any
     ) -> "Twin[DiffTransformerConfig]":
-        """The matched model of another attention type.
-
-        See :func:`diffattn.models.twins.twin` for the rules, the result and the errors.
-        """
+        """The matched model of another attention type: see :func:`diffattn.models.twins.twin`."""
         return matched_twin(self, attention_type, match, **changes)

@@ -14,10 +14,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
 def build_attention(config: DiffTransformerConfig, layer_idx: int) -> nn.Module:
-    """The attention layer of one block.
-
-    Source: arXiv:2410.05258v2, Eq. (3).
-    """
+    """The attention layer of one block."""
     config = config.of_layer(layer_idx)
     # Not ``config.attention``: a configuration pickled by value brings a copy of the table.
     attention_type = ATTENTION[config.attention_type]
@@ -75,15 +72,8 @@ class DiffTransformerBlock(GradientCheckpointingLayer):
         **kwargs: Any,
     ) -> Tensor:
         """The block's output, ``[B, T, hidden_size]``, from an input of the same shape."""
-        attend = Attend(
-            layer=self.self_attn,
-            kernel=self.kernel,
-            config=self.config,
-            mask=attention_mask,
-            past_key_values=past_key_values,
-            recorder=self.attention_maps if record_maps else None,
-            kwargs=kwargs,
-        )
+        recorder = self.attention_maps if record_maps else None
+        attend = Attend(self, attention_mask, past_key_values, recorder, kwargs)
         attended = self.self_attn(
             self.input_layernorm(hidden_states), position_embeddings, attend=attend
         )

@@ -16,11 +16,7 @@ _PATIENCE_SECONDS = 8.0
 
 
 def name_or_cached(name: str, revision: str | None = None) -> str:
-    """``name`` if it is a folder or the hub answers, else the model's folder in the hub's cache.
-
-    Raises:
-        CheckpointError: The hub does not answer, and the cache does not hold the model.
-    """
+    """``name`` if it is a folder or the hub answers, else the model's folder in the hub's cache."""
     if not is_hub_name(name) or _answers():
         return name
     try:

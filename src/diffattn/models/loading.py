@@ -54,11 +54,7 @@ def load_model(
         revision = None if folder.exists() else revision
     source = {"revision": revision, "trust_remote_code": trust_remote_code}
     if verify and (folder / MANIFEST).exists():
-        try:
-            verify_manifest(folder)
-        except CheckpointError as error:
-            advice = f"If it was changed on purpose, delete {folder / MANIFEST}."
-            raise CheckpointError(f"{error} {advice}") from error
+        verify_manifest(folder)
     with quiet(), _as_checkpoint_error(f"{name_or_path}: must be a whole checkpoint"):
         if not trust_remote_code:
             find = partial(_find, folder, revision)

@@ -13,12 +13,9 @@ except ImportError:
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
-    """Raise a ConfigError if a task needs more memory than is available.
+    """Raise a ConfigError if a task needs more memory than is available, both in bytes.
 
-    Args:
-        where: Text that begins the message.
-        parts: Name -> lower bound in bytes, of all parts that are in memory at the same time.
-        available: In bytes. Default: :func:`available_bytes`. If that is ``None``, nothing raises.
+    ``parts`` are lower bounds, by name, of all that is in memory at the same time.
     """
     available = available_bytes() if available is None else available
     needed = sum(parts.values())
@@ -33,11 +30,7 @@ def require_memory(where: str, parts: Mapping[str, int], *, available: int | Non
 
 
 def available_bytes() -> int | None:
-    """Main memory that this process can still get, in bytes; ``None`` if it is unknown.
-
-    It is the smallest of three numbers: the free memory of the machine (with swap), the container's
-    limit, and what the process's limit leaves.
-    """
+    """Main memory that this process can still get, in bytes; ``None`` if it is unknown."""
     bounds = [_machine_bytes(), _container_bytes(), _process_bytes()]
     return min((bound for bound in bounds if bound is not None), default=None)
 

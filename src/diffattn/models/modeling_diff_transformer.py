@@ -28,7 +28,7 @@ from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention import cached_attention
 from diffattn.models.attention.continuous_batching import BatchesContinuously
 from diffattn.models.attention.kernels import AttentionMapRecorder
-from diffattn.models.attention.masks import kernel_mask, key_mask, padded_to_cache, positions
+from diffattn.models.attention.masks import kernel_mask, key_mask, positions
 from diffattn.models.attention.paged_cache import paged_batch
 from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
 from diffattn.models.config.input_checks import (
@@ -96,9 +96,8 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
 
     def _initialize_weights(self, module: nn.Module, is_custom_code: bool = False) -> None:
         """Also visit λ's owner: transformers skips custom modules without direct parameters."""
-        super()._initialize_weights(
-            module, is_custom_code and not isinstance(module, DiffAttention)
-        )
+        is_custom_code = is_custom_code and not isinstance(module, DiffAttention)
+        super()._initialize_weights(module, is_custom_code)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -150,7 +149,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             self._keep_in_fp32_modules_strict = list(LAMBDA_NAMES)
             # accelerate's FSDP makes a group of each of these: one dtype in a group.
             self._no_split_modules = [*self._no_split_modules, LambdaVectors.__name__]
-        if config.uses("lambda_per_head"):  # too narrow for quantisers, which read the list
+        # λ's projection per head is too narrow for quantisers, which read the list.
+        if any(x.lambda_projection and not x.lambda_per_channel for x in config.attention_by_layer):
             self._keep_in_fp32_modules = ["lambda_proj"]
         self.post_init()
 
@@ -340,10 +340,15 @@ class DiffTransformerForCausalLM(
         return [count * shape[0] // most for count in heads], list(widths)  # of this device
 
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
-        """The padding mask for our operator, and Hugging Face's own masks for its kernels."""
-        if self.config._attn_implementation == cached_attention.IMPLEMENTATION:
-            return padded_to_cache(kwargs["attention_mask"], kwargs["past_key_values"])
-        return create_masks_for_generate(config=config, **kwargs)
+        """Hugging Face's own masks for its kernels. For our operator the padding mask, padded with
+        1 to the length of a preallocated cache: a decoding step is compiled for each length."""
+        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+            return create_masks_for_generate(config=config, **kwargs)
+        mask, cache = kwargs["attention_mask"], kwargs["past_key_values"]
+        if mask is None or cache is None or not cache.is_compileable:
+            return mask
+        missing = cache.get_mask_sizes(1, 0)[0] - mask.shape[1]
+        return nn.functional.pad(mask, (0, missing), value=1)
 
 
 class DiffTransformerForSequenceClassification(

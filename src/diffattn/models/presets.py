@@ -86,9 +86,9 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
 
 def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
     """The settings of :func:`preset`, without importing torch."""
-    printed = _as_printed(name)
-    if attention_type == printed.attention_type:
-        return printed
+    check_known("preset", "name", name, _SIZES)
+    values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
+    printed = ModelSettings(attention_type="diff", **values | _EXTRA_FIELDS.get(name, {}))
     return twin(printed, attention_type).config
 
 
@@ -99,7 +99,7 @@ def preset_table() -> list[PresetRow]:
     """
     rows = []
     for name, (paper_name, _) in _SIZES.items():
-        config = _as_printed(name)
+        config = preset_settings(name)
         others = [kind for kind in ATTENTION_TYPES if kind != config.attention_type]
         rows.append(
             PresetRow(
@@ -111,9 +111,3 @@ def preset_table() -> list[PresetRow]:
             )
         )
     return rows
-
-
-def _as_printed(name: str) -> ModelSettings:
-    check_known("preset", "name", name, _SIZES)
-    values: dict[str, Any] = dict(zip(_PRINTED, _SIZES[name][1], strict=True))
-    return ModelSettings(attention_type="diff", **values | _EXTRA_FIELDS.get(name, {}))

@@ -1,4 +1,4 @@
-"""Sizes of the activations, attention logits and λ of a running model."""
+"""Sizes of the activations, attention logits, λ and residual stream of a running model."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import lambda_range
 from diffattn.probes.passes import (
     evaluating,
     pieces,
@@ -57,23 +56,18 @@ def layer_activations(
     for share, ids, positions in pieces(input_ids, position_ids, at_once):
         for whole, part in zip(sizes, _activations(model, ids, positions), strict=True):
             for name, value in part.items():
-                whole[name] = _combine(name, whole.get(name), value, share)
+                before = whole.get(name)
+                if name.endswith("_rms"):
+                    whole[name] = (before or 0.0) + share * value**2
+                elif name == "lam":
+                    whole[name] = (before or 0.0) + share * value
+                elif before is None or math.isnan(value):  # NaN stays: it must end a run
+                    whole[name] = value
+                elif not math.isnan(before):
+                    whole[name] = min(before, value) if name == "lam_min" else max(before, value)
     for row in sizes:
         row |= {name: math.sqrt(row[name]) for name in row if name.endswith("_rms")}
     return sizes
-
-
-def _combine(name: str, whole: float | None, value: float, share: float) -> float:
-    """Combine a measurement over all pieces so far with the next piece's; for a RMS, the square."""
-    if name.endswith("_rms"):
-        return (whole or 0.0) + share * value**2
-    if name == "lam":
-        return (whole or 0.0) + share * value
-    if whole is None:
-        return value
-    # Keep NaN: a run must end when a number is not finite.
-    furthest = min(whole, value) if name == "lam_min" else max(whole, value)
-    return whole + value if math.isnan(whole + value) else furthest
 
 
 @torch.no_grad()
@@ -82,11 +76,29 @@ def _activations(
 ) -> list[dict[str, float]]:
     blocks: list[Any] = list(model.model.layers)
     rows: list[dict[str, float]] = [{} for _ in blocks]
+
+    def measure_output(row: dict[str, float], module: nn.Module, x: Any, output: Tensor) -> None:
+        row["hidden_max"] = float(output.abs().amax())
+
+    def measure_attention(
+        row: dict[str, float], operator: Callable[..., Tensor], *tensors: Tensor
+    ) -> Tensor:
+        q, k, v, *lam = tensors
+        # A packed row [1, B * T, ...] becomes windows [B, T, ...] again.
+        queries, keys = (x.reshape(*input_ids.shape, *x.shape[2:]) for x in (q, k))
+        row["logit_max"] = largest_logit(queries, keys, position_ids)
+        row["value_rms"] = root_mean_square(v)
+        if lam:
+            low, high = map(float, lam[0].aminmax())
+            row |= {"lam": float(lam[0].mean()), "lam_min": low, "lam_max": high}
+        out = operator(*tensors)
+        row["context_rms"] = root_mean_square(out)
+        return out
+
     hooks = []
     for row, block in zip(rows, blocks, strict=True):
-        hooks.append(block.register_forward_hook(partial(_measure_output, row)))
-        watch = partial(_measure_attention, row, input_ids.shape, position_ids)
-        hooks.append(watch_attention(block.self_attn, watch))
+        hooks.append(block.register_forward_hook(partial(measure_output, row)))
+        hooks.append(watch_attention(block.self_attn, partial(measure_attention, row)))
     with evaluating(model, *hooks):
         run_windows(model, input_ids, position_ids)
     return rows
@@ -121,28 +133,36 @@ def largest_logit(q: Tensor, k: Tensor, position_ids: Tensor | None = None) -> f
     return float(largest)
 
 
-def _measure_output(
-    row: dict[str, float], module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor
-) -> None:
-    row["hidden_max"] = float(output.abs().amax())
+@torch.no_grad()
+def residual_writes(model: DiffTransformerForCausalLM, input_ids: Tensor) -> list[dict[str, float]]:
+    r"""Root mean squares over tokens and channels, one row per layer.
 
+    At the start of training attention is nearly uniform and adds about the same vector to every
+    token. If this vector is larger than the stream, it hides which token was read.
 
-def _measure_attention(
-    row: dict[str, float],
-    windows: torch.Size,
-    position_ids: Tensor | None,
-    operator: Callable[..., Tensor],
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *lam: Tensor,
-) -> Tensor:
-    # A packed row [1, B * T, ...] becomes windows [B, T, ...] again.
-    queries, keys = (x.reshape(*windows, *x.shape[2:]) for x in (q, k))
-    row["logit_max"] = largest_logit(queries, keys, position_ids)
-    row["value_rms"] = root_mean_square(v)
-    if lam:
-        row.update(lambda_range(lam[0]))
-    out = operator(q, k, v, *lam)
-    row["context_rms"] = root_mean_square(out)
-    return out
+    Returns per layer ``stream``, the input of the block; ``attention``, the attention output;
+    ``between``, the sum of both; and ``feed_forward``, the output of the FFN.
+    """
+    rows: list[dict[str, float]] = []
+
+    def read(name: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        if name == "stream":
+            rows.append({})
+        # The inputs of the two norms are the stream before attention and before the FFN.
+        is_norm = name in ("stream", "between")
+        rows[-1][name] = root_mean_square(inputs[0] if is_norm else output)
+
+    blocks: list[Any] = list(model.model.layers)
+    hooks = [
+        module.register_forward_hook(partial(read, name))
+        for block in blocks
+        for name, module in (
+            ("stream", block.input_layernorm),
+            ("attention", block.self_attn),
+            ("between", block.post_attention_layernorm),
+            ("feed_forward", block.mlp),
+        )
+    ]
+    with evaluating(model, *hooks):
+        run_windows(model, input_ids)
+    return rows

@@ -20,7 +20,6 @@ from diffattn.probes.unwrapped import unwrapped
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
 """Options of attention that is not plain softmax(QK^T scale + mask) V."""
-_WITH_MAPS = ("diffattn", "eager")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,9 +60,9 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     returns_both_maps = isinstance(network, DiffTransformerForCausalLM)
     options: dict[str, Any] = {"output_attention_maps": True} if returns_both_maps else {}
-    # These implementations return maps. With few rows even "eager" is cheap.
-    now = network.config._attn_implementation
-    with nullcontext() if now in _WITH_MAPS else attention_implementation(network, "eager"):
+    # With few rows even "eager", which returns maps, is cheap.
+    has_maps = network.config._attn_implementation in ("diffattn", "eager")
+    with nullcontext() if has_maps else attention_implementation(network, "eager"):
         output = network(
             input_ids=input_ids,
             past_key_values=past_key_values,
@@ -72,17 +71,20 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
             logits_to_keep=1,
             **options,
         )
-    _require_all_keys(network, output.attentions, (input_ids.shape[1], seen + input_ids.shape[1]))
+    name = type(network).__name__
+    _require_all_keys(name, output.attentions, (input_ids.shape[1], seen + input_ids.shape[1]))
     signed = [at_least_float32(x[0]) for x in output.attentions]
     if returns_both_maps:
-        maps = [at_least_float32(x[0]) for x in output.attention_maps]
-        rows = [LayerRows(maps=x, signed=y) for x, y in zip(maps, signed, strict=True)]
+        both = [at_least_float32(x[0]) for x in output.attention_maps]
+        rows = [LayerRows(maps=x, signed=y) for x, y in zip(both, signed, strict=True)]
     elif network.config.model_type == "diffllama":
-        layers = [layer.self_attn for layer in network.model.layers]
-        rows = [_diffllama(x, layer) for x, layer in zip(signed, layers, strict=True)]
+        rows = []
+        for weights, layer in zip(signed, network.model.layers, strict=True):
+            maps = torch.stack(weights.chunk(2), dim=1)  # [H, 2, T, S]
+            lam = diffllama_lambda(layer.self_attn)
+            rows.append(LayerRows(maps=maps, signed=maps[:, 0] - lam * maps[:, 1]))
     else:
         rows = [LayerRows(maps=x[:, None], signed=x) for x in signed]
-    name = type(network).__name__
     for layer in rows:  # a NaN in λ shows in the signed map only
         require_finite_maps(name, layer.maps, network)
         require_finite_maps(name, layer.signed, network)
@@ -90,23 +92,15 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     return rows
 
 
-def _require_all_keys(network: Any, attentions: Any, shape: tuple[int, int]) -> None:
-    """Raise if a model returned no maps, or maps without the shape (queries, keys)."""
-    name = type(network).__name__
+def _require_all_keys(name: str, attentions: Any, shape: tuple[int, int]) -> None:
     if not attentions or any(x is None for x in attentions):
         raise ConfigError(f"attention_rows: {name} must return attention maps, got none.")
     for x in attentions:
-        if tuple(x.shape[-2:]) != shape:
+        if x.shape[-2:] != shape:
             raise ConfigError(
                 f"attention_rows: maps of {name} must be {list(shape)} (queries, keys), "
                 f"got {list(x.shape[-2:])}. Sliding windows are not supported."
             )
-
-
-def _diffllama(weights: Tensor, layer: Any) -> LayerRows:
-    """Rows of DiffLlama: heads i and i + H are the two maps of head i."""
-    maps = torch.stack(weights.chunk(2, dim=0), dim=1)  # [H, 2, T, S]
-    return LayerRows(maps=maps, signed=maps[:, 0] - diffllama_lambda(layer) * maps[:, 1])
 
 
 @contextmanager

@@ -6,14 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from diffattn.layers.norm import HeadNorm
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MATRICES = ("q", "k", "v", "o")
 """W_Q, W_K, W_V, W_O; for Shared DIFF, W_Q and W_K are the base that both maps share."""
 MAPS = ("q1", "q2", "k1", "k2")
 """Parts of W_Q and W_K for each map, in types whose maps do not share them."""
-FEED_FORWARD = "ffn"
-"""All matrices of the feed-forward layer, as a comparison: they are the same in all types."""
 
 
 class GradientProbe:
@@ -41,13 +40,9 @@ class GradientProbe:
         self.heads: list[dict[str, float]] = [{} for _ in self.layers]
         self.hooks: list[Any] = []
         self.before: dict[nn.Parameter, Tensor] = {}
-        self.rate = 0.0
-        self.decay: dict[nn.Parameter, float] = {}
-        self.unclipped = 1.0
 
     def begin(self) -> None:
         """Record the inputs of the head norms in the next forward pass."""
-        self.end()
         self.hooks = [
             layer.self_attn.head_norm.register_forward_hook(partial(_measure_heads, row))
             for layer, row in zip(self.layers, self.heads, strict=True)
@@ -61,23 +56,14 @@ class GradientProbe:
 
     @torch.no_grad()
     def before_step(self, optimizer: torch.optim.Optimizer, clipped_by: float) -> None:
-        """Save the weights and the optimizer's settings before a step.
-
-        Args:
-            optimizer: Its groups have ``lr`` (the same in all groups) and ``weight_decay``.
-            clipped_by: Factor by which clipping multiplied the gradients; above 0.
-        """
+        """Save weights and settings; clipping has multiplied the gradients by ``clipped_by``."""
         self.end()
         self.unclipped = 1.0 / clipped_by
         self.rate = float(optimizer.param_groups[0]["lr"])
         groups = optimizer.param_groups
         self.decay = {p: group["weight_decay"] for group in groups for p in group["params"]}
-        self.before = {
-            p: p.detach().clone()
-            for layer in self.layers
-            for matrices in _matrices(layer).values()
-            for p in matrices
-        }
+        parts = [part for layer in self.layers for part in _matrices(layer).values()]
+        self.before = {p: p.detach().clone() for matrices in parts for p in matrices}
 
     @torch.no_grad()
     def after_step(self) -> list[dict[str, Any]]:
@@ -93,11 +79,9 @@ class GradientProbe:
                 row[name] = {"gradient": _rms(g), "update": _rms(u)}
                 row[name]["slope"] = float(sum((a * b).sum() for a, b in zip(g, u, strict=True)))
                 if name in ("q", "k") and _has_two_maps(layer.self_attn, name, matrices):
-                    maps = (
-                        x[0].view(-1, 2, layer.self_attn.head_dim, x[0].shape[1]).unbind(1)
-                        for x in (g, u)
-                    )
-                    for index, (g_map, u_map) in enumerate(zip(*maps, strict=True), start=1):
+                    shape = (-1, 2, layer.self_attn.head_dim)
+                    for index in (1, 2):
+                        g_map, u_map = (x[0].unflatten(0, shape)[:, index - 1] for x in (g, u))
                         row[f"{name}{index}"] = {"gradient": _rms([g_map]), "update": _rms([u_map])}
             rows.append(row | heads)
         self.before = {}
@@ -112,21 +96,20 @@ class GradientProbe:
 def _matrices(layer: Any) -> dict[str, list[nn.Parameter]]:
     """The trained matrices of every projection, which may be any module, like an adapter."""
     parts = {name: getattr(layer.self_attn, f"{name}_proj") for name in MATRICES}
+    parts["ffn"] = layer.mlp  # all its matrices, as a comparison: they are the same in all types
     return {
         name: matrices
-        for name, part in (parts | {FEED_FORWARD: layer.mlp}).items()
+        for name, part in parts.items()
         if (matrices := [p for p in part.parameters() if p.ndim == 2 and p.requires_grad])
     }
 
 
 def _has_two_maps(attention: Any, name: str, matrices: list[nn.Parameter]) -> bool:
     """Whether a projection is a single matrix with rows ``[heads, 2, D]``."""
-    maps, heads = {
-        "q": (attention.query_maps, attention.num_heads),
-        "k": (attention.key_maps, attention.num_kv_heads),
-    }[name]
-    rows = 2 * heads * attention.head_dim
-    return maps == 2 and [len(p) for p in matrices] == [rows]
+    maps, heads = attention.query_maps, attention.num_heads
+    if name == "k":
+        maps, heads = attention.key_maps, attention.num_kv_heads
+    return maps == 2 and [len(p) for p in matrices] == [2 * heads * attention.head_dim]
 
 
 def _rms(parts: list[Tensor]) -> float:
@@ -141,10 +124,8 @@ def _measure_heads(
     row.clear()
     mean_square = inputs[0].detach().float().square().mean(-1)
     row["head_rms"] = float(mean_square.sqrt().median())
-    eps = getattr(module, "eps", None)
-    if eps is None:
-        return
-    gain: Any = module.factor / (mean_square + eps).sqrt().median()
-    if module.weight is not None:
-        gain = gain * module.weight.detach().float().square().mean().sqrt()
-    row["norm_gain"] = float(gain)
+    if isinstance(module, HeadNorm):
+        gain = module.factor / (mean_square + module.eps).sqrt().median()
+        if module.weight is not None:
+            gain = gain * module.weight.detach().float().square().mean().sqrt()
+        row["norm_gain"] = float(gain)

@@ -61,12 +61,6 @@ def layer_lambdas(
     return totals
 
 
-def lambda_range(lam: Tensor) -> dict[str, float]:
-    """Mean ``lam``, smallest ``lam_min`` and largest ``lam_max`` of one layer's λ in one pass."""
-    low, high = map(float, lam.aminmax())
-    return {"lam": float(lam.mean()), "lam_min": low, "lam_max": high}
-
-
 def diffllama_lambda(layer: Any) -> Tensor:
     """λ of one attention layer of transformers' DiffLlama, ``[]``."""
     q1, k1, q2, k2 = (getattr(layer, name) for name in LAMBDA_NAMES)

@@ -21,7 +21,7 @@ from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import require_one_row, watch_attention
+from diffattn.probes.passes import evaluating, require_one_row, watch_attention
 from diffattn.probes.unwrapped import unwrapped
 
 BLOCK_ENTRIES = 2**22
@@ -59,8 +59,6 @@ class LogitRows:
 
 OnAttention = Callable[[int, AttentionInputs], None]
 """Called with the layer, counted from 0, and the inputs of its attention."""
-OnHidden = Callable[[int, Tensor], None]
-"""Called with the layer and the residual stream after it, ``[T, hidden_size]``."""
 
 
 @torch.no_grad()
@@ -68,37 +66,33 @@ def read_layers(
     network: Any,
     input_ids: Tensor,
     on_attention: OnAttention,
-    on_hidden: OnHidden = lambda layer, x: None,
+    on_hidden: Callable[[int, Tensor], None] = lambda layer, x: None,
 ) -> None:
     """Run one sequence, and pass each layer's activations to the two callbacks.
+
+    ``on_hidden`` gets a layer and the residual stream after it, ``[T, hidden_size]``.
 
     In our models a hook reads the inputs of the operator. Other models run with our attention
     function in transformers' interface. DiffLlama calls it once for each half of its values. The
     two calls become one differential attention, whose maps of head i are heads i and i + H.
 
-    Args:
-        network: A model in evaluation mode that :func:`require_readable` accepts.
-        input_ids: int64 ``[1, T]``.
-        on_attention: Called for every layer, in order.
-        on_hidden: Called after every block.
-
-    Raises:
-        ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: A layer's attention is not plain causal softmax over all earlier tokens.
-        DiffAttnError: The logits of the model are not finite.
+    ``network`` is in evaluation mode, and :func:`require_readable` accepts it. ``input_ids`` is
+    int64 ``[1, T]``.
     """
     require_one_row("read_layers", input_ids)
     network = unwrapped(network)
+
+    def pass_hidden(layer: int, module: nn.Module, inputs: Any, output: Any) -> None:
+        on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
+
+    is_ours = isinstance(network, DiffTransformerForCausalLM)
     with ExitStack() as hooks:
         for layer, block in enumerate(_blocks(network)):
-            stream_hook = partial(_watch_stream, layer, on_hidden)
-            hooks.callback(block.register_forward_hook(stream_hook).remove)
-        if isinstance(network, DiffTransformerForCausalLM):
-            for layer, block in enumerate(network.model.layers):
-                layer_attention: Any = block.self_attn
+            hooks.callback(block.register_forward_hook(partial(pass_hidden, layer)).remove)
+            if is_ours:
                 watch = partial(_watch_attention, layer, on_attention)
-                hooks.callback(watch_attention(layer_attention, watch).remove)
-        else:
+                hooks.callback(watch_attention(block.self_attn, watch).remove)
+        if not is_ours:
             attention = _Interface(network, on_attention)
             # A mask would have T × T entries; the function for flash attention makes none.
             hooks.enter_context(
@@ -115,10 +109,6 @@ def require_readable(network: Any, num_tokens: int) -> None:
     A short input is run once normally and once by :func:`read_layers`. Every layer must pass its
     attention inputs, and the logits must agree within rounding. No sliding window may be shorter
     than ``num_tokens``.
-
-    Raises:
-        ConfigError: The model fails a check.
-        DiffAttnError: The logits of the model are not finite.
     """
     network = unwrapped(network)
     config = network.config.get_text_config()
@@ -137,13 +127,9 @@ def require_readable(network: Any, num_tokens: int) -> None:
     expected = network(input_ids=ids, use_cache=False, logits_to_keep=1).logits
     require_finite_logits(kind, expected, network)
     seen: list[Tensor] = []
-    handle = network.get_output_embeddings().register_forward_hook(
-        lambda module, inputs, output: seen.append(output)
-    )
-    try:
+    head = network.get_output_embeddings()
+    with evaluating(network, head.register_forward_hook(lambda *call: seen.append(call[2]))):
         read_layers(network, ids, lambda layer, inputs: called.add(layer))
-    finally:
-        handle.remove()
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"analysis: every layer of {kind} must hand over its queries and keys, got "
@@ -229,45 +215,25 @@ class _Interface:
             self.on_attention(layer, given)
         elif self.half is None:  # the first of two calls: the left halves of the values
             self.half = value
-        else:
-            values, self.half = torch.cat([self.half, value], dim=-1), None
-            self.on_attention(layer, _diffllama(module, query, key, values, scale))
+        else:  # heads i and i + H are the two maps of head i, which get the same values
+            values, self.half = torch.cat([self.half, value], dim=-1)[0], None
+            q, k = (torch.stack(x[0].chunk(2), dim=2).transpose(0, 1) for x in (query, key))
+            v = values.chunk(2)[0].transpose(0, 1)
+            lam = diffllama_lambda(module).expand(q.shape[:2])
+            self.on_attention(layer, AttentionInputs(q=q, k=k, v=v, lam=lam, scale=scale))
         groups = query.shape[1] // key.shape[1]
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
         out = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale)
         return out.transpose(1, 2).contiguous(), None
 
 
-def _diffllama(
-    layer: Any, query: Tensor, key: Tensor, value: Tensor, scale: float
-) -> AttentionInputs:
-    """Heads i and i + H as the two maps of head i; ``value`` holds both halves of the values."""
-    q = torch.stack(query[0].chunk(2, dim=0), dim=2)  # [H, T, 2, D]
-    k = torch.stack(key[0].chunk(2, dim=0), dim=2)
-    v = value[0].chunk(2, dim=0)[0]  # the same values are given to both maps
-    lam = diffllama_lambda(layer)
-    return AttentionInputs(
-        q=q.transpose(0, 1),
-        k=k.transpose(0, 1),
-        v=v.transpose(0, 1),
-        lam=lam.expand(q.shape[1], q.shape[0]),
-        scale=scale,
-    )
-
-
-def _blocks(network: Any) -> list[nn.Module]:
+def _blocks(network: Any) -> list[Any]:
     """The decoder blocks: the first module list with as many entries as there are layers."""
     number = network.config.get_text_config().num_hidden_layers
     for module in network.get_decoder().modules():  # not the blocks of an image encoder
         if isinstance(module, nn.ModuleList) and len(module) == number:
             return list(module)
     raise ConfigError(f"analysis: {_kind(network)} must have a list of {number} blocks, got none.")
-
-
-def _watch_stream(
-    layer: int, on_hidden: OnHidden, module: nn.Module, inputs: Any, output: Any
-) -> None:
-    on_hidden(layer, (output[0] if isinstance(output, tuple) else output)[0])
 
 
 def _require_whole(kind: str, window: int | None, num_tokens: int) -> None:

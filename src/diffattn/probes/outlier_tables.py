@@ -9,8 +9,6 @@ RANKS = (1, 2, 3, 10, 100)
 """Ranks of the largest values in Table 5 of arXiv:2410.05258v2."""
 WITH, WITHOUT = "all positions", "without position 0"
 LOGITS, MAP_1, MAP_2, HIDDEN = "attention logits", "logits of A1", "logits of A2", "hidden states"
-_NUM_PLACES = 10
-"""Number of largest values whose places are listed."""
 TokenText = Callable[[int], str]
 
 
@@ -33,24 +31,16 @@ def outlier_summary(
 ) -> dict[str, Any]:
     """Top-k, median, kurtosis and massive activations, with and without position 0.
 
+    Returns kind of activation -> :data:`WITH` or :data:`WITHOUT` -> ``count``, ``top`` by rank,
+    ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. ``groups`` are
+    of :func:`pooled`. Logits are also given for both maps together and, if ``scale`` is set, as
+    ``... before scaling``.
+
     Source: arXiv:2410.05258v2, Table 5.
-
-    Args:
-        groups: Result of :func:`pooled`, for one scan or several merged scans.
-        scale: Scale of the logits, for extra rows without it; see :func:`common_scale`.
-        token_text: Function from a token id to its text.
-
-    Returns:
-        Kind of activation -> :data:`WITH` or :data:`WITHOUT` -> ``count``, ``top`` by rank,
-        ``median``, ``kurtosis``, ``massive``, and ``largest``, values with their places. Logits are
-        also given for both maps together and, if ``scale`` is set, as ``... before scaling``.
     """
-    named = dict(groups)
-    of_maps = [groups[name] for name in (MAP_1, MAP_2) if name in groups]
-    if len(of_maps) == 1:
-        named = {LOGITS: named.pop(MAP_1), **named}
-    elif of_maps:
-        named = {LOGITS: _merge_parts(of_maps), **named}
+    of_maps = {name: groups[name] for name in (MAP_1, MAP_2) if name in groups}
+    named = {LOGITS: _merge_parts(list(of_maps.values()))} if of_maps else {}
+    named |= {name: x for name, x in groups.items() if len(of_maps) > 1 or name not in of_maps}
     rows: dict[str, Any] = {}
     for name, parts in named.items():
         is_logits = name != HIDDEN
@@ -78,14 +68,11 @@ def layer_rows(scan: OutlierScan) -> list[dict[str, Any]]:
         if len(maps) > 1:
             groups |= maps
         groups[HIDDEN] = scan.hidden[layer]
+        facts = ("largest", "median", "kurtosis")
         rows.append(
             {
                 name: {
-                    which: {
-                        "largest": tally.largest,
-                        "median": tally.median,
-                        "kurtosis": tally.kurtosis,
-                    }
+                    which: {fact: getattr(tally, fact) for fact in facts}
                     for which, tally in _with_and_without(parts)
                 }
                 for name, parts in groups.items()
@@ -104,7 +91,7 @@ def _summarise(tally: Tally, place: Sequence[str], token_text: TokenText) -> dic
         "massive": tally.massive,
         "largest": [
             {"value": value, **_place(place, numbers, token_text)}
-            for value, numbers in zip(values[:_NUM_PLACES], tally.places.tolist(), strict=False)
+            for value, numbers in zip(values[:10], tally.places.tolist(), strict=False)
         ],
     }
 

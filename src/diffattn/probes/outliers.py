@@ -16,8 +16,6 @@ TOP = 100
 """Number of largest values that are kept, each with its place (layer, head, position ...)."""
 MEDIAN_ERROR = 2**-8
 """Largest relative error of a median, 0.4 %: half the width of a bin."""
-MASSIVE = (100.0, 1000.0)
-"""An activation is massive above the first number and above the second number times the median."""
 _BINS = (1 << 15) - (1 << 7)  # the finite bfloat16 numbers from 0 up
 
 
@@ -56,12 +54,10 @@ class Tally:
         # The upper 16 bits of a float32 are the largest bfloat16 that is not above it.
         patterns = sizes.float().view(torch.int32) >> 16
         self.histogram += torch.bincount(patterns, minlength=_BINS).cpu()
-        full = len(self.values) == TOP
-        wanted = (sizes > float(self.values[-1])).nonzero()[:, 0] if full else None
-        candidates = sizes if wanted is None else sizes[wanted]
-        values, order = candidates.topk(min(TOP, len(candidates)))
-        indices = order if wanted is None else wanted[order]
-        self._keep(values.double().cpu(), place_of(indices).cpu())
+        least = float(self.values[-1]) if len(self.values) == TOP else -1.0
+        wanted = (sizes > least).nonzero()[:, 0]
+        values, order = sizes[wanted].topk(min(TOP, len(wanted)))
+        self._keep(values.double().cpu(), place_of(wanted[order]).cpu())
 
     def merge(self, other: "Tally") -> None:
         """Add all numbers that another tally has counted."""
@@ -114,15 +110,13 @@ class Tally:
 
         Source: arXiv:2402.17762 (massive activations), section 2.
         """
-        least, medians = MASSIVE
-        border = max(least, medians * self.median)
+        border = max(100.0, 1000.0 * self.median)
         return int(self.histogram[_edges(torch.arange(_BINS)) >= border].sum())
 
     def to_json(self) -> dict[str, Any]:
         """The tally as JSON values."""
-        used = self.histogram.nonzero()[:, 0]
-        first = int(used[0]) if len(used) else 0
-        last = int(used[-1]) + 1 if len(used) else 0
+        used = self.histogram.nonzero()[:, 0].tolist() or [0, -1]
+        first, last = used[0], used[-1] + 1
         return {
             "count": self.count,
             "powers": self.powers.tolist(),
@@ -138,10 +132,8 @@ class Tally:
         tally = cls(width)
         tally.count = value["count"]
         tally.powers += torch.tensor(value["powers"], dtype=torch.float64)
-        first = value["first_bin"]
-        tally.histogram[first : first + len(value["bins"])] += torch.tensor(
-            value["bins"], dtype=torch.int64
-        )
+        first, bins = value["first_bin"], torch.tensor(value["bins"], dtype=torch.int64)
+        tally.histogram[first : first + len(bins)] += bins
         tally._keep(
             torch.tensor(value["values"], dtype=torch.float64),
             torch.tensor(value["places"], dtype=torch.int64).reshape(-1, width),
@@ -183,11 +175,7 @@ class OutlierScan:
     def add_logits(
         self, layer: int, inputs: AttentionInputs, rows: LogitRows, tokens: Tensor, text: int
     ) -> None:
-        """Count the logits of some rows of a layer. ``tokens``: int64 ``[T]``; ``text``: its index.
-
-        Raises:
-            DiffAttnError: A logit is not finite.
-        """
+        """Count the finite logits of some rows of a layer, of the text number ``text``."""
         self.scales[layer] = inputs.scale
         first = torch.zeros_like(rows.visible)
         first[:, 0] = True
@@ -202,11 +190,7 @@ class OutlierScan:
                 parts[of_first].add(x.flatten(), place_of)
 
     def add_hidden(self, layer: int, x: Tensor, tokens: Tensor, text: int) -> None:
-        """Count the residual stream ``[T, hidden_size]`` after one block.
-
-        Raises:
-            DiffAttnError: An entry is not finite.
-        """
+        """Count the finite residual stream ``[T, hidden_size]`` after one block."""
         _require_finite(f"hidden states of layer {layer}", x)
         x = at_least_float32(x)
         parts = self.hidden.setdefault(layer, _parts(len(HIDDEN_PLACE)))

@@ -43,9 +43,6 @@ def quantize_logits(
 
     Returns:
         Shape and dtype of ``logits``; computed in float32, or float64.
-
-    Raises:
-        ConfigError: ``bits`` or ``granularity`` is unknown.
     """
     _require_known(bits, granularity)
     if bits == UNQUANTIZED_BITS:
@@ -65,10 +62,6 @@ def quantized_logits(network: Any, bits: int, *, granularity: str = "tensor") ->
     Scales are computed in each forward pass and layer, so a result depends on the other rows of the
     batch. Under ``"tensor"`` both maps share a scale. Works with caches, padding and any mask.
     ``network`` must pass :func:`require_quantizable`.
-
-    Raises:
-        ConfigError: ``bits`` or ``granularity`` is unknown. Forward passes in the context raise it
-            too, if another attention function was chosen meanwhile.
     """
     _require_known(bits, granularity)
     name = f"diffattn_logits_{bits}_bits_per_{granularity}"
@@ -98,18 +91,13 @@ def require_quantizable(network: Any) -> None:
 
     A short input is run with the model's eager attention and with our function at 16 bits. Every
     layer must call our function, and the logits must agree within rounding.
-
-    Raises:
-        ConfigError: The model fails a check.
-        DiffAttnError: The logits of the model are not finite.
     """
     config = network.config.get_text_config()
     called: set[int] = set()
 
     def attention(module: nn.Module, *args: Any, **options: Any) -> tuple[Tensor, Tensor]:
         called.add(id(module))
-        other = [name for name in OTHER_ATTENTION if options.get(name) is not None]
-        if other:
+        if other := [name for name in OTHER_ATTENTION if options.get(name) is not None]:
             raise ConfigError(
                 f"quantized logits: attention of {config.model_type!r} must be plain softmax "
                 f"attention, got {', '.join(other)}."
@@ -149,13 +137,9 @@ def _attend(
     key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     logits = query @ key.transpose(2, 3) * scale  # [B, heads, T, S]
-    if attention_mask is None:
-        visible = torch.ones((), dtype=torch.bool, device=logits.device)
-        logits = quantize_logits(logits, visible, bits, granularity=granularity)
-    else:
-        mask = attention_mask[..., : key.shape[2]]
-        visible = mask > torch.finfo(mask.dtype).min
-        logits = quantize_logits(logits, visible, bits, granularity=granularity) + mask
+    mask = logits.new_zeros(()) if attention_mask is None else attention_mask[..., : key.shape[2]]
+    visible = mask > torch.finfo(mask.dtype).min
+    logits = quantize_logits(logits, visible, bits, granularity=granularity) + mask
     weights = logits.softmax(-1, dtype=torch.float32).to(query.dtype)
     return (weights @ value).transpose(1, 2).contiguous(), weights
 

@@ -12,28 +12,16 @@ def unwrapped(network: Any) -> Any:
 
     Its class decides how attention is read. A wrapper has the model's attributes but not its
     class, so a wrapped DiffTransformer would be read as a softmax model. Adapters within the
-    layers, such as LoRA, stay there.
-
-    Args:
-        network: A causal language model, by itself, in a ``PeftModel`` or compiled.
-
-    Raises:
-        ConfigError: An adapter adds virtual tokens (prompt learning), which the inner model does
-            not have; or the configuration is one of ours and the class is not.
+    layers, such as LoRA, stay there. Virtual tokens, which the inner model lacks, are refused.
     """
-    while True:
-        inner = getattr(network, "_orig_mod", None)  # of torch.compile
-        if inner is None and hasattr(type(network), "get_base_model"):  # of peft
-            adapter = getattr(network, "active_peft_config", None)
-            if getattr(adapter, "is_prompt_learning", False):
-                raise ConfigError(
-                    "maps: an adapter must act within the layers, got tokens before every text "
-                    f"({type(adapter).__name__})."
-                )
-            inner = network.get_base_model()
-        if inner is None:
-            break
-        network = inner
+    while (is_compiled := hasattr(network, "_orig_mod")) or hasattr(network, "get_base_model"):
+        adapter = getattr(network, "active_peft_config", None)
+        if getattr(adapter, "is_prompt_learning", False):
+            raise ConfigError(
+                "maps: an adapter must act within the layers, got tokens before every text "
+                f"({type(adapter).__name__})."
+            )
+        network = network._orig_mod if is_compiled else network.get_base_model()
     is_expected = isinstance(network, DiffTransformerForCausalLM)
     if network.config.model_type == DiffTransformerConfig.model_type and not is_expected:
         raise ConfigError(

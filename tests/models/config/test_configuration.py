@@ -154,7 +154,7 @@ def test_whole_numbers_are_floats_where_those_are_meant(make_config, tmp_path):
         ({"intermediate_size": 0}, "intermediate_size must be 1 or more, got 0"),
         ({"num_heads": 4, "num_kv_heads": 3}, "num_kv_heads must divide num_heads = 4, got 3"),
         ({"head_dim": 7}, "head_dim must be even and 2 or more for rotary positions, got 7"),
-        ({"hidden_size": 4, "num_heads": 8}, "head_dim must be even and 2 or more"),
+        ({"hidden_size": 4, "num_heads": 8}, "head_dim must be 1 or more, got 0"),
         ({"shared_rank": 4}, "shared_rank belongs to attention_type 'shared_diff', got 4"),
         ({"attention_type": "shared_diff", "shared_rank": 0}, "shared_rank must be 1 or more"),
         ({"group_ratio": 2}, "group_ratio belongs to attention_type 'grouped_diff', got 2"),

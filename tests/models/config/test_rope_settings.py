@@ -31,7 +31,7 @@ def test_every_type_builds_and_runs(rope):
     [
         ([], "rope_parameters must be a JSON object, got []"),
         ({"rope_type": "nope"}, "rope_parameters: rope_type must be in {default, linear, "),
-        ({"rope_type": 1}, "rope_type must be text, got 1"),
+        ({"rope_type": 1}, "rope_type must be in {default, linear, "),
         ({"rope_type": "yarn"}, "'yarn' must have factor, got ['rope_type']"),
         ({"rope_theta": 0}, "rope_theta must be a number from 1 to 1e+12, got 0"),
         ({"rope_tehta": 5.0}, "Did you mean 'rope_theta'?"),

@@ -178,8 +178,8 @@ def test_windows_are_refused_unless_no_layer_has_one(family, settings, source, c
     [
         ("qwen2", {"model_type": "qwen2_moe"}, "model_type must be one of .*, got 'qwen2_moe'"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act must be 'silu', as in a DIFF Tr.*'gelu'"),
-        ("llama", {"attention_bias": True}, "attention_bias must be False, .* no .* its output"),
-        ("llama", {"mlp_bias": True}, "mlp_bias must be False, .* no biases on its feed-forward"),
+        ("llama", {"attention_bias": True}, "attention_bias must be False, as in a DIFF Tr.*"),
+        ("llama", {"mlp_bias": True}, "mlp_bias must be False, as in a DIFF Transformer, got True"),
         ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, SLIDING),
         (
             "qwen2",

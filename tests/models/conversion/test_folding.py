@@ -34,19 +34,6 @@ def test_the_same_logits_and_tokens(settings, model):
     assert torch.equal(folded.generate(ids, **options), shared.generate(ids, **options))
 
 
-def test_lambda_stays_float32_and_the_original_as_it_was(model):
-    shared = model().to(torch.bfloat16)
-    before = {name: value.clone() for name, value in shared.state_dict().items()}
-    folded = fold_shared(shared)
-    lambdas = [p.dtype for name, p in folded.named_parameters() if "lambda" in name]
-    assert lambdas
-    assert set(lambdas) == {torch.float32}
-    assert folded.dtype == torch.bfloat16
-    with torch.no_grad():
-        folded.model.norm.weight.zero_()
-    assert all(torch.equal(shared.state_dict()[name], value) for name, value in before.items())
-
-
 def test_it_computes_losses_stops_and_samples_as_the_original(model):
     shared = model()
     shared.loss_chunk_tokens = 5

@@ -58,7 +58,7 @@ def check_model(
     config.num_hidden_layers = min(CHECKED_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
     eager.attention_backend = "reference"
-    has_op = (whose, config.attention_op) == ("diffattn", "diff_attention")
+    has_op = (whose, config.attention.op) == ("diffattn", "diff_attention")
     eager_form = "diffattn" if has_op else "eager"
 
     def build(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> nn.Module:

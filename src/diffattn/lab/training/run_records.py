@@ -100,7 +100,7 @@ def chosen_backends(
     if apart:
         batch, num_tokens = 1, batch * num_tokens
     return {
-        kind.attention_op: chosen_backend(
+        kind.attention.op: chosen_backend(
             kind, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
         )
         for kind, _ in model.by_type()

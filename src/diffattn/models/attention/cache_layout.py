@@ -9,11 +9,9 @@ def update(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, 
     """Append keys ``[B, T, Hkv, (maps,) D]`` and values ``[B, T, Hkv, Dv]``; return all of them.
 
     The keys of both maps are stored as one head, ``[B, Hkv, S, 2D]``, as wide as a value, and
-    returned as views. An exporter or a learned prefix makes a cache by ``num_key_value_heads``,
-    with the layout of Hugging Face's kernels: ``[k1, k2, k1, k2]`` and
-    ``[left, left, right, right]``. A static cache keeps this layout, at twice the memory; a dynamic
-    one is made compact. In such a cache a layer with one key per head repeats its heads to fill the
-    room.
+    returned as views. An exporter or a learned prefix makes a cache by ``num_key_value_heads``, in
+    the layout of :func:`in_kernel_layout`. A static cache keeps this layout, at twice the memory; a
+    dynamic one is made compact. In it a layer with one key per head repeats its heads.
     """
     if k.ndim == 4:
         times = _stored_heads(cache, layer_idx, k.shape[2]) // k.shape[2]

@@ -11,13 +11,9 @@ diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D  
 =================== ======================= =================== ================ ===============
 
 A cache has one K and V per layer, so each layer makes one call: a second call would overwrite the
-first (as in transformers' DiffLlama). Grouped heads are stored like V1. Hugging Face's kernels pair
-query, key and value heads one to one at one width, so V1 becomes ``Q = [q1, q2, q1, q2]``,
-``K = [k1, k2, k1, k2]``, ``V = [left, left, right, right]``. A paged cache stores these arguments,
-and so holds K and V twice. Under ``"diffattn"`` our operator reads the pages, and they hold both
-once: see :mod:`diffattn.models.attention.paged_cache`. So does vLLM's cache: see
-:func:`diffattn.models.attention.kernels.heads_in_vllm`. Dynamic and static caches may also have the
-kernels' layout: see :mod:`diffattn.models.attention.cache_layout`.
+first (as in transformers' DiffLlama). Grouped heads are stored like V1. A paged cache stores the
+arguments of a kernel (see :mod:`~diffattn.models.attention.kernels`), and so holds V1's K and V
+twice; under ``"diffattn"`` our operator reads the pages, and they hold both once.
 """
 
 from dataclasses import dataclass
@@ -33,7 +29,6 @@ from diffattn.models.attention.cache_layout import update
 from diffattn.models.attention.kernels import (
     ActingMap,
     AttentionMapRecorder,
-    KernelCall,
     by_kernel,
     lam_of_rows,
     through_maps,
@@ -48,25 +43,17 @@ from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_
 
 IMPLEMENTATION = "diffattn"
 
-Inputs = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""q, k, v and λ; λ is ``None`` for softmax attention."""
 
-
-@dataclass(kw_only=True, eq=False)
+@dataclass(eq=False)
 class Attend:
     """The ``attend(q, k, v, lam=None)`` of one layer in one forward pass."""
 
-    layer: Any
-    """The attention layer, a module of ``diffattn.layers``."""
-    kernel: KernelCall
-    """The layer's call of Hugging Face's interface."""
-    config: DiffTransformerConfig
-    """The configuration of the model."""
+    block: Any
+    """The decoder block, which has the layer, its :class:`KernelCall` and the configuration."""
     mask: Any
     """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
     the mask of Hugging Face's kernel."""
     past_key_values: Cache | None
-    """Cache to read and extend; ``None`` without a cache."""
     recorder: AttentionMapRecorder | None
     """``None`` if no maps are asked for."""
     kwargs: dict[str, Any]
@@ -74,27 +61,34 @@ class Attend:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None = None) -> Tensor:
         """Attend to cached and new tokens, by our operator or a kernel: ``[B, T, H, Dv]``."""
-        config, layer, mask = self.config, self.layer, self.mask
+        config, layer, mask = self.block.config, self.block.self_attn, self.mask
         if self.past_key_values is not None:
             k, v = update(self.past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != IMPLEMENTATION:
-            return self._by_hugging_face((q, k, v, lam))
+            return self._by_hugging_face(q, k, v, lam)
         if isinstance(mask, PagedBatch):
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
-        key_mask = KeyMask() if mask is None else mask
-        if key_mask.scores is not None:
-            return self._by_scores(key_mask.scores, (q, k, v, lam))
+        options = (KeyMask() if mask is None else mask)._asdict()
+        scores = options.pop("scores")
+        if scores is not None:
+            return self._by_scores(scores, q, k, v, lam)
         batch, num_tokens = q.shape[:2]
-        rows = batch if key_mask.cu_seqlens is not None else 1  # rows to concatenate into one
+        rows = batch if options["cu_seqlens"] is not None else 1  # rows to concatenate into one
         if rows > 1:
             q, k, v = (x.flatten(0, 1)[None] for x in (q, k, v))
             if lam is not None:
                 lam = lam.expand(batch, num_tokens, num_heads_of(q)).flatten(0, 1)[None]
-        options = key_mask.options()
         if self.recorder is not None:
-            signed, raw = self._maps(q, k, lam, options)
+            if lam is None:
+                signed = softmax_attention_maps(q, k, **options)
+                raw = signed[:, :, None]
+            else:
+                map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
+                raw = torch.stack([map_1, map_2], dim=2)
+                if self._acting_map is not None:
+                    signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
             self.recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
@@ -107,61 +101,50 @@ class Attend:
     @property
     def _acting_map(self) -> ActingMap | None:
         """The layer's own function of A1, A2 and λ; ``None`` if the layer only subtracts."""
-        return getattr(self.layer, "acting_map", None)
+        return getattr(self.block.self_attn, "acting_map", None)
 
-    def _maps(
-        self, q: Tensor, k: Tensor, lam: Tensor | None, options: dict[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        if lam is None:
-            signed = softmax_attention_maps(q, k, **options)
-            return signed, signed[:, :, None]
-        map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
-        if self._acting_map is not None:
-            signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
-        return signed, torch.stack([map_1, map_2], dim=2)
-
-    def _by_scores(self, scores: Tensor, inputs: Inputs) -> Tensor:
+    def _by_scores(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
         """Attend with a mask of all scores, which no backend of this package takes.
 
         ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
         """
-        if self.config.attention_backend != "auto":
+        if self.block.config.attention_backend != "auto":
             raise ConfigError(
                 "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
-                f"got {self.config.attention_backend!r}."
+                f"got {self.block.config.attention_backend!r}."
             )
         if self.recorder is not None or self._acting_map is not None:
             return through_maps(
-                *inputs, scores, acting_map=self._acting_map, recorder=self.recorder
+                q, k, v, lam, scores, acting_map=self._acting_map, recorder=self.recorder
             )
-        scores = scores if scores.dtype == torch.bool else scores.to(inputs[0].dtype)
-        return by_kernel("sdpa", self.kernel, *inputs, scores, {})
+        scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
+        return by_kernel("sdpa", self.block.kernel, q, k, v, lam, scores, {})
 
-    def _by_hugging_face(self, inputs: Inputs) -> Tensor:
-        implementation, mask = self.config._attn_implementation, self.mask
+    def _by_hugging_face(self, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
+        config, mask = self.block.config, self.mask
+        implementation = config._attn_implementation
         if self._acting_map is not None:
             raise ConfigError(
-                f"DiffTransformer: attention_type {self.config.attention_type!r} needs "
+                f"DiffTransformer: attention_type {config.attention_type!r} needs "
                 f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
             )
         if implementation == "eager":  # Hugging Face's function would add a bool mask as numbers
             is_bool = mask is not None and mask.dtype == torch.bool
             if self.recorder is not None or is_bool:
-                return through_maps(*inputs, mask, acting_map=None, recorder=self.recorder)
+                return through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
         if self.recorder is not None:
             raise ConfigError(
                 "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
                 f"got {implementation!r}."
             )
-        q = inputs[0]
         # transformers casts float32 to the dtype of a linear layer in the module; ours has none.
-        narrows = torch.is_autocast_enabled(q.device.type) or hasattr(self.config, "_is_quantized")
-        if q.dtype == torch.float32 and is_flash_attention_requested(self.config) and not narrows:
+        narrows = torch.is_autocast_enabled(q.device.type) or hasattr(config, "_is_quantized")
+        if q.dtype == torch.float32 and is_flash_attention_requested(config) and not narrows:
             raise ConfigError(
                 f"DiffTransformer: attn_implementation {implementation!r} needs float16 or "
                 "bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
             )
-        return by_kernel(implementation, self.kernel, *inputs, mask, self.kwargs)
+        return by_kernel(implementation, self.block.kernel, q, k, v, lam, mask, self.kwargs)
 
 
 def chosen_backend(
@@ -176,21 +159,13 @@ def chosen_backend(
 ) -> str:
     """Name of the backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries.
 
-    Args:
-        config: Configuration of a model with one attention type.
-        device: Device type.
-        dtype: Dtype of the queries.
-        batch: Rows of a batch.
-        num_tokens: Tokens per row.
-        elsewhere: Whether to choose for another machine, on which every backend can be imported.
-        tested: Whether kernels passed their tests on that machine; else ``"auto"`` avoids them.
-
-    Raises:
-        BackendError: The configured backend cannot run these inputs.
+    All layers of ``config`` must have one attention type. ``elsewhere`` chooses for another
+    machine, on which every backend can be imported; ``tested`` says whether kernels passed their
+    tests there, else ``"auto"`` avoids them.
     """
     if config.attention.needs_maps:
         return "reference"
-    is_softmax = config.attention_op == "softmax_attention"
+    is_softmax = config.attention.op == "softmax_attention"
     inputs = backends.Inputs(
         device=device,
         dtype=dtype,
@@ -205,7 +180,7 @@ def chosen_backend(
         needs_gradient=True,
         elsewhere=elsewhere and tested,
     )
-    return backends.resolve(config.attention_op, config.attention_backend, inputs)
+    return backends.resolve(config.attention.op, config.attention_backend, inputs)
 
 
 def _of_each_row(maps: Tensor, rows: int) -> Tensor:

@@ -12,9 +12,6 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from diffattn.models.attention.cached_attention import IMPLEMENTATION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig, heads_of_one_copy
 
-_FIRST_VERSION = (5, 23)
-"""First version of transformers, major and minor, whose caches give access to their pages."""
-
 
 def reads_pages(config: DiffTransformerConfig) -> bool:
     """Whether continuous batching under ``"diffattn"`` uses our operator.
@@ -24,14 +21,11 @@ def reads_pages(config: DiffTransformerConfig) -> bool:
     ops = {facts.op for facts in config.attention_by_layer}
     by_operator = "diff_attention" in ops and not config.uses("needs_maps")
     installed = tuple(int(part) for part in transformers_version.split(".")[:2])
-    return by_operator and installed >= _FIRST_VERSION
+    return by_operator and installed >= (5, 23)  # whose caches give access to their pages
 
 
 class OneCopyManager(ContinuousBatchingManager):
-    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`).
-
-    Arguments and defaults are those of ``init_continuous_batching``.
-    """
+    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`)."""
 
     def __init__(
         self,
@@ -40,9 +34,8 @@ class OneCopyManager(ContinuousBatchingManager):
         continuous_batching_config: ContinuousBatchingConfig | None = None,
         workload_hints: Any = None,
     ) -> None:
-        generation_config = generation_config or model.generation_config
+        generation_config = deepcopy(generation_config or model.generation_config)
         if generation_config.eos_token_id is None:
-            generation_config = deepcopy(generation_config)  # do not change the caller's object
             generation_config.eos_token_id = -1  # Hugging Face's value for "no end token"
         super().__init__(
             model=model,

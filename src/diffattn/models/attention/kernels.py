@@ -52,13 +52,7 @@ class KernelCall(nn.Module):
         self.width_in_vllm = heads_in_vllm(config)[2]
 
     def forward(
-        self,
-        implementation: str,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        mask: Tensor | None,
-        **kwargs: Any,
+        self, implementation: str, q: Tensor, k: Tensor, v: Tensor, mask: Any, **kwargs: Any
     ) -> Tensor:
         """``[B, T, heads, D]``, perhaps with flattened axes, from q, k, v ``[B, heads, ., D]``."""
         if implementation == "vllm" and self.is_alone:
@@ -105,18 +99,8 @@ def by_kernel(
     right]``, each along the axis of heads. The two query heads of V2 need no change. Subtracted
     queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`.
 
-    Args:
-        implementation: Name of a kernel in Hugging Face's interface.
-        kernel: The layer's :class:`KernelCall`.
-        q: ``[B, T, H, 2, D]``, ``[B, T, G, R + 1, D]``, or ``[B, T, H, D]`` of softmax attention.
-        k: ``[B, S, Hkv, 2, D]`` or ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: λ, broadcastable to ``[B, T, H]``; ``None`` for softmax attention.
-        mask: In the kernel's form.
-        kwargs: Further arguments of the kernel.
-
-    Returns:
-        ``[B, T, H, Dv]``, dtype of ``q``.
+    Tensors are as for the operator; ``lam`` is ``None`` for softmax attention, and ``mask`` is in
+    the form of the kernel ``implementation``, which gets ``kwargs``, too.
     """
     q = q if lam is None else paired(q)
     num_heads = q.shape[2]
@@ -167,13 +151,8 @@ def through_maps(
     """Attention by its definition: the maps, their difference, the product with V.
 
     The output is computed from the recorder's result, so gradients of maps can be read there too.
-    Tensors are as for :func:`by_kernel`. The softmax is in float32 (float64 for float64). A query
-    that sees no key gets 0.
-
-    Args:
-        mask: ``[B or 1, 1, T, S]``, True where a key is seen, or numbers to add to the scores.
-        acting_map: The layer's own function, if it does more than subtract the maps.
-        recorder: ``None`` if no maps are asked for.
+    The softmax is in float32 (float64 for float64). A query that sees no key gets 0. ``mask`` is
+    ``[B or 1, 1, T, S]``, True where a key is seen, or numbers to add to the scores.
     """
     q = paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype
@@ -193,12 +172,10 @@ def through_maps(
         raw = scores.softmax(-1)
     if lam is None:
         signed = raw[:, :, 0]
+    elif acting_map is not None:
+        signed = acting_map(raw[:, :, 0], raw[:, :, 1], lam_of_rows(lam, q))
     else:
-        lam = lam_of_rows(lam, q)
-        if acting_map is not None:
-            signed = acting_map(raw[:, :, 0], raw[:, :, 1], lam)
-        else:
-            signed = raw[:, :, 0] - lam * raw[:, :, 1]
+        signed = raw[:, :, 0] - lam_of_rows(lam, q) * raw[:, :, 1]
     if recorder is not None:
         signed, _ = recorder(signed, raw)
     values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]

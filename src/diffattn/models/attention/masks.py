@@ -10,11 +10,9 @@ from transformers.masking_utils import create_causal_mask
 
 from diffattn.errors import ConfigError, short
 
-_NOT_COMPILED = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
-
 
 class KeyMask(NamedTuple):
-    """Masking options of the operator for one forward pass of the model."""
+    """Masking options of the operator for one forward pass of the model, and ``scores``."""
 
     key_padding_mask: Tensor | None = None
     kv_lengths: Tensor | None = None
@@ -23,12 +21,6 @@ class KeyMask(NamedTuple):
     scores: Tensor | None = None
     """``[B or 1, 1, T, S]``: True where a key is seen, or numbers to add to the scores. It hides
     future keys itself. The operator has no such option."""
-
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of the operator."""
-        options = self._asdict()
-        del options["scores"]
-        return options
 
 
 def key_mask(
@@ -40,17 +32,8 @@ def key_mask(
 ) -> KeyMask:
     """Translate Hugging Face's mask, cache and positions into options of the operator.
 
-    Args:
-        attention_mask: ``[B, keys]``, 0 at padding, else 1 or (without a cache) the number of the
-            document; ``[B or 1, 1, T, keys]``, bool or added to the scores; or ``None``.
-        position_ids: ``[B or 1, T]`` given by the caller. A document begins where they restart at
-            0; used only without a mask, cache and ``cu_seqlens``.
-        past_key_values: Cache before this pass, or ``None``.
-        inputs_embeds: ``[B, T, hidden_size]``.
-        cu_seqlens: int32 ``[num_docs + 1]`` of a packed row, or ``None``.
-
-    Raises:
-        ConfigError: A wrong mask (shape, dtype or values), or ``cu_seqlens`` for several rows.
+    Arguments are those of the model's ``forward``. Documents that begin where ``position_ids``
+    restart at 0 are kept apart only without a mask, cache and ``cu_seqlens``.
     """
     batch, num_queries = inputs_embeds.shape[:2]
     num_keys, kv_lengths = num_queries, None
@@ -70,7 +53,13 @@ def key_mask(
             cu_seqlens = _borders(_starts(position_ids), batch)
         return KeyMask(kv_lengths=kv_lengths, cu_seqlens=cu_seqlens)
     if attention_mask.ndim == 4:
-        _check_score_mask(attention_mask, batch, num_queries, num_keys)
+        shape, dtype = list(attention_mask.shape), attention_mask.dtype
+        fits = shape[0] in (1, batch) and shape[1:] == [1, num_queries, num_keys]
+        if not fits or not (dtype == torch.bool or dtype.is_floating_point):
+            raise ConfigError(
+                "DiffTransformer: an attention_mask of four axes must be bool or floating "
+                f"[{batch} or 1, 1, {num_queries}, {num_keys}], got {dtype} {shape}."
+            )
         return KeyMask(scores=attention_mask.to(inputs_embeds.device))
     if attention_mask.ndim != 2:
         raise ConfigError(
@@ -96,7 +85,8 @@ def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, T
     where documents begin (bool ``[B, T]``; ``None`` if the mask numbers no documents)."""
     if not _can_read(mask):
         if past_key_values is None and not torch.compiler.is_exporting():
-            torch._assert_async((mask <= 1).all(), _NOT_COMPILED)
+            must = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
+            torch._assert_async((mask <= 1).all(), must)
         return mask.bool(), None
     # Reading the mask once per pass pays: without padding flash kernels can run, and no layer
     # copies keys and values. On a GPU reading waits for the device, as in transformers' own masks.
@@ -119,17 +109,12 @@ def kernel_mask(
     The mask may be ``None`` or not a tensor. Masks for flash kernels do not separate documents:
     without given borders, transformers reads borders off the positions, for one row only. It takes
     every jump and repetition as a border. So the returned positions are counted from the cache's
-    length or each document's start. They are not used for rotation. Arguments are as for
-    :func:`key_mask`.
-
-    Raises:
-        ConfigError: A mask with impossible numbers (checked on CPU), or several packed rows for a
-            kernel without a mask. Compiled code checks neither.
+    length or each document's start. They are not used for rotation.
     """
     given, starts = attention_mask, _starts(position_ids)
     on_cpu = given is not None and given.ndim == 2 and given.device.type == "cpu"
     if given is not None and on_cpu and _can_read(given) and not set(_extremes(given)) <= {0, 1}:
-        starts, attention_mask = _numbered(given, past_key_values).to(position_ids.device), None
+        starts, attention_mask = _numbered(given, past_key_values).to(starts.device), None
     index = torch.arange(starts.shape[1], device=starts.device)[None]
     if past_key_values is None:
         index = index - index.where(starts, 0).cummax(-1).values
@@ -153,24 +138,11 @@ def kernel_mask(
     return mask, index
 
 
-def padded_to_cache(attention_mask: Tensor | None, cache: Cache | None) -> Tensor | None:
-    """A mask ``[B, keys]``, padded with 1 to the length of a preallocated cache.
-
-    With a mask that grows, a compiled decoding step would be compiled again for every length.
-    """
-    if attention_mask is None or cache is None or not cache.is_compileable:
-        return attention_mask
-    length, _ = cache.get_mask_sizes(1, 0)
-    missing = length - attention_mask.shape[1]
-    return nn.functional.pad(attention_mask, (0, missing), value=1)
-
-
 def positions(
     inputs_embeds: Tensor, past_key_values: Cache | None, cu_seqlens: Tensor | None
 ) -> Tensor:
     """Positions of new tokens, int64 ``[1, T]``, counted from the cache's length, and from 0 in
-    each document of a packed row. ``cu_seqlens`` is int32 ``[num_docs + 1]``, or ``None``.
-    """
+    each document of a packed row."""
     seen = 0 if past_key_values is None else past_key_values.get_seq_length()
     index = torch.arange(inputs_embeds.shape[1], device=inputs_embeds.device)
     if cu_seqlens is not None:
@@ -184,15 +156,6 @@ def _can_read(x: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
-
-
-def _check_score_mask(mask: Tensor, batch: int, num_queries: int, num_keys: int) -> None:
-    right = mask.shape[0] in (1, batch) and mask.shape[1:] == (1, num_queries, num_keys)
-    if not right or not (mask.dtype == torch.bool or mask.is_floating_point()):
-        raise ConfigError(
-            "DiffTransformer: an attention_mask of four axes must be bool or floating "
-            f"[{batch} or 1, 1, {num_queries}, {num_keys}], got {mask.dtype} {list(mask.shape)}."
-        )
 
 
 def _extremes(attention_mask: Tensor) -> tuple[float, float]:

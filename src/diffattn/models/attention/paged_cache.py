@@ -1,14 +1,12 @@
 """One pass of continuous batching: a paged cache that holds K1, K2 and V once.
 
-Hugging Face's cache has one tensor of K and one of V per layer, both with ``num_key_value_heads``
-heads of width ``head_dim``. Its kernels pair these heads one to one, so for them V1 stores K and V
-twice (:func:`diffattn.models.attention.cache_layout.in_kernel_layout`). Our operator reads the
-pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left, right]`` per key/value head. In
-memory this is the operator's own layout.
+Hugging Face's kernels pair heads of K and V one to one at one width, so for them V1 stores both
+twice. Our operator reads the pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left,
+right]`` per key/value head, which in memory is the operator's own layout.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,26 +21,6 @@ _FEW_QUERIES = 16
 """Most queries of one sequence that the decode kernel takes."""
 
 
-class _Few(NamedTuple):
-    """Sequences with at most 16 queries each."""
-
-    tokens: Tensor
-    """int64 ``[B, T]``, indices of each sequence's tokens, right-aligned; N in unused places."""
-    table: Tensor
-    """int32 ``[B, table pages]``."""
-    lengths: Tensor
-    """int32 ``[B]``, number of keys, this pass included."""
-
-
-class _Many(NamedTuple):
-    """One sequence with more than 16 queries."""
-
-    tokens: slice
-    table: Tensor
-    """int32 ``[1, table pages]``."""
-    length: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class PagedBatch:
     """One pass of continuous batching: where its N tokens are stored, and which keys they read."""
@@ -53,9 +31,12 @@ class PagedBatch:
     """int64 ``[N]``, place in the cache for each token."""
     cu_seqlens: Tensor
     """int32, borders of the sequences among the N tokens; padding is the last sequence."""
-    few: _Few | None = None
-    many: tuple[_Many, ...] = ()
-    """``few`` and ``many`` hold all sequences; both are empty if none has keys of other passes."""
+    few: tuple[Tensor, Tensor, Tensor] | None = None
+    """Sequences with at most 16 queries: indices of their tokens int64 ``[B, T]``, right-aligned, N
+    in unused places; pages int32 ``[B, table pages]``; numbers of keys int32 ``[B]``."""
+    many: tuple[tuple[slice, Tensor, int], ...] = ()
+    """Each longer sequence: its tokens, pages ``[1, table pages]`` and number of keys. If no
+    sequence has keys of other passes, both fields are empty."""
 
     @torch.compiler.disable  # it writes to views of the cache, which a compiled graph would copy
     def attend(
@@ -64,8 +45,8 @@ class PagedBatch:
         """Store new keys and values of one layer, then attend from the N tokens.
 
         Tensors are as for the operator, in one row of N tokens; without ``lam`` it is softmax
-        attention. Returns ``[1, N, H, Dv]``. ``backend`` runs on gathered pages. With ``"auto"``,
-        sequences of few queries use ``paged_decode`` without gathering, if there is a λ.
+        attention. ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries
+        use ``paged_decode`` without gathering, if there is a λ.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
@@ -73,25 +54,21 @@ class PagedBatch:
         num_tokens, num_heads = q.shape[1], q.shape[2] if lam is None else num_heads_of(q)
         lam = None if lam is None else lam.expand(1, num_tokens, num_heads)
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # row N collects unused places
-        for sequence in self.many:
-            keys, values = (
-                gathered_pages(x, sequence.table)[:, : sequence.length] for x in (k_pages, v_pages)
-            )
-            some = None if lam is None else lam[:, sequence.tokens]
-            attended = _attend(q[:, sequence.tokens], keys, values, some, backend=backend)
-            out[sequence.tokens] = attended[0]
+        for place, table, length in self.many:
+            keys, values = (gathered_pages(x, table)[:, :length] for x in (k_pages, v_pages))
+            some = None if lam is None else lam[:, place]
+            out[place] = _attend(q[:, place], keys, values, some, backend=backend)[0]
         if self.few is not None:
-            few, taken = self.few, self.few.tokens.clamp(max=num_tokens - 1)
+            tokens, table, lengths = self.few
+            taken = tokens.clamp(max=num_tokens - 1)
             queries, some = q[0, taken], None if lam is None else lam[0, taken]
             if backend == "auto" and some is not None:
-                pages: dict[str, Any] = {"block_table": few.table, "kv_lengths": few.lengths}
-                attended = paged_decode(queries, k_pages, v_pages, some, **pages)
+                pages: dict[str, Any] = {"block_table": table, "kv_lengths": lengths}
+                out[tokens] = paged_decode(queries, k_pages, v_pages, some, **pages)
             else:
-                keys, values = (gathered_pages(x, few.table) for x in (k_pages, v_pages))
-                attended = _attend(
-                    queries, keys, values, some, kv_lengths=few.lengths, backend=backend
-                )
-            out[few.tokens] = attended
+                keys, values = (gathered_pages(x, table) for x in (k_pages, v_pages))
+                options: dict[str, Any] = {"kv_lengths": lengths, "backend": backend}
+                out[tokens] = _attend(queries, keys, values, some, **options)
         return out[None, :num_tokens]
 
     def _store(self, layer_idx: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,9 +95,6 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
 
     If sequences have keys of earlier passes and one has more than 16 queries (a prompt read in
     parts), the lengths are read on the host. That waits for the device once per pass.
-
-    Raises:
-        ConfigError: The lengths would have to be read while a CUDA graph is captured.
     """
     (allocator,) = kwargs["cache"].cache_allocators.values()  # one attention type in all layers
     (read_index,), (write_index,) = kwargs["read_index"], kwargs["write_index"]
@@ -131,10 +105,12 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
         return batch
     key_borders = kwargs["cu_seq_lens_k"][allocator.layer_type]
     lengths, most_keys = key_borders.diff(), kwargs["max_length_k"][allocator.layer_type]
-    table = _block_table(read_index, key_borders, most_keys, allocator.tokens_per_page)
-    most = kwargs["max_length_q"]
+    page_size, most = allocator.tokens_per_page, kwargs["max_length_q"]
+    steps = torch.arange(0, most_keys, page_size, device=read_index.device)
+    first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
+    table = (read_index[first_of_page] // page_size).to(torch.int32)  # any page after a sequence
     if most <= _FEW_QUERIES:
-        return replace(batch, few=_Few(_tokens(borders, most, num_tokens), table, lengths))
+        return replace(batch, few=(_tokens(borders, most, num_tokens), table, lengths))
     if borders.is_cuda and torch.cuda.is_current_stream_capturing():
         raise ConfigError(
             "DiffTransformer: continuous batching with use_cuda_graph needs attn_implementation "
@@ -142,23 +118,15 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
         )
     counts, ends = borders.diff().tolist(), borders[1:].tolist()
     many = tuple(
-        _Many(slice(end - count, end), table[row : row + 1], length)
+        (slice(end - count, end), table[row : row + 1], length)
         for row, (count, end, length) in enumerate(zip(counts, ends, lengths.tolist(), strict=True))
         if count > _FEW_QUERIES
     )
-    batch = replace(batch, many=many)
     rows = [row for row, count in enumerate(counts) if 0 < count <= _FEW_QUERIES]
-    if rows:
-        tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]
-        batch = replace(batch, few=_Few(tokens, table[rows], lengths[rows]))
-    return batch
-
-
-def _block_table(read_index: Tensor, key_borders: Tensor, most_keys: int, page_size: int) -> Tensor:
-    """int32 ``[B, table pages]``, from the cache row of every key; any page after a sequence."""
-    steps = torch.arange(0, most_keys, page_size, device=read_index.device)
-    first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
-    return (read_index[first_of_page] // page_size).to(torch.int32)
+    if not rows:
+        return replace(batch, many=many)
+    tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]
+    return replace(batch, many=many, few=(tokens, table[rows], lengths[rows]))
 
 
 def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:

@@ -71,11 +71,6 @@ class AttentionType:
         return self.query_projections == self.key_projections == self.value_width
 
     @property
-    def lambda_per_head(self) -> bool:
-        """Whether λ comes from a projection with one row per head."""
-        return self.lambda_projection and not self.lambda_per_channel
-
-    @property
     def query_projections(self) -> int:
         """Projected queries per head."""
         return self.query_maps if self.projected_maps is None else self.projected_maps
@@ -190,20 +185,11 @@ CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
     """The attention types of a model by their present names, as one string.
 
-    Args:
-        where: Text that begins error messages.
-        given: One name, several names with commas, or a list of names.
-        num_layers: Number of the model's layers. ``None``: the number of names is not checked.
-
-    Returns one name if all layers have the same type, else one per layer with commas.
-
-    Raises:
-        ConfigError: An unknown name, or neither one name nor one per layer.
+    It is one name if all layers have the same type, else one per layer with commas. Without
+    ``num_layers``, the number of names is not checked.
     """
     parts = given.split(",") if isinstance(given, str) else given
-    if not isinstance(parts, list | tuple):
-        parts = [parts]
-    names = [OLD_NAMES.get(x.strip(), x.strip()) if isinstance(x, str) else x for x in parts]
+    names = [OLD_NAMES.get(name.strip(), name.strip()) for name in parts]
     for name in names:
         check_known(where, "attention_type", name, ATTENTION)
     if len(names) != 1 and num_layers is not None and len(names) != num_layers:

@@ -14,9 +14,6 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
 
     They must lie in [0, ``below``). With ``ignored`` they may also be
     :data:`~diffattn.models.chunked_loss.IGNORED`.
-
-    Raises:
-        ShapeError: Wrong shape or dtype; on the CPU also an id out of range.
     """
     if ids is None:
         return None
@@ -31,11 +28,9 @@ def checked_labels(
     labels: Tensor, others: dict[str, Any], *, below: int
 ) -> tuple[Tensor, dict[str, Any]]:
     """Labels as int64, and the other arguments of the loss with ``shift_labels`` as int64."""
-    labels, shifted = (
-        checked_ids(name, ids, below=below, ignored=True)
-        for name, ids in (("labels", labels), ("shift_labels", others.get("shift_labels")))
-    )
-    return labels, others | ({} if shifted is None else {"shift_labels": shifted})
+    shifted = checked_ids("shift_labels", others.get("shift_labels"), below=below, ignored=True)
+    labels = checked_ids("labels", labels, below=below, ignored=True)
+    return labels, others | {"shift_labels": shifted}
 
 
 def check_embeds(embeds: Tensor, hidden_size: int) -> None:
@@ -45,10 +40,7 @@ def check_embeds(embeds: Tensor, hidden_size: int) -> None:
 
 
 def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> Tensor | None:
-    """Positions ``[batch or 1, num_tokens]`` as int64; on the CPU negative ones are refused.
-
-    Positions beyond the trained context are allowed.
-    """
+    """Positions ``[batch or 1, num_tokens]`` as int64; on the CPU negative ones are refused."""
     if positions is None:
         return None
     fits = positions.ndim == 2 and positions.shape[1] == num_tokens

@@ -6,10 +6,7 @@ from diffattn.errors import ConfigError, did_you_mean, short
 
 
 def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ConfigError unless ``name`` is in ``known``. It lists all names and the nearest one.
-
-    ``where`` begins the message; ``kind`` says what the name is of, like ``"attention_type"``.
-    """
+    """Raise a ConfigError unless ``name``, of a ``kind`` like ``"field"``, is in ``known``."""
     known = tuple(known)
     if name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""

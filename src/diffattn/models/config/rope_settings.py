@@ -50,8 +50,6 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
     if not isinstance(parameters, Mapping):
         raise ConfigError(f"{where}: rope_parameters must be a JSON object, got {parameters!r}.")
     kind = parameters.get("rope_type", parameters.get("type", "default"))
-    if not isinstance(kind, str):
-        raise ConfigError(f"{where}: rope_parameters: rope_type must be text, got {kind!r}.")
     check_known(where, "rope_parameters: rope_type", kind, _TYPES)
     required, optional = _TYPES[kind]
     for name in required:
@@ -62,8 +60,11 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
     known = ("rope_type", "type", "rope_theta", "partial_rotary_factor", *required, *optional)
     for name, value in parameters.items():
         check_known(where, "rope_parameters: field", name, known)
-        if value is not None or name == "rope_theta":
-            _check_field(f"{where}: rope_parameters: {name}", name, value, head_dim)
+        field = f"{where}: rope_parameters: {name}"
+        if name == "truncate" and not isinstance(value, bool):
+            raise ConfigError(f"{field} must be true or false, got {value!r}.")
+        if name in _RANGES and (value is not None or name == "rope_theta"):
+            _check_numbers(field, name, value, head_dim)
     low, high = parameters.get("low_freq_factor"), parameters.get("high_freq_factor")
     if low is not None and high is not None and not low < high:
         raise ConfigError(
@@ -90,28 +91,19 @@ def steady_positions(config: Any) -> tuple[str, int] | None:
         if kind == "longrope":
             original = layer.get("original_max_position_embeddings")
             longest = original or getattr(config, "original_max_position_embeddings", longest)
-        elif "dynamic" not in kind:  # the test that transformers uses
-            continue
-        if longest is not None:
+        # Transformers, too, looks for "dynamic" anywhere in the name.
+        if longest is not None and (kind == "longrope" or "dynamic" in kind):
             limits.append((int(longest), kind))
     return (min(limits)[1], min(limits)[0]) if limits else None
 
 
-def _check_field(where: str, name: str, value: Any, head_dim: int) -> None:
-    if name in ("rope_type", "type"):
-        return
-    if name == "truncate":
-        if not isinstance(value, bool):
-            raise ConfigError(f"{where} must be true or false, got {value!r}.")
-        return
-    numbers = [value]
-    if name in ("short_factor", "long_factor"):
-        if not isinstance(value, list) or len(value) != head_dim // 2:
-            raise ConfigError(f"{where} must be a list of {head_dim // 2} numbers, got {value!r}.")
-        numbers = value
+def _check_numbers(where: str, name: str, value: Any, head_dim: int) -> None:
+    is_list = name in ("short_factor", "long_factor")
+    if is_list and (not isinstance(value, list) or len(value) != head_dim // 2):
+        raise ConfigError(f"{where} must be a list of {head_dim // 2} numbers, got {value!r}.")
     least, most = _RANGES[name]
     whole = name == "original_max_position_embeddings"
-    for number in numbers:
+    for number in value if is_list else [value]:
         fits = is_whole(number) if whole else is_number(number)
         if not fits or not least <= number <= most:
             kind = "a whole number" if whole else "a number"

@@ -33,14 +33,11 @@ _RANGES = {  # epsilons are above 0: else the norm of a zero vector divides by 0
     "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
     "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
-_LARGEST_LAMBDA_INIT = 100.0
 OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
 """Options that are off by default. :meth:`ModelSettings.settings`, and so the hashes in records,
 leave them out where they are off."""
 NAMED_WHERE_SET = (*OPTIONS, "group_ratio")
 """Settings that came later. They are left out where unset, so that older records stay equal."""
-_RATIOS = (4, 3, 2)
-"""Candidates for the default of ``group_ratio``, in order of preference."""
 
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
@@ -54,9 +51,6 @@ class ModelSettings:
     """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
 
     Recipes, presets and counts use this class directly. It does not check the types of values.
-
-    Raises:
-        ConfigError: Unknown ``attention_type``, a number out of range, or contradicting settings.
     """
 
     attention_type: str = "diff"
@@ -106,7 +100,7 @@ class ModelSettings:
     def _derive_heads(self) -> None:
         if self.uses("grouped") and self.group_ratio is None:
             kv_heads = self.num_kv_heads or 1
-            fits = (r for r in _RATIOS if self.num_heads % r == 0 and self.num_heads > r)
+            fits = (r for r in (4, 3, 2) if self.num_heads % r == 0 and self.num_heads > r)
             self.group_ratio = next((r for r in fits if self.num_heads // r % kv_heads == 0), 1)
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_groups
@@ -118,10 +112,9 @@ class ModelSettings:
     def _check_numbers(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
-            optional = getattr(ModelSettings, name) is None
-            if value is None and optional:
+            if value is None and getattr(ModelSettings, name) is None:
                 continue
-            if not is_whole(value) or (value < 1 and not optional):
+            if not is_whole(value) or value < 1:
                 raise self._error(f"{name} must be 1 or more", value)
             if value > LARGEST_COUNT:
                 raise self._error(f"{name} must be at most {LARGEST_COUNT}", value)
@@ -138,10 +131,8 @@ class ModelSettings:
                     raise self._error(f"{name} must be below vocab_size = {self.vocab_size}", ids)
         given: Any = self.lambda_init
         for lam in given if isinstance(given, list) else [given]:
-            fits = is_number(lam) and abs(lam) <= _LARGEST_LAMBDA_INIT and in_float32(lam)
-            if given is not None and not fits:
-                must = f"lambda_init must be numbers up to {_LARGEST_LAMBDA_INIT:g} in size"
-                raise self._error(must, given)
+            if given is not None and not (is_number(lam) and abs(lam) <= 100 and in_float32(lam)):
+                raise self._error("lambda_init must be numbers up to 100 in size", given)
 
     def validate_architecture(self) -> None:
         """Check fields against each other; the strict configuration calls it on saving too."""
@@ -154,21 +145,17 @@ class ModelSettings:
         ratio: int = 1 if self.group_ratio is None else self.group_ratio
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
         for holds, must, got in (
-            (self.intermediate_size >= 1, "intermediate_size must be 1 or more",
-             self.intermediate_size),
             (grouped or self.group_ratio is None,
              f"group_ratio belongs to attention_type {types_with('grouped')}", self.group_ratio),
-            (ratio >= 1 and self.num_heads % ratio == 0,
+            (self.num_heads % ratio == 0,
              f"group_ratio must divide num_heads = {self.num_heads}", self.group_ratio),
-            (self.num_kv_heads >= 1 and self.num_groups % self.num_kv_heads == 0,
+            (self.num_groups % self.num_kv_heads == 0,
              f"num_kv_heads must divide num_heads{' / group_ratio' if grouped else ''} = "
              f"{self.num_groups}", self.num_kv_heads),
             (self.head_dim >= 2 and self.head_dim % 2 == 0,
              "head_dim must be even and 2 or more for rotary positions", self.head_dim),
             (low_rank or self.shared_rank is None,
              f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
-             self.shared_rank),
-            (not low_rank or self.shared_rank >= 1, "shared_rank must be 1 or more",
              self.shared_rank),
             (self.uses("lambda_vectors") or self.lambda_init is None,
              f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
@@ -197,11 +184,7 @@ class ModelSettings:
 
     @property
     def attention(self) -> AttentionType:
-        """The attention type of all layers. Read-only.
-
-        Raises:
-            ConfigError: Layers have different types; use :meth:`of_layer` first.
-        """
+        """The attention type of all layers. If they differ, use :meth:`of_layer` first."""
         if self.attention_type not in ATTENTION:
             raise self._error("attention_type must be the same in all layers", self.attention_type)
         return ATTENTION[self.attention_type]

@@ -2,7 +2,6 @@
 
 import torch
 
-from diffattn.errors import CheckpointError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -18,13 +17,8 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     Call the layer with its normalised input, and with :func:`diffattn.rotary_embedding` tables made
     with the folder's ``rope_theta``.
 
-    Args:
-        path: Folder with ``config.json`` and safetensors.
-        layer: Index of the layer, counted from 0.
-
-    Returns:
-        The layer in the dtype of its weights: V1 for Motif-2.6B, and a
-        :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B.
+    It has the dtype of its weights, and is V1 for Motif-2.6B, a
+    :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B. ``layer`` counts from 0.
 
     Raises:
         CheckpointError: The folder holds no Motif model, no such layer, or wrong shapes.
@@ -32,9 +26,7 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     with open_source(path, "motif") as source:
         config = DiffTransformerConfig(**motif_settings(source))
         if not 0 <= layer < config.num_hidden_layers:
-            raise CheckpointError(
-                f"{path}: layer must be below {config.num_hidden_layers}, got {layer}."
-            )
+            raise source.error(f"layer must be below {config.num_hidden_layers}", layer)
         with torch.device("meta"):  # wrong sizes in config.json must not allocate memory
             made = build_attention(config, layer)
         names = {OUR_ENDINGS[role]: name.format(layer) for role, name in source.names.items()}

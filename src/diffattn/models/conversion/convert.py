@@ -1,31 +1,34 @@
 """Convert a model to another layout, or from softmax to differential attention, and verify it."""
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+from huggingface_hub import split_state_dict_into_shards_factory
+from safetensors.torch import save_file
+
+from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.destination import require_folder_destination
 from diffattn.files.io import write_json
 from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.models.conversion.layouts import STARTS
+from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.our_model import OurModel, fold, read_model
 from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.source import Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.conversion.verifier import Verification, verify_logits
-from diffattn.models.conversion.writer import (
-    SHARD_BYTES,
-    files_to_copy,
-    require_free,
-    require_room,
-    write_weights,
-)
+from diffattn.models.weight_files import INDEX
 
-RECORD = "conversion.json"
-"""Name of the file in ``out`` that records the source and the comparison of logits."""
+_COPIED_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model",
+    "chat_template.jinja", "chat_template.json", "generation_config.json",
+)  # fmt: skip
 _START_SETTINGS = frozenset({"head_norm", "lambda_init", "shared_rank"})
 """Settings that apply only to a differential model made from a softmax model."""
 _TARGETS = {
@@ -62,7 +65,7 @@ def convert(
     layout: str | None = None,
     changes: Mapping[str, Any] | None = None,
     verify: bool = True,
-    shard_bytes: int = SHARD_BYTES,
+    shard_bytes: int = 2**30,
     on_message: Callable[[str], None] = lambda _: None,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Conversion:
@@ -78,7 +81,7 @@ def convert(
         layout: Layout of the source, if neither ``config.json`` nor tensor names determine it.
         changes: Fields of the configuration to set, and ``rope_theta``.
         verify: Compare the source's files with its manifest first, if it has one.
-        shard_bytes: Largest size of one file of weights.
+        shard_bytes: Largest size of one file of weights, unless a single tensor is larger.
         on_message, on_progress: Called with the next step in words; with bytes written and total.
 
     Raises:
@@ -86,58 +89,96 @@ def convert(
         ConfigError: The source cannot be converted to this target.
     """
     out, changes = Path(out), dict(changes or {})
-    require_free(out)
+    require_folder_destination(out)
+    if out.exists() and any(out.iterdir()):
+        raise CheckpointError(
+            f"{out}: must be empty or new, got other files. Choose another --out."
+        )
     with open_source(source, layout) as given:
         if verify and (given.folder / MANIFEST).exists() and not Path(source).is_file():
             verify_manifest(given.folder)
         start = {name: changes.pop(name) for name in _START_SETTINGS & changes.keys()}
         model = read_model(given, changes)
-        written, preserved = _express(given, model, target, start)
+        written = _express(given, model, target, start)
         size = sum(tensor.nbytes for tensor in written.tensors.values())
-        require_room(out, size + sum(file.stat().st_size for file in files_to_copy(given.folder)))
+        copied = [file for name in _COPIED_FILES if (file := given.folder / name).is_file()]
+        _require_room(out, size + sum(file.stat().st_size for file in copied) + 2**20)
         on_message(f"{given.layout.title} to {target}: {size:,} bytes")
         with new_folder(out) as folder:
             written.write_config(folder)
-            write_weights(
-                folder, written.tensors, shard_bytes, lambda done: on_progress(done, size)
-            )
-            for file in files_to_copy(given.folder):
+            _write_weights(folder, written.tensors, shard_bytes, on_progress)
+            for file in copied:
                 shutil.copyfile(file, folder / file.name)
             with open_source(str(folder), written.layout.name) as result:
-                verification = verify_logits(
-                    given, result, model.config, rounded=written.rounded, preserved=preserved,
-                    on_progress=on_message,
-                )  # fmt: skip
-            title, kind = given.layout.title, written.attention_type
-            done = Conversion(title, kind, len(written.tensors), size, preserved, verification)
+                verification = verify_logits(given, result, model.config, written, on_message)
+            facts = (given.layout.title, written.attention_type, len(written.tensors), size)
+            done = Conversion(*facts, written.preserved, verification)
             head = {"kind": "conversion", "schema": 1, "target": target}
-            write_json(folder / RECORD, head | asdict(done))
+            write_json(folder / "conversion.json", head | asdict(done))
             write_manifest(folder)
     return done
 
 
-def _express(
-    source: Source, model: OurModel, target: str, start: dict[str, Any]
-) -> tuple[Written, bool]:
-    """The model as the target, and whether it computes the same function as the source."""
+def _express(source: Source, model: OurModel, target: str, start: dict[str, Any]) -> Written:
+    """The model as the target."""
     kind = model.config.attention_type
     if kind == "softmax" and target in STARTS:
         begun = start_from_softmax(model, target, start)
         rounded = target in ("diff", "shared_diff")  # for others the factor is 2 or 1: exact
-        return replace(as_ours(begun), rounded=rounded), not begun.config.uses_head_norm
+        preserved = not begun.config.uses_head_norm
+        return replace(as_ours(begun), rounded=rounded, preserved=preserved)
     if start:
         raise ConfigError(
             f"convert: {', '.join(sorted(start))} must be left out unless a softmax model becomes "
             f"a differential one, got {kind!r} to {target!r}."
         )
     if kind == "shared_diff" and target == "diff":
-        return replace(as_ours(fold(model)), rounded=True), True
-    if target not in WRITERS or (target == "diffattn" and source.layout.name == "diffattn"):
-        can = [*(["diffattn"] if source.layout.name != "diffattn" else []), *_TARGETS.get(kind, ())]
+        return replace(as_ours(fold(model)), rounded=True)
+    is_ours = source.layout.name == "diffattn"
+    if target not in WRITERS or (target == "diffattn" and is_ours):
+        can = [*([] if is_ours else ["diffattn"]), *_TARGETS.get(kind, ())]
         sources = [f"{name!r}" for name, targets in _TARGETS.items() if target in targets]
         only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
             f"with attention_type {kind!r}, got {target!r}{only}."
         )
-    return WRITERS[target](model), True
+    return WRITERS[target](model)
+
+
+def _require_room(out: Path, needed: int) -> None:
+    """Raise a ConfigError if the disk of ``out`` has less than ``needed`` bytes free."""
+    place = out.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if needed > free:
+        raise ConfigError(
+            f"convert: the disk of {out} must have {needed:,} bytes free, got {free:,}."
+        )
+
+
+def _write_weights(
+    folder: Path,
+    tensors: Mapping[str, LazyTensor],
+    shard_bytes: int,
+    on_progress: Callable[[int, int], None],
+) -> None:
+    """Write safetensors files, and an index if there are several."""
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=lambda tensor: tensor.nbytes,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=shard_bytes,
+    )
+    done, total = 0, sum(tensor.nbytes for tensor in tensors.values())
+    on_progress(done, total)  # shown while the first file is written
+    for file, names in split.filename_to_tensors.items():
+        loaded = {name: tensors[name].load().contiguous() for name in names}
+        save_file(loaded, folder / file, metadata={"format": "pt"})
+        del loaded
+        done += sum(tensors[name].nbytes for name in names)
+        on_progress(done, total)
+    if split.is_sharded:
+        index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")

@@ -17,9 +17,6 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
     It has the device, dtype and generation settings of ``model``, and shares no memory with it.
 
     Source: arXiv:2501.17900 (projections); arXiv:2410.05258v2 (V1).
-
-    Raises:
-        ConfigError: The attention type of ``model`` is not ``"shared_diff"``.
     """
     if model.config.attention_type != "shared_diff":
         raise ConfigError(

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 Pairs = Literal["adjacent", "split"]
-"""Blocks of D rows that hold the maps of head i: 2i and 2i + 1, or i and i + h."""
+"""Blocks of D rows that hold the maps of head i, or halves of its value: 2i and 2i + 1, or i and
+i + h."""
 Rope = Literal["halves", "interleaved", "none"]
 """Pairs of channels that are rotated together: c and c + D/2, or 2c and 2c + 1."""
 STARTS = ("diff_v2", "diff", "shared_diff", "gated_head", "gated_element", "dex")
@@ -63,8 +64,6 @@ class Layout:
     model_types: tuple[str, ...] = ()
     """Values of ``model_type`` in ``config.json``."""
     pairs: Pairs = "adjacent"
-    split_values: bool = False
-    """Whether the two halves of a value are ordered like the two maps of a key, by ``pairs``."""
     rope: Rope = "halves"
     optional: tuple[str, ...] = ("head",)
     """Roles that a model may lack, like a tied output matrix or a scale of the head norm."""
@@ -97,7 +96,7 @@ LAYOUTS = {
         ),
         Layout(
             name="diffllama", title="Hugging Face DiffLlama", attention_type="diff",
-            model_types=("diffllama",), pairs="split", split_values=True, has_code=True,
+            model_types=("diffllama",), pairs="split", has_code=True,
             names=(_HUGGING_FACE | _attention(_SELF, [r for r in _V1 if r != "subln"]),),
         ),
         Layout(

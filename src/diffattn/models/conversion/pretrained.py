@@ -3,25 +3,13 @@ r"""Convert a pretrained softmax model to a differential model with the same out
 With equal queries both maps are the softmax map A, and A - λA = (1 - λ) A. So the output
 projection is divided by 1 - λ to keep the softmax model's output. For V2 λ is σ(0) = ½ and the
 factor is exactly 2, so nothing is rounded. Training can leave this start: the two queries have
-gradients g and -λ g of opposite sign, so the first step makes them different. λ's gradient is not
-0 either, as λ changes the size of the output.
+gradients g and -λ g of opposite sign, also behind Qwen3's norms, and λ's gradient is not 0.
 
 V1 and Shared DIFF have values twice as wide. The second half of a value is a copy of the next
-key/value head, and the output projection has weights of 0 for it. Their head norm cannot keep the
-output, as it divides every head by its size, which depends on the token. With a head norm the
-output is only approximated: the output projection is multiplied by the size of a head's values for
-inputs of unit size. Without it (``head_norm=False``) the output is kept.
-
-Biases of queries and keys (Qwen2) are copied with their rows. Norms of queries and keys (Qwen3) do
-not change: all heads and both maps share one scale of a head's width. Equal queries stay equal
-after the norm, and their gradients again have opposite signs.
-
-DEX keeps the softmax model's weights and subtracts λ O W_D from a head's output O. At the start
-λ = λ_init and W_D = 0, so nothing is subtracted, and the gradient of W_D is not 0.
-
-To train only parts with ``peft``: ``target_modules=["q_proj", "o_proj"]`` adapts the weights that
-make the maps differ. ``modules_to_save=["lambda_proj"]`` trains V2's λ in full (a low-rank update
-of a narrow projection saves nothing).
+key/value head, and the output projection has weights of 0 for it. Their head norm divides every
+head by its size, which depends on the token, so it cannot keep the output. With it the output is
+only approximated: the output projection is multiplied by the size of a head's values for inputs of
+unit size. DEX subtracts λ O W_D from a head's output O; at the start W_D = 0.
 """
 
 from dataclasses import replace
@@ -41,22 +29,12 @@ from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.our_model import OurModel, configure_like, multiply
 
-_LARGEST_FACTOR = 1e3
-
 
 def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
-    """A differential model that starts from a softmax model.
+    """A model of a type in ``layouts.STARTS`` that starts from a softmax model.
 
-    It has the softmax model's output, except with a head norm.
-
-    Args:
-        model: Softmax model.
-        attention_type: A name of ``layouts.STARTS``.
-        changes: Values for ``head_norm``, ``lambda_init`` or ``shared_rank``.
-
-    Raises:
-        CheckpointError: The softmax model has a head norm.
-        ConfigError: λ_init too near 1, or settings that contradict each other.
+    It has the softmax model's output, except with a head norm. ``changes`` are values for
+    ``head_norm``, ``lambda_init`` or ``shared_rank``.
     """
     if model.config.uses_head_norm:
         raise CheckpointError("convert: a softmax model must have no head norm, got one.")
@@ -70,10 +48,22 @@ def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, 
     config = configure_like(
         model.config, settings | ({"lambda_bias": True} if v2 else {}) | changes
     )
-    weights = dict(model.weights)
-    start = _start_v2 if v2 else _start_dex if facts.head_matrix else _start_v1
+    if config.uses_head_norm and facts.value_width == 1:
+        kind = "V2" if v2 else "DEX"
+        raise ConfigError(f"convert: head_norm of a converted {kind} model must be off, got on.")
+    weights, width = dict(model.weights), config.head_dim
     for layer in model.layers:
-        start(weights, config, layer)
+        if v2:
+            _start_v2(weights, config, layer)
+        elif facts.head_matrix:
+            zeros = partial(torch.zeros, (width, width), dtype=weights["o", layer].dtype)
+            weights["dex", layer] = derive(zeros)
+        else:
+            _start_v1(weights, config, layer)
+        for role in LAMBDAS if facts.lambda_vectors else ():
+            # q1 = q2 and k1 = k2, so λ = λ_init, but gradients are not 0.
+            seed = 2 * layer + (role[7] == "k")
+            weights[role, layer] = derive(partial(_draw_normal, seed, width))
     return replace(model, config=config, weights=weights)
 
 
@@ -86,8 +76,6 @@ def _start_v2(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     shape = (config.lambda_rows, config.hidden_size)
     weights["lambda_proj", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
     weights["lambda_bias", layer] = derive(partial(torch.zeros, shape[:1], dtype=dtype))
-    if config.uses_head_norm:
-        raise ConfigError("convert: head_norm of a converted V2 model must be off, got on.")
 
 
 def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
@@ -95,10 +83,10 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
     o = weights["o", layer]
     heads, kv_heads, width = config.num_heads, config.num_kv_heads, config.head_dim
     factor = 1.0 - config.layer_lambda_init(layer)
-    if abs(factor) * _LARGEST_FACTOR < 1:
+    if abs(factor) * 1000 < 1:
         raise ConfigError(
-            f"convert: lambda_init must differ from 1 by {1 / _LARGEST_FACTOR:g} or more, got "
-            f"{1 - factor} in layer {layer}."
+            f"convert: lambda_init must differ from 1 by 0.001 or more, got {1 - factor} in layer "
+            f"{layer}."
         )
     if config.attention.low_rank_maps:
         _add_low_rank(weights, config, layer)
@@ -117,23 +105,6 @@ def _start_v1(weights: Weights, config: DiffTransformerConfig, layer: int) -> No
             weights["subln", layer] = derive(partial(torch.ones, 2 * width, dtype=o.dtype))
     else:
         weights["o", layer] = derive(partial(_pad_columns, heads=heads, factor=factor), o)
-    _start_lambda(weights, config, layer)
-
-
-def _start_dex(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    """DEX: W_D = 0 and λ = λ_init."""
-    shape, dtype = (config.head_dim, config.head_dim), weights["o", layer].dtype
-    weights["dex", layer] = derive(partial(torch.zeros, shape, dtype=dtype))
-    _start_lambda(weights, config, layer)
-    if config.uses_head_norm:
-        raise ConfigError("convert: head_norm of a converted DEX model must be off, got on.")
-
-
-def _start_lambda(weights: Weights, config: DiffTransformerConfig, layer: int) -> None:
-    for role in LAMBDAS:  # q1 = q2 and k1 = k2, so λ = λ_init, but gradients are not 0
-        weights[role, layer] = derive(
-            partial(_draw_normal, 2 * layer + (role[7] == "k"), config.head_dim)
-        )
 
 
 def _repeat_for_both_maps(weights: Weights, role: str, layer: int, heads: int) -> None:

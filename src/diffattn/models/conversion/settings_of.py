@@ -23,30 +23,18 @@ SHARED_FIELDS = (
 """Fields with the same name in Hugging Face's models and in this package."""
 _NOT_IN_WEIGHTS = ("rms_norm_eps", "rope_theta", "max_position_embeddings")
 """Settings that the user must give if there is no ``config.json``: weights do not show them."""
-_WINDOW = "sliding_window"
-_STRETCHING = ("dynamic", "longrope")
-"""Values of ``rope_type`` whose frequencies depend on the length of the text."""
 
 
 def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of the ``DiffTransformerConfig`` with the same function as the source.
-
-    ``changes`` set fields, and ``rope_theta``.
-
-    Raises:
-        CheckpointError: The source has a part that our models lack.
-        ConfigError: A necessary field is missing, or a change would make another model.
-    """
+    """Fields of our configuration of the source, with ``changes`` of fields and ``rope_theta``."""
     layout = source.layout
     if source.settings is not None:
         settings = _READERS[layout.name](source)
     elif layout.name.startswith("original"):
         settings = _from_weights(source, changes)
     else:
-        raise CheckpointError(
-            f"{source.name}: must hold config.json, which says how many heads a {layout.title} "
-            "has, got none."
-        )
+        must = f"must hold config.json, which says how many heads a {layout.title} has"
+        raise source.error(must, "none")
     for name in ("pad_token_id", "bos_token_id"):
         if isinstance(settings.get(name), int) and settings[name] < 0:  # older files' "no token"
             settings[name] = None
@@ -58,7 +46,7 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
         rope = settings.get("rope_parameters") or {"rope_type": "default"}
         settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
     _check_stretching(source, settings, given)
-    window = settings.pop(_WINDOW, None)
+    window = settings.pop("sliding_window", None)
     settings |= given
     if window is not None and settings["max_position_embeddings"] > window:
         raise CheckpointError(
@@ -80,7 +68,7 @@ def _check_stretching(
         rope = {"rope_type": "default"}
     if rope and isinstance(other, dict) and other != rope:
         for kind in (_rope_type(rope), _rope_type(other)):
-            if kind in _STRETCHING:
+            if kind in ("dynamic", "longrope"):
                 raise ConfigError(
                     f"{source.name}: rope_parameters must stay {short(rope)}, as rope_type "
                     f"{kind!r} sets the frequencies of longer texts by them, got {short(other)}."
@@ -99,23 +87,21 @@ def _rope_type(rope: Mapping[str, Any]) -> Any:
 
 
 def _read_config(source: Source) -> Any:
+    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     check_folder(source.name, str(source.folder), files_in(source.folder), in_memory=False)
     return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
 
 
 def _shared_fields(source: Source, config: Any) -> dict[str, Any]:
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
-    if heads % groups:
-        raise CheckpointError(
-            f"{source.name}: num_key_value_heads must divide num_attention_heads = {heads}, got "
-            f"{groups}."
-        )
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    if heads % kv_heads:
+        must = f"num_key_value_heads must divide num_attention_heads = {heads}"
+        raise source.error(must, kv_heads)
     rope = {key: value for key, value in config.rope_parameters.items() if value is not None}
     return {name: getattr(config, name) for name in SHARED_FIELDS} | {"rope_parameters": rope}
 
 
 def _diffllama(source: Source) -> dict[str, Any]:
-    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _read_config(source)
     _require(source, "attention_bias", config.attention_bias, False)
     return _shared_fields(source, config) | {
@@ -129,24 +115,16 @@ def _diffllama(source: Source) -> dict[str, Any]:
 
 
 def _llama(source: Source) -> dict[str, Any]:
-    _require(source, "hidden_act", (source.settings or {}).get("hidden_act", "silu"), "silu")
     config = _read_config(source)
-    kind = config.model_type
-    for name, place in (("attention_bias", "output"), ("mlp_bias", "feed-forward")):
-        if getattr(config, name, False):
-            raise CheckpointError(
-                f"{source.name}: {name} must be False, for a DIFF Transformer has no biases on its "
-                f"{place} projections, got True."
-            )
+    for name in ("attention_bias", "mlp_bias"):
+        _require(source, name, getattr(config, name, False), False)
     window = getattr(config, "sliding_window", None)
     windowed = set() if window is None else {"sliding_attention"}
     kinds = set(getattr(config, "layer_types", None) or windowed)
     others = kinds - windowed - {"full_attention"}
     if others:
-        raise CheckpointError(
-            f"{source.name}: layer_types must be full_attention, or sliding_attention with a "
-            f"sliding_window, got {short(min(others))}."
-        )
+        must = "layer_types must be full_attention, or sliding_attention with a sliding_window"
+        raise source.error(must, short(min(others)))
     if config.attention_dropout:
         warnings.warn(
             f"{source.name}: attention_dropout = {config.attention_dropout} is left out, for a "
@@ -159,22 +137,19 @@ def _llama(source: Source) -> dict[str, Any]:
         "num_kv_heads": config.num_key_value_heads,
         "head_dim": getattr(config, "head_dim", None)
         or config.hidden_size // config.num_attention_heads,
-        "qkv_bias": kind == "qwen2",
-        "qk_norm": kind == "qwen3",
+        "qkv_bias": config.model_type == "qwen2",
+        "qk_norm": config.model_type == "qwen3",
     }
     if kinds & windowed:
-        settings[_WINDOW] = window
+        settings["sliding_window"] = window
     return settings
 
 
 def _motif(source: Source) -> dict[str, Any]:
     activation = (source.settings or {}).get("hidden_act")
     if activation != "silu":
-        raise CheckpointError(
-            f"{source.name}: hidden_act must be 'silu', got {activation!r}, which a DIFF "
-            "Transformer lacks. Its attention layers alone load with "
-            "diffattn.models.conversion.attention_layers."
-        )
+        advice = "Its attention layers alone load with diffattn.models.conversion.attention_layers"
+        raise source.error("hidden_act must be 'silu'", f"{activation!r}. {advice}")
     return motif_settings(source)
 
 
@@ -202,7 +177,7 @@ def motif_settings(source: Source) -> dict[str, Any]:
 
 
 def _motif_heads(source: Source) -> tuple[int, int | None]:
-    """Heads of a Motif layer and its ``group_ratio``; ``None`` instead of the ratio for V1.
+    """Heads of a Motif layer, and its ``group_ratio`` if it has one.
 
     ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
 
@@ -213,17 +188,13 @@ def _motif_heads(source: Source) -> tuple[int, int | None]:
     if subtracted is None:
         return _halve_heads(source, "num_attention_heads", heads), None
     if not is_whole(subtracted) or subtracted < 1 or heads % subtracted or heads == subtracted:
-        raise CheckpointError(
-            f"{source.name}: num_noise_heads must divide num_attention_heads = {heads} and be "
-            f"fewer, got {short(subtracted)}."
-        )
+        must = f"num_noise_heads must divide num_attention_heads = {heads} and be fewer"
+        raise source.error(must, short(subtracted))
     _require(source, "k_ratio", config.get("k_ratio", 1), 1)
     kv_heads = _halve_heads(source, "num_key_value_heads", config.get("num_key_value_heads"))
     if subtracted % kv_heads:
-        raise CheckpointError(
-            f"{source.name}: num_key_value_heads / 2 must divide num_noise_heads = {subtracted}, "
-            f"got {kv_heads}."
-        )
+        must = f"num_key_value_heads / 2 must divide num_noise_heads = {subtracted}"
+        raise source.error(must, kv_heads)
     return heads - subtracted, heads // subtracted - 1
 
 
@@ -247,7 +218,7 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
     def shape(role: str) -> tuple[int, ...]:
         name = source.names[role].format(0)
         if name not in source.tensors or len(source.tensors[name].shape) < 1:
-            raise CheckpointError(f"{source.name}: must hold {name}, got none.")
+            raise source.error(f"must hold {name}", "none")
         return source.tensors[name].shape
 
     settings: dict[str, Any] = {
@@ -272,15 +243,13 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
 
 def _halve_heads(source: Source, name: str, count: Any) -> int:
     if not isinstance(count, int) or count < 2 or count % 2:
-        raise CheckpointError(f"{source.name}: {name} must be even, got {count!r}.")
+        raise source.error(f"{name} must be even", repr(count))
     return count // 2
 
 
 def _require(source: Source, name: str, value: Any, must: Any) -> None:
     if value != must:
-        raise CheckpointError(
-            f"{source.name}: {name} must be {must!r}, as in a DIFF Transformer, got {value!r}."
-        )
+        raise source.error(f"{name} must be {must!r}, as in a DIFF Transformer", repr(value))
 
 
 _READERS: dict[str, Callable[..., dict[str, Any]]] = {

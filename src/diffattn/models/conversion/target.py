@@ -16,23 +16,30 @@ from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
 from diffattn.models.conversion.lazy import LazyTensor, derive
-from diffattn.models.conversion.our_model import OurModel, fold, from_ours, multiply, our_parameters
+from diffattn.models.conversion.our_model import (
+    OurModel,
+    fold,
+    multiply,
+    our_parameters,
+    reordered,
+    rows_from_ours,
+)
 from diffattn.models.conversion.settings_of import SHARED_FIELDS
-
-_ORIGINAL_EPS = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Tensors and ``config.json`` of a model in the layout of a target."""
+    """A model in the layout of a target."""
 
     layout: Layout
     tensors: dict[str, LazyTensor]
     write_config: Callable[[Path], None]
-    """Function that writes ``config.json`` into a folder."""
+    """Writes ``config.json`` into a folder."""
     attention_type: str
     rounded: bool
     """Whether weights were computed and rounded; False if they were only reordered."""
+    preserved: bool = True
+    """Whether it computes the same function as the source."""
 
 
 def as_ours(model: OurModel) -> Written:
@@ -45,11 +52,7 @@ def as_ours(model: OurModel) -> Written:
 
 
 def as_diffllama(model: OurModel) -> Written:
-    """The model as Hugging Face DiffLlama, with the head norm's scale in the output projection.
-
-    Raises:
-        ConfigError: The model is neither V1 nor Shared DIFF, or has settings DiffLlama lacks.
-    """
+    """The model as Hugging Face DiffLlama, with the head norm's scale in the output projection."""
     model, rounded = _require_v1(model, "diffllama")
     config = model.config
     _require_no_options("diffllama", config)
@@ -79,11 +82,7 @@ def as_diffllama(model: OurModel) -> Written:
 
 
 def as_original(model: OurModel) -> Written:
-    """The model with the names and order of the published code, V1 or V2, as safetensors.
-
-    Raises:
-        ConfigError: The model has settings that the published code lacks.
-    """
+    """The model with the names and order of the published code, V1 or V2, as safetensors."""
     config, rounded = model.config, False
     _require_no_options("original", config)
     if config.attention_type == "diff_v2":
@@ -93,7 +92,7 @@ def as_original(model: OurModel) -> Written:
     else:
         name = "original"
         model, rounded = _require_v1(model, name)
-        _require(name, "head_norm_eps", config.head_norm_eps, _ORIGINAL_EPS)
+        _require(name, "head_norm_eps", config.head_norm_eps, 1e-5)
         width = 2 * config.num_heads * config.head_dim
         _require(name, "hidden_size", config.hidden_size, width)
     _require(name, "embedding_multiplier", config.embedding_multiplier, 1.0)
@@ -108,11 +107,7 @@ def as_original(model: OurModel) -> Written:
     return Written(layout, tensors, write_config, model.config.attention_type, rounded)
 
 
-WRITERS: dict[str, Callable[[OurModel], Written]] = {
-    "diffattn": as_ours,
-    "diffllama": as_diffllama,
-    "original": as_original,
-}
+WRITERS = {"diffattn": as_ours, "diffllama": as_diffllama, "original": as_original}
 """Target -> function that expresses a model in that layout."""
 
 
@@ -125,8 +120,7 @@ def _require_v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
     _require(target, "attention_type", config.attention_type, "diff")
     _require(target, "head_norm", config.uses_head_norm, True)
     schedule = type(config)(attention_type="diff").layer_lambda_init
-    same = all(config.layer_lambda_init(layer) == schedule(layer) for layer in model.layers)
-    if not same:
+    if any(config.layer_lambda_init(layer) != schedule(layer) for layer in model.layers):
         _require(target, "lambda_init", config.lambda_init, None)
     return model, shared
 
@@ -152,17 +146,14 @@ def _name_tensors(
             tensor = model.weights.get((role, layer))
             if tensor is None:  # optional, or a role inside the layers while layer is None
                 continue
-            tensor = from_ours(tensor, role, model.config, layout)
+            tensor = reordered(tensor, role, model.config, layout, rows_from_ours)
             if role in LAMBDAS and layout.name == "diffllama":
-                tensor = _narrow_if_exact(tensor, model.dtype)
+                # In DiffLlama λ's vectors have the dtype of the weights.
+                exact = tensor.load()
+                if torch.equal(exact, exact.to(model.dtype).to(exact.dtype)):
+                    tensor = derive(partial(Tensor.to, dtype=model.dtype), tensor)
             tensors[name.format(layer)] = tensor
     return tensors
-
-
-def _narrow_if_exact(tensor: LazyTensor, dtype: torch.dtype) -> LazyTensor:
-    """λ's vector in the dtype of the weights, as in DiffLlama, if that changes no number."""
-    exact = torch.equal(tensor.load(), tensor.load().to(dtype).to(tensor.dtype))
-    return derive(partial(Tensor.to, dtype=dtype), tensor) if exact else tensor
 
 
 def _fold_scale(o: Tensor, scale: Tensor) -> Tensor:

@@ -12,15 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from diffattn.errors import CheckpointError
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.source import Source
+from diffattn.models.conversion.target import Written
 from diffattn.models.loading import quiet
 
 _ROWS, _TOKENS = 2, 16
-_OUTSIDE_BLOCKS = ("model.embed_tokens", "model.norm", "lm_head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +40,21 @@ def verify_logits(
     source: Source,
     result: Source,
     config: DiffTransformerConfig,
-    *,
-    rounded: bool,
-    preserved: bool = True,
-    on_progress: Callable[[str], None] = lambda _: None,
+    written: Written,
+    on_progress: Callable[[str], None],
 ) -> Verification | None:
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
 
-    Args:
-        source: Files before the conversion.
-        result: Files after it.
-        config: Our configuration of the source's function.
-        rounded: Whether the conversion rounded weights. Then rounding errors of the weights' dtype
-            are allowed, else those of float32.
-        preserved: Whether equal logits are expected; else they only have to be finite.
-        on_progress: Called with a description of the next step.
-
-    Raises:
-        CheckpointError: The logits differ, or are not finite.
+    If the conversion rounded weights, rounding errors of their dtype are allowed, else those of
+    float32. Logits that are not preserved only have to be finite.
     """
     if not (source.layout.has_code and result.layout.has_code):
         return None
     first = next(iter(result.tensors.values()))
-    narrow = first.dtype if rounded and first.dtype != torch.float64 else torch.float32
-    vocab = config.vocab_size
+    narrow = first.dtype if written.rounded and first.dtype != torch.float64 else torch.float32
     generator = torch.Generator().manual_seed(0)
     tokens = min(_TOKENS, config.max_position_embeddings)
-    ids = torch.randint(vocab, (_ROWS, tokens), generator=generator)
+    ids = torch.randint(config.vocab_size, (_ROWS, tokens), generator=generator)
     on_progress("logits of the source")
     exact = compute_logits(source, ids, torch.float64)
     on_progress("logits of the source, rounded")
@@ -75,15 +62,14 @@ def verify_logits(
     on_progress("logits of the result")
     given = compute_logits(result, ids, torch.float64)
     if not bool(given.isfinite().all() and exact.isfinite().all()):
-        raise CheckpointError(f"{source.name}: logits must be finite, got NaN or infinity.")
+        raise source.error("logits must be finite", "NaN or infinity")
     size = exact.abs().max()
     difference = float((given - exact).abs().max())
     budget = 2 * float(off + torch.finfo(narrow).eps * size)
-    if preserved and difference > budget:
-        raise CheckpointError(
-            f"{source.name}: the result must have the source's logits, up to {float(size):.3g}, "
-            f"got a difference of {difference:.3g} where rounding explains {budget:.3g}."
-        )
+    if written.preserved and difference > budget:
+        must = f"the result must have the source's logits, up to {float(size):.3g}"
+        got = f"a difference of {difference:.3g} where rounding explains {budget:.3g}"
+        raise source.error(must, got)
     return Verification(
         tokens=ids.numel(),
         largest_logit=float(size),
@@ -96,14 +82,15 @@ def verify_logits(
 @torch.no_grad()
 def compute_logits(source: Source, ids: Tensor, dtype: torch.dtype) -> Tensor:
     """Logits ``[B, T, vocab_size]`` of files for ``ids`` ``[B, T]``, computed in ``dtype``."""
-    other: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+    config: Any = AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
     with quiet(), torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(other, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     # Rotary tables are built from the configuration; parameters come from the files.
-    model.model.rotary_emb = type(model.model.rotary_emb)(other)
+    model.model.rotary_emb = type(model.model.rotary_emb)(config)
     model = model.to(dtype).eval()
+    outside_blocks = ("model.embed_tokens", "model.norm", "lm_head")
     for name, module in model.named_modules():
-        if name in _OUTSIDE_BLOCKS or type(module).__name__ in model._no_split_modules:
+        if name in outside_blocks or type(module).__name__ in model._no_split_modules:
             _load_while_running(name, module, source.tensors)
     return model(ids, use_cache=False).logits
 

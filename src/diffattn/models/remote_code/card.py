@@ -24,7 +24,6 @@ _NAMES = {
     "gated_element": "gated softmax attention, one gate per channel",
     "dex": "softmax attention with a differential extension (DEX)",
 }
-_CONTROL = "a control of differential attention: "
 _TASKS = {
     "AutoModelForCausalLM": "text-generation",
     "AutoModelForSequenceClassification": "text-classification",
@@ -85,7 +84,9 @@ Papers: [DIFF Transformer](https://arxiv.org/abs/2410.05258),
 def model_card(config: Any) -> str:
     """The model card for a :class:`DiffTransformerConfig`, as Markdown."""
     types = list(dict.fromkeys(config.attention_by_layer))
-    kind = " and ".join(_NAMES.get(facts.name) or _CONTROL + facts.control for facts in types)
+    kind = " and ".join(
+        _NAMES.get(x.name) or f"a control of differential attention: {x.control}" for x in types
+    )
     saved = (config.architectures or [CLASSES["AutoModelForCausalLM"]])[0]
     auto = next((name for name in _TASKS if CLASSES[name] == saved), "AutoModelForCausalLM")
     sizes = {

@@ -3,7 +3,6 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,7 @@ class FromRunFolders:
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """As in Hugging Face; from a run directory it loads the run's model.
-
-        Raises:
-            CheckpointError: A folder holds no model.
-        """
+        """As in Hugging Face; from a run directory it loads the run's model."""
         name = pretrained_model_name_or_path
         if name is not None and not kwargs.keys() & {"config", "subfolder"}:
             folder = Path(name)
@@ -43,28 +38,22 @@ class NamesItsCode(FromRunFolders):
     only together with the file that holds the code."""
 
     def save_pretrained(
-        self,
-        save_directory: str | PathLike[str],
-        *args: Any,
-        remote_code: bool | None = None,
-        **kwargs: Any,
+        self, save_directory: Any, *args: Any, remote_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """As in Hugging Face.
+        """As in Hugging Face. With ``remote_code``, the model's code and a card are written too.
 
-        With ``remote_code``, the model's code and a card are written too, and ``config.json`` names
-        the code. An existing card is kept. Default: True if the configuration was read from a
-        folder with code, else False.
+        By default they are if the configuration was read from a folder with code. An existing card
+        is kept.
         """
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
         with _naming_code(self, remote_code):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
-        if not remote_code:
-            return
-        folder = Path(save_directory)
-        shutil.copyfile(MODEL_FILE, folder / FILE_NAME)
-        if not (folder / CARD_NAME).exists():
-            (folder / CARD_NAME).write_text(model_card(self), encoding="utf-8")
+        if remote_code:
+            shutil.copyfile(MODEL_FILE, Path(save_directory, FILE_NAME))
+            card = Path(save_directory, CARD_NAME)
+            if not card.exists():
+                card.write_text(model_card(self), encoding="utf-8")
 
 
 class SavesItsCode(FromRunFolders):
@@ -73,17 +62,9 @@ class SavesItsCode(FromRunFolders):
     config: Any
 
     def save_pretrained(
-        self,
-        save_directory: str | PathLike[str],
-        *args: Any,
-        remote_code: bool = True,
-        **kwargs: Any,
+        self, save_directory: Any, *args: Any, remote_code: bool = True, **kwargs: Any
     ) -> None:
-        """As in Hugging Face, and write the model's code and a card unless ``remote_code=False``.
-
-        With the code, ``trust_remote_code=True`` loads the folder where ``diffattn`` is not
-        installed.
-        """
+        """As in Hugging Face; the model's code and a card are written too, unless switched off."""
         with _naming_code(self.config, remote_code):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
 

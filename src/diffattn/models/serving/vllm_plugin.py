@@ -5,7 +5,6 @@ Our layers run inside vLLM's Transformers backend: one call of vLLM's attention 
 with its cache and the heads of :func:`diffattn.models.attention.kernels.heads_in_vllm`.
 """
 
-BACKEND = "vllm.model_executor.models.transformers"
 CLASSES = {
     "DiffTransformerForCausalLM": "TransformersForCausalLM",
     "DiffTransformerForSequenceClassification": "TransformersForSequenceClassification",
@@ -14,10 +13,7 @@ CLASSES = {
 
 
 def register() -> None:
-    """Make our configuration known to transformers and our architectures to vLLM.
-
-    Source: vLLM's documentation, "Plugin System" and "Registering a Model".
-    """
+    """Make our configuration known to transformers and our architectures to vLLM."""
     from vllm import ModelRegistry
     from vllm.transformers_utils import model_arch_config_convertor as sizes
 
@@ -38,4 +34,5 @@ def register() -> None:
 
     sizes.MODEL_ARCH_CONFIG_CONVERTORS["diff_transformer"] = DiffTransformerSizes
     for architecture, backend_class in CLASSES.items():
-        ModelRegistry.register_model(architecture, f"{BACKEND}:{backend_class}")
+        path = f"vllm.model_executor.models.transformers:{backend_class}"
+        ModelRegistry.register_model(architecture, path)

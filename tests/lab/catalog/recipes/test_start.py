@@ -13,7 +13,7 @@ from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.data.synthetic import generate
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.residual_stream import residual_writes
+from diffattn.probes.activations import residual_writes
 
 TOLERANCE = 0.1
 

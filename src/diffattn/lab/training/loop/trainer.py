@@ -39,7 +39,7 @@ from diffattn.lab.training.sharding import (
     written_by_all,
 )
 from diffattn.ops.inputs.packed_rows import window_inputs
-from diffattn.probes.window_losses import window_losses
+from diffattn.probes.passes import window_losses
 
 _UNLOGGED = "unlogged.json"
 
