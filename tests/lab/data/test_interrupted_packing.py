@@ -55,13 +55,13 @@ def interrupted(documents, tokenizer, tmp_path):
 def test_what_is_packed_is_not_encoded_again(
     documents, packed, tokenizer, tmp_path, monkeypatch, stops
 ):
-    encoded, real = [], encoding.EncodedBatch
+    encoded, real = [], packing._write_batch
 
     def noted(*parts):
         encoded.append(parts)
-        return real(*parts)
+        real(*parts)
 
-    monkeypatch.setattr(encoding, "EncodedBatch", noted)
+    monkeypatch.setattr(packing, "_write_batch", noted)
     again = partial(pack, documents, tokenizer, tmp_path, validation_fraction=FRACTION)
     for stop in stops:
         with pytest.raises(Stop):

@@ -3,8 +3,6 @@
 They are fitted on the training windows of a run, and predict tokens 1 to T - 1 of each window.
 """
 
-from typing import Protocol
-
 import numpy as np
 
 from diffattn.errors import ConfigError
@@ -14,13 +12,6 @@ from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
 _PIECE = 4_096  # windows whose probabilities are in memory at once
 _BINS = 6  # bins of the number of earlier matches: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 or more
 _EM_ROUNDS, _EM_CHANGE = 200, 1e-6  # most rounds; stop when no weight changes more
-
-
-class CountModel(Protocol):
-    """A fitted count model."""
-
-    def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
 
 
 class Unigram:
@@ -118,7 +109,8 @@ class BigramCopy:
         return (1 - weight) * self._bigram.probabilities(windows) + weight * copied
 
 
-COUNT_MODELS: dict[str, type[Unigram] | type[Bigram] | type[BigramCopy]] = {
+CountModel = Unigram | Bigram | BigramCopy
+COUNT_MODELS: dict[str, type[CountModel]] = {
     "unigram": Unigram,
     "bigram": Bigram,
     "bigram_copy": BigramCopy,

@@ -1,11 +1,8 @@
-"""Encode documents as token ids, in constant memory."""
+"""Cut documents into pieces, and group these into batches of constant size."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from diffattn.lab.data.corpora import Document
 
@@ -23,17 +20,6 @@ class Batch:
     num_chars: int = 0
     corpus_hash: str = ""
     """SHA-256 of all documents of the corpus that were read when the batch was full."""
-
-
-@dataclass(slots=True)
-class EncodedBatch:
-    """A batch and its token ids."""
-
-    batch: Batch
-    ids: bytes
-    """Token ids of all texts, in order."""
-    lengths: list[int]
-    """Number of token ids of each text."""
 
 
 def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -> Iterator[Batch]:
@@ -58,18 +44,6 @@ def batches(assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash") -
     if batch.texts:
         batch.corpus_hash = digest.hexdigest()
         yield batch
-
-
-def encode(waiting: Iterator[Batch], encoder: Any, dtype: np.dtype[Any]) -> Iterator[EncodedBatch]:
-    """Encode batches one after the other, each with the threads of the ``tokenizers`` library.
-
-    Args:
-        encoder: See :func:`diffattn.lab.data.tokenizer.plain_encoder`.
-    """
-    for batch in waiting:
-        encodings = encoder.encode_batch_fast(batch.texts, add_special_tokens=False)
-        ids = [np.array(encoding.ids, dtype=dtype) for encoding in encodings]
-        yield EncodedBatch(batch, b"".join(x.tobytes() for x in ids), [len(x) for x in ids])
 
 
 def _pieces(text: str) -> list[str]:

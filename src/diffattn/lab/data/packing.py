@@ -32,11 +32,10 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import make_folder, read_json, sync, write_json
 from diffattn.lab.data import encoding
 from diffattn.lab.data.corpora import Document, document_bytes
-from diffattn.lab.data.sidecar import DTYPES, FILES, SCHEMA
 from diffattn.lab.data.split_writer import SplitWriter
 from diffattn.lab.data.splits import SPLITS, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
-from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
 
 # After a killed call, this folder shows that the token files beside it belong to a packing.
 _WORK = ".packing"
@@ -59,7 +58,7 @@ def pack(
     before it are hashed and compared, the rest is encoded. One process at a time may use a folder.
 
     Args:
-        documents: The corpus, iterated once; a few batches are in memory at a time.
+        documents: The corpus, not empty, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
@@ -68,7 +67,7 @@ def pack(
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is empty or one character, or the tokenizer lacks an end token.
+        ConfigError: The corpus is one character, or the tokenizer lacks an end token.
         CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
             or a document before the checkpoint has changed.
         OSError: The disk is full or not writable. A second call continues the packing.
@@ -76,9 +75,6 @@ def pack(
     identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
-    first = next(corpus, None)
-    if first is None:
-        raise ConfigError("pack: the corpus must hold at least one document, got none.")
     recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
         deque(corpus, maxlen=0)  # only hashed
@@ -90,26 +86,18 @@ def pack(
         _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
-    assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
-    waiting = encoding.batches(assigned, digest)
+    waiting = encoding.batches(assign_splits(corpus, validation_fraction), digest)
     try:
         parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
-        sidecars = _describe(work, {**identity, "corpus_hash": digest.hexdigest()}, parts)
+        identity |= {"corpus_hash": digest.hexdigest()}
+        sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
+        for split, sidecar in sidecars.items():
+            write_json(work / f"{split}.json", sidecar)
+        write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     finally:
         if not (work / _PROGRESS).exists():
             shutil.rmtree(work, ignore_errors=True)
     _publish(work, out)
-    return sidecars
-
-
-def _describe(
-    work: Path, identity: dict[str, Any], parts: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Write the sidecars, then mark the work folder as complete."""
-    sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
-    for split, sidecar in sidecars.items():
-        write_json(work / f"{split}.json", sidecar)
-    write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     return sidecars
 
 
@@ -148,25 +136,22 @@ def _write(
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
     dtype = DTYPES[dtype_name]
-    end = np.array(tokenizer.eos_token_id, dtype=dtype).tobytes()
+    encoder, end = plain_encoder(tokenizer), np.array([tokenizer.eos_token_id], dtype)
     done = 0 if recorded is None else recorded["batches"]
     with contextlib.ExitStack() as stack:
-        writers = {}
-        for split in SPLITS:
-            writers[split] = SplitWriter(work, split, recorded and recorded["splits"][split])
-            stack.callback(writers[split].close)
+        begun = recorded["splits"] if recorded else dict.fromkeys(SPLITS)
+        writers = {split: SplitWriter(work, split, stack, begun[split]) for split in SPLITS}
         if recorded is not None:
             _skip(waiting, done, recorded["corpus_hash"], work)
-        encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype)
-        for number, item in enumerate(encoded, start=done + 1):
-            _write_batch(item, writers, end, dtype.itemsize)
+        for number, batch in enumerate(waiting, start=done + 1):
+            _write_batch(batch, encoder, writers, end)
             if number % _CHECKPOINT_BATCHES == 0:
                 progress = {
                     "schema": 1,
                     "whole": False,
                     "identity": _resume_identity(identity),
                     "batches": number,
-                    "corpus_hash": item.batch.corpus_hash,
+                    "corpus_hash": batch.corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
                 }
                 sync(work)
@@ -190,15 +175,13 @@ def _write(
 
 
 def _write_batch(
-    item: encoding.EncodedBatch, writers: dict[str, SplitWriter], end: bytes, itemsize: int
+    batch: encoding.Batch, encoder: Any, writers: dict[str, SplitWriter], end: np.ndarray
 ) -> None:
-    ids, start, batch = memoryview(item.ids), 0, item.batch
-    for split, ended, length in zip(batch.splits, batch.ended, item.lengths, strict=True):
-        stop = start + length * itemsize
-        writers[split].write(ids[start:stop], length)
-        start = stop
+    encodings = encoder.encode_batch_fast(batch.texts, add_special_tokens=False)
+    for split, ended, encoded in zip(batch.splits, batch.ended, encodings, strict=True):
+        writers[split].write(np.array(encoded.ids, end.dtype))
         if ended is not None:
-            writers[split].write(end, 1)
+            writers[split].write(end)
             writers[split].end_document(*ended)
 
 

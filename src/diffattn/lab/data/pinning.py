@@ -12,8 +12,6 @@ from diffattn.lab.data.source_files import hub_parts, source_files
 
 Pin = dict[str, Any]
 """``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
-Stamp = dict[str, tuple[int, int]]
-"""Name of a file to its size in bytes and its modification time in nanoseconds."""
 
 
 def pin(source: str) -> Pin:
@@ -35,15 +33,10 @@ def pin(source: str) -> Pin:
     return {"files": {name: files.fingerprint(path) for name, path in paths.items()}}
 
 
-def stamp(source: str) -> Stamp:
-    """Stamp of a source's files: it changes when a file is written. Empty for a hub dataset."""
+def stamp(source: str) -> dict[str, tuple[int, int]]:
+    """Size and modification time of a source's files; empty for a hub dataset."""
     stats = {name: path.stat() for name, path in (source_files(source) or {}).items()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
-
-
-def total_bytes(pinned: Pin) -> int | None:
-    """Size of all files; ``None`` for a dataset on the hub."""
-    return sum(file["bytes"] for file in pinned["files"].values()) if "files" in pinned else None
 
 
 def difference(before: Pin, now: Pin) -> str | None:

@@ -3,8 +3,9 @@
 import functools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -12,9 +13,52 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.checksum import file_hash
-from diffattn.lab.data.sidecar import DTYPES, advised, read_sidecar
-from diffattn.lab.data.split_writer import OFFSET_DTYPE
+from diffattn.files.io import read_json
+from diffattn.lab.data.split_writer import OFFSET_DTYPE, SUFFIXES
 from diffattn.lab.data.splits import SPLITS
+from diffattn.lab.records.fields import AtLeast, checked
+
+# Sidecars come last: they mark a packing as complete.
+FILES = (
+    *(f"{split}.{suffix}" for split in SPLITS for suffix in SUFFIXES),
+    *(f"{split}.json" for split in SPLITS),
+)
+SCHEMA = 3
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+class Sidecar(TypedDict):
+    """Fields of ``SPLIT.json``; :mod:`diffattn.lab.data.packing` describes them."""
+
+    schema: Literal[3]
+    validation_fraction: float
+    corpus_hash: str
+    tokenizer_hash: str
+    split: Literal["train", "validation"]
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    num_tokens: Annotated[int, AtLeast(1)]
+    num_bytes: int
+    num_documents: int
+    token_hash: str
+    index_hash: str
+    names_hash: str
+    names_bytes: int
+
+
+@contextmanager
+def advised(folder: Path) -> Iterator[None]:
+    """Add advice to a ``CheckpointError`` about a packing that is missing or damaged."""
+    try:
+        yield
+    except CheckpointError as error:
+        advice = "Pack the corpus first."
+        if any((folder / name).exists() for name in (*FILES, "data.json")):
+            advice = (
+                f"Delete the packed files in {folder} (data.json, tokenizer/, train.*, "
+                "validation.*) and pack again."
+            )
+        raise CheckpointError(f"{error} {advice}") from error
 
 
 class PackedTokens:
@@ -45,7 +89,13 @@ class PackedTokens:
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
         with advised(Path(out)):
-            facts = self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            sidecar = path.with_suffix(".json")
+            facts = self.metadata = read_json(sidecar)
+            checked(Sidecar, facts, str(sidecar))
+            if facts["split"] != split:
+                raise CheckpointError(
+                    f"{sidecar}: split must be {split!r}, got {facts['split']!r}."
+                )
             dtype = DTYPES[facts["dtype"]]
             index_size = (facts["num_documents"] + 1) * OFFSET_DTYPE.itemsize
             for suffix, size, key in (

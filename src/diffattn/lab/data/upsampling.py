@@ -1,7 +1,5 @@
 """Up-sample long documents within each source, which keeps the mixture of sources."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 
@@ -49,7 +47,9 @@ class UpsampledTokens:
         self.metadata = packed.metadata
         lengths = np.diff(np.asarray(packed.document_offsets))
         self._long = long_documents(packed, longer_than)
-        sources = _number_sources(source_of(name) for name in packed.document_names())
+        numbers: dict[str, int] = {}
+        names = map(source_of, packed.document_names())
+        sources = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
         self.num_sources = int(sources.max()) + 1
         copies = expected_copies(lengths, sources, np.where(self._long, factor, 1.0))
         generator = torch.Generator().manual_seed(seed)
@@ -119,12 +119,9 @@ def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarra
     """Expected number of copies of each document in a pass; see :class:`UpsampledTokens`.
 
     Args:
-        lengths: Number of tokens of each document, int64 ``[n]``.
-        sources: Index of the source of each document, int64 ``[n]``.
-        weights: w, the relative frequency of each document in its source, float64 ``[n]``.
-
-    Returns:
-        float64 ``[n]``.
+        lengths: Number of tokens of each document.
+        sources: Index of the source of each document.
+        weights: w, the relative frequency of each document in its source.
     """
     weighted = np.bincount(sources, weights * lengths)
     return weights * (np.bincount(sources, lengths) / weighted)[sources]
@@ -141,8 +138,3 @@ def _draw_pass(
     ends = np.floor(np.cumsum(copies[order]) + start).astype(np.int64)
     drawn = np.repeat(order, np.diff(ends, prepend=0))
     return drawn[torch.randperm(len(drawn), generator=generator).numpy()]
-
-
-def _number_sources(names: Iterable[str]) -> np.ndarray:
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

@@ -12,10 +12,9 @@ from diffattn.files.manifest import verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.pinning import Pin, difference, pin, stamp, total_bytes
-from diffattn.lab.data.sidecar import advised
+from diffattn.lab.data.pinning import Pin, difference, pin, stamp
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
-from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import package_versions, require_schema
@@ -139,7 +138,8 @@ def _pack(
         nonlocal read
         read += size
 
-    total = None if config.source.startswith("hub:") else total_bytes(source)
+    is_local = not config.source.startswith("hub:")
+    total = sum(file["bytes"] for file in source["files"].values()) if is_local else None
     sidecars = pack(
         _documents(config, source, on_read),
         tokenizer,
