@@ -1,9 +1,7 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
-import math
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 
 from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
@@ -67,7 +65,6 @@ def train_recall(
 
     Args:
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_message: Called with lines for the user, for example about a damaged checkpoint.
 
     Returns:
         The content of ``results.json``. It holds whether and when the task was solved, test
@@ -75,12 +72,6 @@ def train_recall(
         ``largest_write`` is the largest write of a layer's attention or feed-forward at step 0, as
         a share of the residual stream. Noisy recall adds ``attention`` of :func:`attention_shares`;
         lookup and many-shot tasks add ``measures`` of :func:`practical_measures`.
-
-    Raises:
-        ConfigError: Several processes share the run.
-        CheckpointError: ``folder`` holds another run, or another process is at work there.
-        DiffAttnError: A file could not be written whole.
-        OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
     require_one_process("a run on a recall task")
@@ -95,32 +86,18 @@ def held_out(config: RecallConfig, index: int) -> RecallBatch:
     return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
 
-@dataclass(frozen=True, slots=True)
-class RecallScore:
-    """How well a model answers the queries of a batch."""
-
-    hits: Tensor
-    """bool ``[B, Q]``: the most likely token is the answer."""
-    loss: float
-    """Mean cross-entropy of the answers over the whole vocabulary, in nats."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of queries answered correctly, from 0 to 1."""
-        return float(self.hits.double().mean())
-
-    def by_query(self) -> list[float]:
-        """Accuracy of the first query, the second, and so on."""
-        return self.hits.double().mean(0).tolist()
-
-
 def recall_score(
     model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
-) -> RecallScore:
-    """Answer every query of a batch, with ``rows`` sequences per forward pass."""
+) -> tuple[Tensor, float]:
+    """Answer every query of a batch, with ``rows`` sequences per forward pass.
+
+    Returns:
+        Float64 ``[B, Q]``, 1 where the most likely token is the answer, else 0; and the mean
+        cross-entropy of the answers over the whole vocabulary, in nats.
+    """
     logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
     losses = F.cross_entropy(logits.mT, labels, reduction="none")
-    return RecallScore(logits.argmax(-1) == labels, float(losses.double().mean()))
+    return (logits.argmax(-1) == labels).double(), float(losses.double().mean())
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
@@ -181,11 +158,11 @@ class _RecallCallback(MetricsCallback):
         return self.recall.stops_when_solved and self.solved() is not None
 
     def _score(self, step: int, model: DiffTransformerForCausalLM) -> None:
-        score = recall_score(model, self.validation)
+        hits, loss = recall_score(model, self.validation)
         row: dict[str, Any] = {
-            "accuracy": score.accuracy,
-            "by_query": score.by_query(),
-            "validation_loss": score.loss,
+            "accuracy": float(hits.mean()),
+            "by_query": hits.mean(0).tolist(),
+            "validation_loss": loss,
         }
         lam = layer_lambdas(model, **self.probe)
         if lam is not None:
@@ -213,16 +190,22 @@ def _run(
     metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
-    record_launch(folder, checkpoint, EngineConfig(), on_message)
+    engine = EngineConfig()
+    record_launch(folder, checkpoint, engine, on_message)
     batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
+    arguments = training_arguments(train, folder / "checkpoints", fresh=False, engine=engine)
+    arguments.per_device_train_batch_size = 1  # items: each is a whole batch
+    arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
+    # Few checkpoints, because a run takes only minutes.
+    arguments.set_save(strategy="steps", steps=4 * train.evaluate_every)
     trainer = RunTrainer(
         model=model,
-        args=_arguments(config, folder / "checkpoints"),
+        args=arguments,
         train_dataset=batches,
         data_collator=lambda features: features[0],  # an item is a whole batch
         compute_loss_func=_answer_loss,
         optimizers=optimizer_and_scheduler(model, train),
-        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", EngineConfig())],
+        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", engine)],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     metrics.restore(checkpoint)
@@ -251,15 +234,6 @@ def _run(
     write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
 
 
-def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
-    arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
-    arguments.per_device_train_batch_size = 1  # items: each is a whole batch
-    arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
-    # Few checkpoints, because a run takes only minutes.
-    arguments.set_save(strategy="steps", steps=4 * config.train.evaluate_every)
-    return arguments
-
-
 def _results(
     config: RecallConfig,
     model: DiffTransformerForCausalLM,
@@ -268,8 +242,9 @@ def _results(
     has_diverged: bool,
 ) -> dict[str, Any]:
     test = held_out(config, TEST)
-    nothing = RecallScore(torch.zeros_like(test.queries, dtype=torch.bool), math.nan)
-    score = nothing if has_diverged else recall_score(model, test)
+    hits = torch.zeros_like(test.queries).double()
+    if not has_diverged:
+        hits, _ = recall_score(model, test)
     solved = metrics.solved()
     scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
     results = {
@@ -282,8 +257,8 @@ def _results(
         "steps": steps,
         "sequences": steps * config.train.batch_sequences,
         "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
-        "test_accuracy": score.accuracy,
-        "test_by_query": score.by_query(),
+        "test_accuracy": float(hits.mean()),
+        "test_by_query": hits.mean(0).tolist(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
         "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),

@@ -14,8 +14,6 @@ from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run import RESULTS, train
 
-RECORDED = "recorded"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityRun(RunConfig):
@@ -23,7 +21,7 @@ class StabilityRun(RunConfig):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, and that a divergence is recorded."""
-        return {**RunConfig.resolved(self), "divergence": RECORDED}
+        return {**RunConfig.resolved(self), "divergence": "recorded"}
 
 
 def train_recorded(
@@ -37,18 +35,9 @@ def train_recorded(
     """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
     as the result.
 
-    Args:
-        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
-
     Returns:
         The content of ``results.json``. If a number was not finite, ``validation_loss`` is
         ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
-
-    Raises:
-        ConfigError: As ``train``.
-        CheckpointError: As ``train``.
-        DiffAttnError: A file could not be written whole; the same call continues.
-        OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
     require_one_process("a run of which divergence is recorded")

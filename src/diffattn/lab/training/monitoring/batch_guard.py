@@ -13,7 +13,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
-from diffattn.lab.training.checkpoints import Carried, checkpoint_step
+from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import num_processes
 
@@ -40,7 +40,7 @@ def require_policies(config: RunConfig) -> None:
         )
 
 
-class BatchGuard(StepLog, Carried):
+class BatchGuard(StepLog):
     """Judges loss and gradient norm of every step before its update.
 
     A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
@@ -48,16 +48,18 @@ class BatchGuard(StepLog, Carried):
     result does not depend on when a run was interrupted.
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
-
-    Raises:
-        CheckpointError: A row of ``guard.jsonl`` is damaged.
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
         super().__init__(folder / GUARD, keeps=is_decision)
         self.config, self.policy, self.on_message = config, config.guard, on_message
         self.trainer: Any = None
-        self.decisions = _decisions(self.path)
+        cut_half_row(self.path)
+        try:
+            rows = read_jsonl(self.path) if self.path.exists() else []
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {_WAY_OUT}") from error
+        self.decisions = [row for row in rows if is_decision(row)]
         self.losses: deque[float] = deque(maxlen=WINDOW)
         self.log_norms: deque[float] = deque(maxlen=WINDOW)
         self.step_losses: list[Tensor] = []
@@ -86,11 +88,8 @@ class BatchGuard(StepLog, Carried):
         self.log_norms.extend(facts["log_norms"])
 
     def fits(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint has seen no batch that was left out later.
-
-        Raises:
-            CheckpointError: It left out a step that no decision leaves out.
-        """
+        """Whether a checkpoint has seen no batch that was left out later; ``CheckpointError`` if
+        it left out a step that no decision leaves out."""
         step = checkpoint_step(checkpoint)
         now = {s for s in self.left_out if s <= step}
         then = set(read_json(checkpoint / _STATE)["left_out"])
@@ -113,8 +112,7 @@ class BatchGuard(StepLog, Carried):
             norm: Gradient norm before clipping.
 
         Raises:
-            GuardStop: A policy ends the run.
-            RolledBack: A policy goes back to the last evaluation.
+            GuardStop, RolledBack: A policy ends the run, or goes back to the last evaluation.
         """
         step = self.trainer.state.global_step + 1
         if self.skips(step):
@@ -149,8 +147,7 @@ class BatchGuard(StepLog, Carried):
 
         Raises:
             RolledBack: Training has to begin again.
-            Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came.
+            Terminated, KeyboardInterrupt: SIGTERM or SIGINT came.
             GuardStop: All these batches are left out already, or ``limit`` is reached.
         """
         every = self.config.train.evaluate_every
@@ -210,15 +207,6 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
 def is_decision(row: dict[str, Any]) -> bool:
     """Whether a row of ``guard.jsonl`` leaves batches out; such rows stay after a roll-back."""
     return "first" in row
-
-
-def _decisions(path: Path) -> list[dict[str, Any]]:
-    cut_half_row(path)
-    try:
-        rows = read_jsonl(path) if path.exists() else []
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} {_WAY_OUT}") from error
-    return [row for row in rows if is_decision(row)]
 
 
 def _is_spike(before: Sequence[float], value: float, least: float) -> bool:

@@ -32,13 +32,8 @@ class Monitor:
         return last_checkpoint(self.folder / "checkpoints", self.on_message, **fits)
 
     def attach(self, trainer: Any, metrics: MetricsCallback, probe: Mapping[str, Any]) -> None:
-        """Connect the guard to a trainer, and add the callbacks that measure.
-
-        Args:
-            trainer: A trainer that was made with ``first_callbacks``.
-            metrics: The log whose λ goes to the trackers too.
-            probe: The validation windows that measurements read, see :class:`WatchCallback`.
-        """
+        """Connect the guard to a trainer that was made with ``first_callbacks``, and add the
+        callbacks that measure; ``metrics`` sends λ to the trackers too."""
         trainer.guard = self.guard
         if self.guard is not None:
             self.guard.trainer = trainer
@@ -60,8 +55,7 @@ class Monitor:
 
         Raises:
             RolledBack: Training has to begin again from an earlier step.
-            Terminated: SIGTERM came, so that the run ends here.
-            KeyboardInterrupt: SIGINT came.
+            Terminated, KeyboardInterrupt: SIGTERM or SIGINT came, so that the run ends here.
         """
         if self.guard is not None and self.config.guard.not_finite == "roll_back":
             try:

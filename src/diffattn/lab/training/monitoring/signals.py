@@ -2,7 +2,6 @@
 
 import os
 import signal
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -32,12 +31,7 @@ class StopSignals(TrainerCallback):
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -54,12 +48,7 @@ class StopSignals(TrainerCallback):
     def require_none(self, state: str, device: torch.device) -> None:
         """End the run if any process has received a signal; all processes call this.
 
-        Args:
-            state: The state that a later start finds, in words.
-
-        Raises:
-            Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came; the message is ``state``.
+        ``Terminated`` or ``KeyboardInterrupt`` says ``state``: what a later start finds, in words.
         """
         if not self._agreed(device):
             return
