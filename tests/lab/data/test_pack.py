@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
-from diffattn.lab.data import encoding
+from diffattn.lab.data import packing
 from diffattn.lab.data.corpora import Document, corpus_hash
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
@@ -54,7 +54,7 @@ def test_sidecars_describe_the_files(documents, packed, tokenizer):
 def test_packing_is_deterministic_whatever_the_batches(
     documents, packed, tokenizer, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
+    monkeypatch.setattr(packing, "BATCH_CHARS", 300)  # above the longest text: no pieces
     counts = []
     options = {"validation_fraction": 0.2, "on_progress": counts.append}
     result = pack(iter(documents), tokenizer, tmp_path, **options)
@@ -69,7 +69,7 @@ def test_packing_is_deterministic_whatever_the_batches(
 def test_long_texts_are_encoded_in_pieces_and_come_back_exactly(
     tokenizer, tmp_path, monkeypatch, num_chars
 ):
-    monkeypatch.setattr(encoding, "BATCH_CHARS", num_chars)
+    monkeypatch.setattr(packing, "BATCH_CHARS", num_chars)
     document = Document(name="a", text="ab é🏳️‍🌈\n\n" * 20 + "no line end " * 20)
     pack([document], tokenizer, tmp_path, validation_fraction=0.3)
     parts = [PackedTokens(tmp_path, split).tokens.tolist() for split in ("train", "validation")]

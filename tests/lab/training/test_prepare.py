@@ -128,7 +128,7 @@ def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
 
 
 def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 3_000)
+    monkeypatch.setattr("diffattn.lab.data.packing.BATCH_CHARS", 3_000)
     seen = []
     folder = tmp_path / "data"
     prepared = prepare_data(config, folder, on_progress=lambda *counts: seen.append(counts))

@@ -30,7 +30,6 @@ import numpy as np
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import make_folder, read_json, sync, write_json
-from diffattn.lab.data import encoding
 from diffattn.lab.data.corpora import Document, document_bytes
 from diffattn.lab.data.split_writer import SplitWriter
 from diffattn.lab.data.splits import SPLITS, assign_splits
@@ -41,6 +40,10 @@ from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
 _WORK = ".packing"
 _PROGRESS = "progress.json"
 _CHECKPOINT_BATCHES = 64
+BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they are written
+Piece = tuple[str, str, tuple[str, int] | None]
+"""Split and text of a document, or of a piece of one. The last piece of a document comes with the
+document's name and UTF-8 bytes."""
 
 
 def pack(
@@ -86,7 +89,7 @@ def pack(
         _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
-    waiting = encoding.batches(assign_splits(corpus, validation_fraction), digest)
+    waiting = batches(assign_splits(corpus, validation_fraction), digest)
     try:
         parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
         identity |= {"corpus_hash": digest.hexdigest()}
@@ -125,8 +128,41 @@ def _hashed(documents: Iterable[Document], digest: "hashlib._Hash") -> Iterator[
         yield document
 
 
+def batches(
+    assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash"
+) -> Iterator[tuple[list[Piece], str]]:
+    """Group documents, cut into pieces, into batches, each with the hash of the corpus so far.
+
+    The same documents give the same batches. Reading ``assigned`` updates ``digest``.
+    """
+    batch: list[Piece] = []
+    num_chars = 0
+    for split, document in assigned:
+        *pieces, last = _pieces(document.text)
+        end = (document.name, len(document.text.encode()))
+        for text, ended in [*((piece, None) for piece in pieces), (last, end)]:
+            batch.append((split, text, ended))
+            num_chars += len(text) + 1
+            if num_chars >= BATCH_CHARS:
+                yield batch, digest.hexdigest()
+                batch, num_chars = [], 0
+    if batch:
+        yield batch, digest.hexdigest()
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text into pieces of at most ``BATCH_CHARS``, after line ends where possible."""
+    pieces, start = [], 0
+    while len(text) - start > BATCH_CHARS:
+        stop = start + BATCH_CHARS
+        stop = text.rfind("\n", start, stop) + 1 or stop
+        pieces.append(text[start:stop])
+        start = stop
+    return [*pieces, text[start:]]
+
+
 def _write(
-    waiting: Iterator[encoding.Batch],
+    waiting: Iterator[tuple[list[Piece], str]],
     tokenizer: Any,
     work: Path,
     identity: dict[str, Any],
@@ -143,7 +179,7 @@ def _write(
         writers = {split: SplitWriter(work, split, stack, begun[split]) for split in SPLITS}
         if recorded is not None:
             _skip(waiting, done, recorded["corpus_hash"], work)
-        for number, batch in enumerate(waiting, start=done + 1):
+        for number, (batch, corpus_hash) in enumerate(waiting, start=done + 1):
             _write_batch(batch, encoder, writers, end)
             if number % _CHECKPOINT_BATCHES == 0:
                 progress = {
@@ -151,7 +187,7 @@ def _write(
                     "whole": False,
                     "identity": _resume_identity(identity),
                     "batches": number,
-                    "corpus_hash": batch.corpus_hash,
+                    "corpus_hash": corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
                 }
                 sync(work)
@@ -175,19 +211,22 @@ def _write(
 
 
 def _write_batch(
-    batch: encoding.Batch, encoder: Any, writers: dict[str, SplitWriter], end: np.ndarray
+    batch: list[Piece], encoder: Any, writers: dict[str, SplitWriter], end: np.ndarray
 ) -> None:
-    encodings = encoder.encode_batch_fast(batch.texts, add_special_tokens=False)
-    for split, ended, encoded in zip(batch.splits, batch.ended, encodings, strict=True):
+    texts = [text for _, text, _ in batch]
+    encodings = encoder.encode_batch_fast(texts, add_special_tokens=False)
+    for (split, _, ended), encoded in zip(batch, encodings, strict=True):
         writers[split].write(np.array(encoded.ids, end.dtype))
         if ended is not None:
             writers[split].write(end)
             writers[split].end_document(*ended)
 
 
-def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: Path) -> None:
+def _skip(
+    waiting: Iterator[tuple[list[Piece], str]], done: int, corpus_hash: str, work: Path
+) -> None:
     """Skip the batches that are packed already; raise if their documents have changed."""
-    hashes = [batch.corpus_hash for batch in itertools.islice(waiting, done)]
+    hashes = [digest for _, digest in itertools.islice(waiting, done)]
     if len(hashes) < done or hashes[-1] != corpus_hash:
         raise CheckpointError(
             f"{work.parent}: the corpus must be as it was when this packing was interrupted, got "
@@ -197,7 +236,7 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
 
 def _resume_identity(identity: dict[str, Any]) -> dict[str, Any]:
     """The settings that must be equal before and after an interruption."""
-    return {**identity, "batch_chars": encoding.BATCH_CHARS}
+    return {**identity, "batch_chars": BATCH_CHARS}
 
 
 def _require_same(

@@ -85,17 +85,13 @@ def make_plan(
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Price of one device for one hour, in US dollars.
-        cache_sequences: Sequences in the key-value cache.
-        cache_tokens: Tokens of each sequence. Default: the model's longest context.
-
-    Raises:
-        ConfigError: A number is out of range, or the batch cannot be divided.
-        BackendError: The configured backend cannot run there.
+        cache_tokens: Tokens of each sequence in the key-value cache. Default: the longest context.
     """
     model, train = config.model, config.train
     memory = RunMemory(config, device, devices)
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
     forward, repeated = flops_per_token(model, train.seq_len), _repeated(config)
+    cache_tokens = cache_tokens or model.max_position_embeddings
     step, parts = memory.step(micro), memory.parts(micro)
     return Plan(
         name=config.name,
@@ -121,7 +117,11 @@ def make_plan(
         memory_bytes=sum(parts.values()),
         device_memory_bytes=memory.available,
         fits=None if memory.available is None else memory.fits(micro),
-        kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
+        kv_cache={
+            "sequences": cache_sequences,
+            "tokens": cache_tokens,
+            "bytes": cache_sequences * cache_tokens * kv_cache_bytes_per_token(model),
+        },
         **_time_and_cost(
             config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
         ),
@@ -135,14 +135,6 @@ def _repeated(config: RunConfig) -> int:
     blocks = flops_per_token(model, config.train.seq_len) - logits
     logits_again = 0 if engine.loss_chunk_tokens is None else logits
     return logits_again + (blocks if engine.activation_checkpointing else 0)
-
-
-def _memory_of(device: Device, devices: int) -> int | None:
-    """Bytes of one device. ``devices`` CPU processes share the machine's memory."""
-    if device.memory_bytes is not None:
-        return device.memory_bytes
-    machine = available_bytes()
-    return None if machine is None else machine // devices
 
 
 def _time_and_cost(
@@ -178,12 +170,6 @@ def _time_and_cost(
         "device_hours": hours * devices,
         "cost": None if price is None else hours * devices * price,
     }
-
-
-def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) -> dict[str, int]:
-    tokens = tokens or model.max_position_embeddings
-    size = sequences * tokens * kv_cache_bytes_per_token(model)
-    return {"sequences": sequences, "tokens": tokens, "bytes": size}
 
 
 def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
@@ -236,7 +222,9 @@ class RunMemory:
         self._config, self._device, self._devices = config, device, devices
         self.shards = config.engine.shards(devices, "plan")
         self.share = config.train.batch_sequences // devices
-        self.available = _memory_of(device, devices)
+        self.available = device.memory_bytes
+        if self.available is None and (machine := available_bytes()) is not None:
+            self.available = machine // devices  # processes on a CPU share the machine's memory
         self._steps: dict[int, StepMemory] = {}
 
     def step(self, micro: int) -> StepMemory:
