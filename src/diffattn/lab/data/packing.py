@@ -31,7 +31,7 @@ import numpy as np
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import make_folder, read_json, sync, write_json
 from diffattn.lab.data.corpora import Document, document_bytes
-from diffattn.lab.data.split_writer import SplitWriter
+from diffattn.lab.data.split_writer import COUNTS, SplitWriter
 from diffattn.lab.data.splits import SPLITS, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
@@ -193,14 +193,14 @@ def _write(
                 sync(work)
                 write_json(work / _PROGRESS, progress)
             if on_progress is not None:
-                on_progress(sum(writer.num_tokens for writer in writers.values()))
+                on_progress(sum(writer.counts["num_tokens"] for writer in writers.values()))
         states = {split: writer.state() for split, writer in writers.items()}
     return {
         split: {
             "split": split,
             "dtype": dtype_name,
             "vocab_size": vocab_size,
-            **{key: state[key] for key in ("num_tokens", "num_bytes", "num_documents")},
+            **{key: state[key] for key in COUNTS},
             "token_hash": state["files"]["bin"]["sha256"],
             "index_hash": state["files"]["idx"]["sha256"],
             "names_hash": state["files"]["names"]["sha256"],

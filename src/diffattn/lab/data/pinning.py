@@ -15,15 +15,7 @@ Pin = dict[str, Any]
 
 
 def pin(source: str) -> Pin:
-    """Hash every file of a source, or ask the hub for the commit of a dataset.
-
-    Args:
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`.
-
-    Raises:
-        ConfigError: The source is missing, cannot be read, or has a text that is too large; or the
-            hub does not answer or does not know the dataset.
-    """
+    """Hash every file of a source, or ask the hub for the commit of a dataset."""
     paths = source_files(source)
     if paths is None:
         return {"revision": _commit(source)}

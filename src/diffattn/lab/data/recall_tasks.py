@@ -49,11 +49,6 @@ class MqarConfig:
         """Number of tokens that may be an answer."""
         return self.vocab_size // 2
 
-    @property
-    def replacement(self) -> bool:
-        """Whether a key may be asked for twice: never."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyRecallConfig:
@@ -240,19 +235,14 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
 
     Lookup: ``not_there`` always answers "not there"; ``pairs`` is :math:`1 / P`, the accuracy on
     keys with a pair. Many shots: ``labels`` guesses any label, ``classes`` one of the sequence.
-
-    Args:
-        config: A task of P pairs and Q queries.
-
-    Returns:
-        Name to accuracy, from 0 to 1.
     """
     if isinstance(config, LookupConfig):
         return {"not_there": config.absent, "pairs": 1 / config.num_pairs}
     if isinstance(config, ManyShotConfig):
         return {"labels": 1 / config.num_labels, "classes": 1 / config.num_classes}
     pairs, queries = config.num_pairs, config.num_queries
-    left = [pairs if config.replacement else pairs - i for i in range(queries)]
+    repeats = isinstance(config, NoisyRecallConfig) and config.replacement
+    left = [pairs if repeats else pairs - i for i in range(queries)]
     return {
         "values": 1 / config.num_values,
         "pairs": 1 / pairs,

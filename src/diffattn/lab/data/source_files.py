@@ -23,11 +23,7 @@ _STDLIB_BUILD_PREFIXES = (
 
 
 def hub_parts(source: str) -> tuple[str, str | None, str | None]:
-    """Name, revision and configuration in ``"hub:NAME[@REVISION][:CONFIG]"``.
-
-    Raises:
-        ConfigError: There is no name.
-    """
+    """Name, revision and configuration in ``"hub:NAME[@REVISION][:CONFIG]"``."""
     named, _, config = source.removeprefix("hub:").partition(":")
     name, _, revision = (named, "", "") if os.path.isdir(named) else named.partition("@")
     if not name:
@@ -36,11 +32,7 @@ def hub_parts(source: str) -> tuple[str, str | None, str | None]:
 
 
 def require_source(source: str) -> Path:
-    """The file or folder that a source names.
-
-    Raises:
-        ConfigError: There is no such file or folder.
-    """
+    """The file or folder that a source names, which must be there."""
     path = Path(os.path.expanduser(source))
     if not source or not os.path.exists(path):  # also for a name that no file can have
         raise ConfigError(
@@ -53,11 +45,7 @@ def require_source(source: str) -> Path:
 def source_files(source: str) -> dict[str, Path] | None:
     """File name to path of a source's files; ``None`` for a dataset on the hub.
 
-    Args:
-        source: See :func:`diffattn.lab.data.corpora.load_corpus`. A folder after ``hub:`` is local.
-
-    Raises:
-        ConfigError: The source is missing or cannot be listed.
+    For sources see :func:`diffattn.lab.data.corpora.load_corpus`. A folder after ``hub:`` is local.
     """
     if source in INSTALLED:
         of_packages = source == "packages"

@@ -13,6 +13,7 @@ from diffattn.errors import CheckpointError
 
 OFFSET_DTYPE = np.dtype("<i8")
 SUFFIXES = ("bin", "idx", "names")
+COUNTS = ("num_tokens", "num_bytes", "num_documents")
 _READ_BYTES = 1 << 24
 
 
@@ -25,18 +26,12 @@ class SplitWriter:
     Args:
         stack: Closes the files when it ends.
         recorded: A result of :meth:`state` from which to continue; ``None`` begins new files.
-
-    Raises:
-        CheckpointError: A file is missing, or its content is not the recorded content.
     """
 
     def __init__(
         self, folder: Path, split: str, stack: ExitStack, recorded: dict[str, Any] | None
     ) -> None:
-        counts = recorded or {"num_tokens": 0, "num_bytes": 0, "num_documents": 0}
-        self.num_tokens: int = counts["num_tokens"]
-        self.num_bytes: int = counts["num_bytes"]
-        self.num_documents: int = counts["num_documents"]
+        self.counts: dict[str, int] = {key: recorded[key] if recorded else 0 for key in COUNTS}
         known = recorded["files"] if recorded else dict.fromkeys(SUFFIXES)
         self._files = {
             suffix: _HashedFile(folder / f"{split}.{suffix}", stack, known[suffix])
@@ -48,23 +43,19 @@ class SplitWriter:
     def write(self, ids: np.ndarray) -> None:
         """Append token ids in the split's dtype to the document."""
         self._files["bin"].write(ids.tobytes())
-        self.num_tokens += len(ids)
+        self.counts["num_tokens"] += len(ids)
 
     def end_document(self, name: str, num_bytes: int) -> None:
         """End the current document, whose text has ``num_bytes`` UTF-8 bytes."""
-        self._files["idx"].write(_offset(self.num_tokens))
+        self._files["idx"].write(_offset(self.counts["num_tokens"]))
         self._files["names"].write(f"{json.dumps(name)}\n".encode())
-        self.num_documents += 1
-        self.num_bytes += num_bytes
+        self.counts["num_documents"] += 1
+        self.counts["num_bytes"] += num_bytes
 
     def state(self) -> dict[str, Any]:
         """Flush all files to disk; return the counts, and size and hash of every file."""
-        return {
-            "num_tokens": self.num_tokens,
-            "num_bytes": self.num_bytes,
-            "num_documents": self.num_documents,
-            "files": {suffix: file.state() for suffix, file in self._files.items()},
-        }
+        files = {suffix: file.state() for suffix, file in self._files.items()}
+        return {**self.counts, "files": files}
 
 
 class _HashedFile:

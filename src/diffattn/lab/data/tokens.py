@@ -77,15 +77,10 @@ class PackedTokens:
         metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
 
     Raises:
-        ConfigError: ``split`` is neither ``train`` nor ``validation``.
         CheckpointError: A file is missing, has another size, or with ``verify`` other content.
     """
 
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
-        if split not in SPLITS:
-            raise ConfigError(
-                f"PackedTokens: split must be one of {', '.join(SPLITS)}, got {split!r}."
-            )
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
         with advised(Path(out)):
@@ -103,7 +98,14 @@ class PackedTokens:
                 (".idx", index_size, "index_hash"),
                 (".names", facts["names_bytes"], "names_hash"),
             ):
-                _check(path.with_suffix(suffix), verify, size, facts[key])
+                file = path.with_suffix(suffix)
+                got = file.stat().st_size if file.is_file() else "no file"
+                if got != size:
+                    raise CheckpointError(
+                        f"{file}: must have the {size} bytes its sidecar says, got {got}."
+                    )
+                if verify and file_hash(file) != facts[key]:
+                    raise CheckpointError(f"{file}: must be as it was packed, got other content.")
         self.num_tokens: int = facts["num_tokens"]
         self.num_bytes: int = facts["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
@@ -143,9 +145,6 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     shifts the labels. Windows run across the ends of documents. With ``apart`` the model keeps
     documents apart: an item also has ``position_ids`` ``[seq_len]``, int64, which begin at 0 in
     each document, and the label of a document's first token, which nothing predicts, is -100.
-
-    Raises:
-        ConfigError: ``seq_len`` is above the number of tokens in the split.
     """
 
     def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
@@ -169,25 +168,11 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         input_ids = torch.from_numpy(window)  # [seq_len]
         item = {"input_ids": input_ids, "labels": input_ids.clone()}
         if self.apart:
-            starts = self._document_starts(start)
+            offsets = self.packed.document_offsets
+            first, last = np.searchsorted(offsets, [start, start + self.seq_len])
+            starts = np.unique(np.concatenate([[0], offsets[first:last] - start]))
             lengths = np.diff(starts, append=self.seq_len)
             positions = np.arange(self.seq_len) - np.repeat(starts, lengths)
             item["position_ids"] = torch.from_numpy(positions)
             item["labels"][starts] = -100
         return item
-
-    def _document_starts(self, start: int) -> np.ndarray:
-        """First positions, in the window from token ``start``, of each document in it; 0 first."""
-        offsets = self.packed.document_offsets
-        first, last = np.searchsorted(offsets, [start, start + self.seq_len])
-        inside = offsets[first:last] - start
-        return np.unique(np.concatenate([[0], inside]))
-
-
-def _check(path: Path, verify: bool, size: int, recorded_hash: str) -> None:
-    """Raise if the size, or with ``verify`` the hash, of a file is not the recorded one."""
-    got = path.stat().st_size if path.is_file() else "no file"
-    if got != size:
-        raise CheckpointError(f"{path}: must have the {size} bytes its sidecar says, got {got}.")
-    if verify and file_hash(path) != recorded_hash:
-        raise CheckpointError(f"{path}: must be as it was packed, got other content.")

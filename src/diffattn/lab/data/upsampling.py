@@ -35,9 +35,6 @@ class UpsampledTokens:
         documents: Indices of the drawn documents in the split, int64 ``[draws]``.
         document_offsets: int64 ``[draws + 1]``, the first token of each draw, then ``num_tokens``.
         pass_ends: For each pass, the number of tokens up to its end.
-
-    Raises:
-        ConfigError: No document is long, or all are.
     """
 
     def __init__(
@@ -90,8 +87,7 @@ class UpsampledTokens:
 def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
     """Whether each document of a split has more tokens than ``longer_than``: ``[num_documents]``.
 
-    Raises:
-        ConfigError: No document is long, or all are.
+    ``ConfigError`` if no document has, or all have.
     """
     lengths = np.diff(np.asarray(packed.document_offsets))
     if not lengths.min() <= longer_than < lengths.max():

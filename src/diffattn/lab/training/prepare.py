@@ -79,7 +79,6 @@ def prepare_data(
     interrupted packing is continued, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
-        folder: Where ``tokenizer/`` and the token files lie or will lie.
         require: Raises ``ConfigError`` for data that the caller cannot use. The files that this
             call has packed are then removed, so that other data can be packed there.
 
@@ -141,7 +140,7 @@ def _pack(
     is_local = not config.source.startswith("hub:")
     total = sum(file["bytes"] for file in source["files"].values()) if is_local else None
     sidecars = pack(
-        _documents(config, source, on_read),
+        _documents(config, source, on_read=on_read),
         tokenizer,
         folder,
         validation_fraction=config.validation_fraction,
@@ -154,20 +153,15 @@ def _pack(
     write_json(folder / _MARKER, {**marker, **hashes, "packed": packed, "versions": versions})
 
 
-def _documents(
-    config: DataConfig, source: Pin, on_read: Callable[[int], None] = lambda size: None
-) -> Iterator[Document]:
-    revision = source.get("revision")
-    return load_corpus(
-        config.source, text_field=config.text_field, revision=revision, on_read=on_read
-    )
+def _documents(config: DataConfig, source: Pin, **options: Any) -> Iterator[Document]:
+    options |= {"text_field": config.text_field, "revision": source.get("revision")}
+    return load_corpus(config.source, **options)
 
 
 def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     """Open the packed data that :func:`prepare_data` wrote to ``folder``.
 
     Args:
-        folder: Folder with ``data.json``, ``tokenizer/`` and the token files.
         verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
             other files are always checked.
 

@@ -12,11 +12,7 @@ from diffattn.models.config.attention_types import checked_types
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """All that a user asks for besides the recipe. Names are checked when it is made.
-
-    Raises:
-        ConfigError: A setting, an attention type or a combination of options cannot be.
-    """
+    """All that a user asks for besides the recipe. Names are checked when it is made."""
 
     out: Path
     """Run directory."""

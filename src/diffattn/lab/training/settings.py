@@ -52,24 +52,15 @@ def apply_settings(
     Args:
         attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
             then apply to the twin. All others come first, so that the parameter count is equal.
-
-    Raises:
-        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or an impossible twin.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     changed = read_changes(settings)
     model = config.model.settings()
-    model |= _followers(model, changed)
-    twin_changes: dict[str, Any] = {}
-    for key, value in changed.items():
-        section, field = key.split(".", 1)
-        if section != "model":
-            continue
-        if attention is not None and field in _ATTENTION_SETTINGS:
-            twin_changes[field] = value
-        else:
-            model[field] = value
+    given, of_twin = _fields("model", changed), _ATTENTION_SETTINGS if attention else ()
+    twin_changes = {name: value for name, value in given.items() if name in of_twin}
+    others = {name: value for name, value in given.items() if name not in of_twin}
+    model |= _followers(model, changed) | others
     # The model comes last, so that a wrong value of another section is named first.
     made = {name: _replaced(name, getattr(config, name), changed) for name in _SECTIONS}
     with _in_section("model", DiffTransformerConfig):
@@ -82,13 +73,8 @@ def apply_settings(
 def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
     """Read changes to a recipe's plan as key to value, and check every section but the model.
 
-    Loads no torch. The model's values are checked one by one, and not together.
-
-    Args:
-        config: The plan, which may lack sections.
-
-    Raises:
-        ConfigError: As :func:`read_changes`, or a value is out of range.
+    Loads no torch. The model's values are checked one by one, and not together. The plan may lack
+    sections.
     """
     changed = read_changes(settings)
     for name, owner in _SECTIONS.items():
@@ -97,12 +83,14 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
     return changed
 
 
+def _fields(section: str, changed: dict[str, Any]) -> dict[str, Any]:
+    split = ((key.partition("."), value) for key, value in changed.items())
+    return {name: value for (owner, _, name), value in split if owner == section}
+
+
 def _replaced(name: str, section: Any, changed: dict[str, Any]) -> Any:
-    fields = {
-        key.partition(".")[2]: value for key, value in changed.items() if key.startswith(f"{name}.")
-    }
     with _in_section(name, type(section)):
-        return dataclasses.replace(section, **fields)
+        return dataclasses.replace(section, **_fields(name, changed))
 
 
 @contextmanager
@@ -116,11 +104,7 @@ def _in_section(name: str, owner: type) -> Iterator[None]:
 
 
 def read_changes(settings: Iterable[str]) -> dict[str, Any]:
-    """Keys and parsed values of changes to a run, checked without torch.
-
-    Raises:
-        ConfigError: No ``=``, an unknown key, or a value of the wrong type.
-    """
+    """Keys and parsed values of changes to a run, checked without torch."""
     kinds = {
         f"{section}.{name}": kind
         for section, owner in {"model": ModelSettings, **_SECTIONS}.items()
@@ -130,11 +114,7 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def require_unset(settings: Iterable[str], key: str, why: str) -> None:
-    """Refuse a change of a setting that something else decides.
-
-    Raises:
-        ConfigError: ``settings`` holds ``key``.
-    """
+    """Refuse a change of a setting that something else decides."""
     changes = read_changes(settings)
     if key in changes:
         raise ConfigError(f"--set: {key} must not be set, as {why}, got {changes[key]}.")

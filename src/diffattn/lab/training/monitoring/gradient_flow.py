@@ -17,11 +17,7 @@ class GradientFlowCallback(StepLog):
     """Appends a row of :class:`GradientProbe` at each of ``config.gradient_steps``.
 
     It reads the tensors of the step and draws no random numbers: the run's result is the same
-    without it, to the bit.
-
-    Args:
-        gradient_norm: Returns the norm of all gradients before clipping; ``None`` if the step is
-            left out. A step that is left out has no row.
+    without it, to the bit. A step that is left out has no row: its ``gradient_norm`` is ``None``.
     """
 
     def __init__(
@@ -52,13 +48,12 @@ class GradientFlowCallback(StepLog):
         """Keep the weights, and the factor of the clipping that has happened, as torch has it."""
         if self.probe is None:
             return
-        norm = self.gradient_norm()
+        norm, most = self.gradient_norm(), self.config.train.max_grad_norm
         if norm is None:
             self.probe.end()
             self.probe = None
-            return
-        most = self.config.train.max_grad_norm
-        self.probe.before_step(optimizer, min(1.0, most / (norm + 1e-6)) if most else 1.0)
+        else:
+            self.probe.before_step(optimizer, min(1.0, most / (norm + 1e-6)) if most else 1.0)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure and write."""

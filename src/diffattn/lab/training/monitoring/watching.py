@@ -23,8 +23,6 @@ class WatchCallback(StepLog):
     Args:
         probe: The validation windows, as arguments of
             :func:`diffattn.probes.activations.layer_activations`.
-        gradient_norm: Returns the norm of the last step before clipping; ``None`` if the step was
-            left out.
     """
 
     def __init__(
