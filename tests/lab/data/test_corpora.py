@@ -9,7 +9,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.data import source_files
 from diffattn.lab.data.corpora import Document, corpus_hash, load_corpus
-from diffattn.lab.data.pinning import pin
+from diffattn.lab.data.source_files import pin
 
 
 def names(documents):

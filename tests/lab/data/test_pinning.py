@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import files
-from diffattn.lab.data.pinning import difference, pin, stamp
+from diffattn.lab.data.source_files import difference, pin, stamp
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from diffattn.lab.data.source_files import (
     INSTALLED,
     hub_parts,
     is_hidden,
+    is_json_lines,
     require_source,
     source_files,
 )
@@ -99,11 +100,6 @@ def _local_texts(
         on_read(path.stat().st_size)
         if text.strip():
             yield Document(name=name, text=text)
-
-
-def is_json_lines(path: Path) -> bool:
-    """Whether the file name ends with ``.jsonl``, in upper or lower case."""
-    return path.suffix.lower() == ".jsonl"
 
 
 def hub_dataset(

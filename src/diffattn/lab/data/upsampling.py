@@ -48,7 +48,9 @@ class UpsampledTokens:
         names = map(source_of, packed.document_names())
         sources = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
         self.num_sources = int(sources.max()) + 1
-        copies = expected_copies(lengths, sources, np.where(self._long, factor, 1.0))
+        weights = np.where(self._long, factor, 1.0)
+        share = np.bincount(sources, lengths) / np.bincount(sources, weights * lengths)
+        copies = weights * share[sources]
         generator = torch.Generator().manual_seed(seed)
         passes, total = [], 0
         self.pass_ends: list[int] = []
@@ -109,18 +111,6 @@ def source_of(name: str) -> str:
         return folder
     file, has_row, row = name.rpartition(":")
     return file if has_row and row.isdecimal() else ""
-
-
-def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Expected number of copies of each document in a pass; see :class:`UpsampledTokens`.
-
-    Args:
-        lengths: Number of tokens of each document.
-        sources: Index of the source of each document.
-        weights: w, the relative frequency of each document in its source.
-    """
-    weighted = np.bincount(sources, weights * lengths)
-    return weights * (np.bincount(sources, lengths) / weighted)[sources]
 
 
 def _draw_pass(

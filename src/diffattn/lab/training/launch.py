@@ -18,9 +18,8 @@ from diffattn.lab.training.distributed import (
 )
 from diffattn.lab.training.initial import initial_config, initial_weights
 from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
-from diffattn.lab.training.request import TrainRequest
 from diffattn.lab.training.run import require_enough, require_runnable, train
-from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.settings import TrainRequest, apply_settings
 
 
 def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:

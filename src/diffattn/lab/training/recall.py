@@ -134,19 +134,15 @@ class _RecallCallback(MetricsCallback):
         probe = {"input_ids": self.validation.input_ids[:64]}
         super().__init__(folder, config.train, probe, on_progress)
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
-            self._score(0, model)
+            self._score(0, kwargs["model"])
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_end(args, state, control, **kwargs)
         step = state.global_step
         if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
-            self._score(step, model)
+            self._score(step, kwargs["model"])
             if self.ends():
                 control.should_training_stop = True
 

@@ -1,11 +1,14 @@
-"""``KEY=VALUE`` changes to a run's configuration."""
+"""A run as a user asks for it, and ``KEY=VALUE`` changes to its configuration. Loads no torch."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError
+from diffattn.files.destination import require_folder_destination
 from diffattn.lab.records.settings import read_settings
 from diffattn.lab.training.config import (
     DataConfig,
@@ -15,6 +18,8 @@ from diffattn.lab.training.config import (
     WindowConfig,
 )
 from diffattn.lab.training.engine import EngineConfig
+from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.config.attention_types import checked_types
 from diffattn.models.config.settings import OPTIONS, ModelSettings
 
 _SECTIONS: dict[str, type] = {
@@ -139,3 +144,38 @@ def _followers(model: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]
 def _is_default(model: dict[str, Any], field: str) -> bool:
     known = {key: value for key, value in model.items() if key not in OPTIONS}
     return ModelSettings(**known | {field: None}).settings()[field] == model[field]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """All that a user asks for besides the recipe. Names are checked when it is made."""
+
+    out: Path
+    """Run directory."""
+    changes: tuple[str, ...] = ()
+    """``KEY=VALUE`` changes to the recipe."""
+    attention: str | None = None
+    """Train the twin of this attention type. Default: the recipe's model."""
+    data: Path | None = None
+    """Folder of packed data. Default: pack the recipe's corpus into the run directory."""
+    init_from: Path | None = None
+    """A run directory or model folder, whose weights training starts from."""
+    same_model: bool = False
+    """Train the model of ``init_from`` in place of the recipe's."""
+    verify: bool = True
+    """Compare the files of ``data`` and ``init_from`` with their hashes."""
+    resume: bool = False
+    """Raise an error unless ``out`` holds a run to continue. Without it a new run may begin."""
+    recipe_vocab_size: int
+    """The recipe's vocabulary size. A note names it if the data has another size."""
+
+    def __post_init__(self) -> None:
+        read_changes(self.changes)
+        if self.attention is not None:
+            checked_types("twin", self.attention)
+        require_folder_destination(self.out)
+        if self.same_model and (self.init_from is None or self.attention is not None):
+            got = "no --init-from" if self.init_from is None else "--attention too"
+            raise ConfigError(f"train: --same-model takes the model of --init-from, got {got}.")
+        if self.init_from is not None:
+            checkpoint_folder(str(self.init_from))

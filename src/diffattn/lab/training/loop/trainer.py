@@ -64,10 +64,7 @@ class RunTrainer(Trainer):
     def train_from(self, checkpoint: Path | None) -> None:
         """Train from a checkpoint, or from the start, until the end or a signal.
 
-        Raises:
-            Terminated: SIGTERM came, and a checkpoint is saved.
-            KeyboardInterrupt: SIGINT came, and a checkpoint is saved.
-            RolledBack: Training has to begin again, and no signal came.
+        ``Terminated`` (SIGTERM) and ``KeyboardInterrupt`` (SIGINT) mean that a checkpoint is saved.
         """
         self.unlogged = _UnloggedLosses(self)
         self.add_callback(self.unlogged)
@@ -132,12 +129,7 @@ class RunTrainer(Trainer):
         super().log(others | flat(mappings), start_time)
 
     def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
         losses = PartLosses()

@@ -34,17 +34,13 @@ class GradientFlowCallback(StepLog):
         if not self.path.exists():
             write_jsonl(self.path, [])
 
-    def on_step_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Attach the probe before a chosen step."""
         if state.global_step + 1 in self.config.gradient_steps:
-            self.probe = GradientProbe(model)
+            self.probe = GradientProbe(kwargs["model"])
             self.probe.begin()
 
-    def on_pre_optimizer_step(
-        self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Keep the weights, and the factor of the clipping that has happened, as torch has it."""
         if self.probe is None:
             return
@@ -53,7 +49,8 @@ class GradientFlowCallback(StepLog):
             self.probe.end()
             self.probe = None
         else:
-            self.probe.before_step(optimizer, min(1.0, most / (norm + 1e-6)) if most else 1.0)
+            factor = min(1.0, most / (norm + 1e-6)) if most else 1.0
+            self.probe.before_step(kwargs["optimizer"], factor)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Measure and write."""

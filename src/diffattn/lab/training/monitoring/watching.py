@@ -44,9 +44,7 @@ class WatchCallback(StepLog):
         """Start the step's clock."""
         self.began = time.perf_counter()
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Stop the step's clock; measure at the chosen steps."""
         every, step = self.config.engine.watch_every, state.global_step
         if every is None:
@@ -54,7 +52,7 @@ class WatchCallback(StepLog):
         self.seconds.append(time.perf_counter() - self.began)
         if step % every:
             return
-        layers, norm = layer_activations(model, **self.probe), self.gradient_norm()
+        layers, norm = layer_activations(kwargs["model"], **self.probe), self.gradient_norm()
         for number, layer in enumerate(layers):
             require_finite(step, {f"{name} of layer {number}": x for name, x in layer.items()})
         require_finite(step, {"gradient_norm": norm})

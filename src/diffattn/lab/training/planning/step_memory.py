@@ -152,7 +152,12 @@ class _Step:
             # There is no dropout, so no random state has to be saved.
             options = {"use_reentrant": False, "preserve_rng_state": False}
             checkpoint_activations(self.model, options)
-        optimizer = self._optimizer_with_state()
+        # One parameter after another, as on a CPU; ``_phases`` adds the temporaries of a GPU.
+        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        self._give_gradients()
+        self._stage = "optimizer"
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         if accumulates:
             self._give_gradients()
         self._watch()
@@ -174,15 +179,6 @@ class _Step:
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0, foreach=False)
         optimizer.step()
         del optimizer
-
-    def _optimizer_with_state(self) -> torch.optim.Optimizer:
-        # One parameter after another, as on a CPU; ``_phases`` adds the temporaries of a GPU.
-        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
-        self._give_gradients()
-        self._stage = "optimizer"
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return optimizer
 
     def _give_gradients(self) -> None:
         self._stage = "gradients"
