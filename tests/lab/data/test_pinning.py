@@ -75,12 +75,6 @@ def test_a_hub_out_of_reach_is_one_line(monkeypatch):
         pin("hub:owner/name")
 
 
-@pytest.mark.parametrize("source", ["nowhere", "hub:", "hub:@v1"])
-def test_a_wrong_source_is_refused(source):
-    with pytest.raises(ConfigError, match="data source: must be"):
-        pin(source)
-
-
 def test_a_text_that_is_too_large_is_refused_before_anything_is_hashed(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("small")
     with (tmp_path / "b.txt").open("wb") as file:

@@ -117,19 +117,6 @@ def test_replicas_of_shards_continue_exactly(make_run, data, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("replicas", "message"),
-    [
-        (3, "engine.replicas must divide the 4 devices"),
-        (4, "in each of engine.replicas=4, got one"),
-    ],
-)
-def test_replicas_that_cannot_be_made_are_refused(replicas, message, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match=message):
-        require_shardable(EngineConfig(parallel="fsdp", replicas=replicas))
-
-
 def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path, monkeypatch):
     """They are told from whole copies by the names of their files alone."""
     config, folder = make_run("diff"), tmp_path / "run"

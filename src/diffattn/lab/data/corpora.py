@@ -24,16 +24,13 @@ from diffattn.lab.data.source_files import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    r"""One text and its name.
+    r"""One text and its name, both without lone surrogates, which no tokenizer can encode.
 
     Args:
         name: Unique within a corpus.
-        text: Valid Unicode; line ends become ``\n``.
+        text: Line ends become ``\n``.
         is_row: Whether the name ends with a row number, which changes if rows are inserted. The
             text of a row decides its split; for other documents the name decides.
-
-    Raises:
-        ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
     """
 
     name: str
@@ -176,16 +173,12 @@ def load_corpus(
             ``"hub:NAME[@REVISION][:CONFIG]"``, where NAME may be a local dataset folder.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Revision of a hub dataset; overrides the revision in ``source``.
-        split: Split of a hub dataset from which training and validation documents are taken.
         keep_empty: Whether to keep empty texts of a hub dataset, or of a ``.jsonl`` file that
             ``source`` names itself.
         on_read: Called with each number of bytes read; only for files, folders and ``.jsonl``.
 
     Returns:
         Documents in a fixed order. The first one is read at once, so a wrong source raises here.
-
-    Raises:
-        ConfigError: The source is unknown, missing, empty or damaged.
     """
     documents: Iterator[Document]
     if source in INSTALLED:

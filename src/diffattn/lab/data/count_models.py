@@ -19,11 +19,8 @@ class Unigram:
 
     .. math:: p(w) = \frac{c(w) + D / V}{N + D}
 
-    Here c(w) counts w among the N predicted training tokens, D of which are distinct.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``.
-        vocab_size: V; ids are below it.
+    Here c(w) counts w among the N predicted tokens of the training windows, int64 ``[n, T]``. D of
+    them are distinct, and V is the size of the vocabulary.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
@@ -43,10 +40,6 @@ class Bigram:
 
     Here h is the token before w, and D(h) counts the distinct tokens that follow h in training
     (Witten and Bell's method C). If no token followed h, the unigram model predicts alone.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``.
-        vocab_size: Ids are below it.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
@@ -78,15 +71,8 @@ class BigramCopy:
     places. The weight μ depends on the bin of m, and is 0 for m = 0. Expectation maximisation fits
     the weights: they maximise the likelihood of the last tenth of the training windows, with
     bigrams counted on the other windows, since bigrams fit their own windows too well. The bigrams
-    are then counted on all windows.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``, two or more, in the order of the text, so
-            that the last tenth is unseen text.
-        vocab_size: Ids are below it.
-
-    Raises:
-        ConfigError: There are fewer than two windows.
+    are then counted on all windows. There must be two windows or more, in the order of the text, so
+    that the last tenth is unseen text.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:

@@ -53,11 +53,8 @@ def earlier_counts(keys: np.ndarray) -> np.ndarray:
 class NgramCounts:
     """Exact counts of chosen n-grams in a stream of any length.
 
-    Memory grows only with the chosen n-grams, such as those of the text to be evaluated.
-
-    Args:
-        chosen: Keys of the n-grams to count, any order, repeats allowed.
-        vocab_size: The vocabulary size that the keys were made with.
+    Memory grows only with the chosen n-grams, such as those of the text to be evaluated. Their keys
+    may come in any order and repeat; ``vocab_size`` is that of the keys.
     """
 
     def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:

@@ -63,7 +63,6 @@ def pack(
     Args:
         documents: The corpus, not empty, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
-        validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
 
     Returns:

@@ -19,13 +19,7 @@ _STDLIB_SKIPPED_FOLDERS = frozenset(
     {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
 )
 # Files written when Python is built or installed; they differ between machines of one version.
-_STDLIB_BUILD_PREFIXES = (
-    "__pycache__",
-    "config-",
-    "_sysconfigdata",
-    "sitecustomize",
-    "usercustomize",
-)
+_BUILD_PREFIXES = ("__pycache__", "config-", "_sysconfigdata", "sitecustomize", "usercustomize")
 
 
 def hub_parts(source: str) -> tuple[str, str | None, str | None]:
@@ -82,7 +76,7 @@ def is_hidden(name: str) -> bool:
 
 
 def _outside_stdlib_corpus(name: str) -> bool:
-    return name in _STDLIB_SKIPPED_FOLDERS or name.startswith(_STDLIB_BUILD_PREFIXES)
+    return name in _STDLIB_SKIPPED_FOLDERS or name.startswith(_BUILD_PREFIXES)
 
 
 def is_json_lines(path: Path) -> bool:

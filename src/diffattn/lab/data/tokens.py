@@ -72,7 +72,6 @@ class PackedTokens:
         tokens: Token ids ``[num_tokens]``, uint16 or uint32, on disk until read.
         document_offsets: int64 ``[num_documents + 1]``, the first token of each document, then
             ``num_tokens``; on disk until read.
-        num_tokens: Number of tokens in the split, end tokens included.
         num_bytes: Number of UTF-8 bytes of the documents' text.
         metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
 

@@ -34,9 +34,7 @@ METRICS = "metrics.jsonl"
 class MetricsCallback(TrainerCallback):
     """Appends losses, and λ at each evaluation, to ``metrics.jsonl``.
 
-    Args:
-        probe: The windows over which V2's λ is averaged, as arguments of
-            :func:`diffattn.probes.lambdas.layer_lambdas`.
+    ``probe`` are the windows over which V2's λ is averaged: arguments of ``layer_lambdas``.
     """
 
     def __init__(
@@ -95,12 +93,8 @@ class MetricsCallback(TrainerCallback):
 
 
 class StepLog(TrainerCallback):
-    """A log of rows with a ``step``. A run that goes back to an earlier step drops later rows.
-
-    Args:
-        path: File of the log, which the first process writes.
-        keeps: Whether a row stays although its step is undone. Default: no row stays.
-    """
+    """A log of rows with a ``step``, which the first process writes. A run that goes back to an
+    earlier step drops later rows, unless ``keeps`` says that a row stays."""
 
     def __init__(
         self, path: Path, keeps: Callable[[dict[str, Any]], bool] = lambda row: False

@@ -28,7 +28,6 @@ class CheckpointCallback(TrainerCallback):
     Args:
         back_every: Steps between the checkpoints to which a run may go back. Each is written, and
             kept while the run may need it. Default: the run never goes back.
-        on_message: Called with one line for each damaged checkpoint that cannot be copied.
     """
 
     def __init__(
@@ -125,11 +124,9 @@ def last_checkpoint(
     *,
     fits: Callable[[Path], bool] = lambda checkpoint: True,
 ) -> Path | None:
-    """The newest checkpoint that is whole and fits the run, or ``None``.
+    """The newest checkpoint that is whole and ``fits`` the run's decisions; misfits are removed.
 
-    Args:
-        on_message: Called with one line for each newer checkpoint that is left out.
-        fits: Whether a checkpoint agrees with the run's decisions. A misfit is removed.
+    ``on_message`` is called with one line for each newer checkpoint that is left out.
     """
     paths = _checkpoints(folder)
     for path in reversed(paths):

@@ -27,10 +27,8 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     all processes of the launch.
 
     Runs that are far too large, or very small, are judged from sizes alone. For the others the
-    memory of a step is counted as in ``diffattn plan``, which takes a second.
-
-    Args:
-        side_by_side: Number of such runs at the same time, spread evenly over the GPUs.
+    memory of a step is counted as in ``diffattn plan``, which takes a second. Several runs may be
+    ``side_by_side``, spread evenly over the GPUs.
     """
     train = config.train
     least = _least_bytes(config)

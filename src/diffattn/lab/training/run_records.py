@@ -82,8 +82,7 @@ def chosen_backends(
 ) -> dict[str, str]:
     """Choose the operator's backend for the shapes of this run: operator name to backend name.
 
-    Args:
-        apart: Whether attention stops at document borders. Then a micro batch is one packed row.
+    If documents are kept apart, a micro batch is one packed row.
     """
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
     batch, num_tokens = micro_batch(config), config.seq_len

@@ -61,7 +61,6 @@ def untrained_model(
     Args:
         checkpoint: A sharded model reads its weights; for a whole model the trainer does so later.
         scratch: A folder for the initial weights of a sharded model; it is removed again.
-        init: Weights to start from without a checkpoint. Default: fresh ones by torch's seed.
     """
     if engine.parallel != "fsdp":
         return initial_model(config, init if checkpoint is None else None)

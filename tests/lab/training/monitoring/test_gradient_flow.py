@@ -57,6 +57,6 @@ def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
 
 def test_a_file_without_rows_ends_a_run_whose_steps_are_all_left_out(make_run, tmp_path):
     config = replace(make_run(), gradient_steps=(1, 4))
-    log = GradientFlowCallback(tmp_path, config, gradient_norm=lambda: None)
+    log = GradientFlowCallback(tmp_path, config, None)
     log.on_train_begin(None, SimpleNamespace(global_step=0), None)
     assert log_facts(tmp_path / GRADIENTS)["rows"] == 0

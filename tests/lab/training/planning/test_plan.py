@@ -146,13 +146,6 @@ def test_short_times_and_small_costs_are_not_rounded_away(days, hours, expected)
     assert (rows["time"], rows["device hours"]) == expected
 
 
-def test_one_device_shards_nothing():
-    config = run({"parallel": "fsdp"})
-    with pytest.raises(ConfigError, match=r"^plan: .* 'fsdp' must have several .* got one"):
-        make_plan(config, device("h100"))
-    assert make_plan(config, device("h100"), devices=2).parallel == "fsdp"
-
-
 def test_replicas_of_shards_are_planned():
     config = run({"parallel": "fsdp", "replicas": 2})
     made = make_plan(config, device("h100"), devices=8)

@@ -2,7 +2,6 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +89,7 @@ class BatchGuard(StepLog):
     def fits(self, checkpoint: Path) -> bool:
         """Whether a checkpoint has seen no batch that was left out later; ``CheckpointError`` if
         it left out a step that no decision leaves out."""
-        step = checkpoint_step(checkpoint)
-        now = {s for s in self.left_out if s <= step}
+        now = {step for step in self.left_out if step <= checkpoint_step(checkpoint)}
         then = set(read_json(checkpoint / _STATE)["left_out"])
         if lost := then - now:
             raise CheckpointError(
@@ -106,10 +104,7 @@ class BatchGuard(StepLog):
         self.sum_before = self.trainer._tr_loss.clone()
 
     def allows(self, norm: float) -> bool:
-        """Whether the update of the current step may happen.
-
-        Args:
-            norm: Gradient norm before clipping.
+        """Whether the update of the current step may happen, by the gradient norm before clipping.
 
         Raises:
             GuardStop, RolledBack: A policy ends the run, or goes back to the last evaluation.
@@ -146,8 +141,7 @@ class BatchGuard(StepLog):
             name: The quantity that was wrong, for example ``"the loss"``.
 
         Raises:
-            RolledBack: Training has to begin again.
-            Terminated, KeyboardInterrupt: SIGTERM or SIGINT came.
+            RolledBack, Terminated, KeyboardInterrupt: Training begins again, or a signal came.
             GuardStop: All these batches are left out already, or ``limit`` is reached.
         """
         every = self.config.train.evaluate_every
@@ -166,9 +160,9 @@ class BatchGuard(StepLog):
             if not math.isfinite(value):
                 return self.policy.not_finite, name, value
         if self.policy.spike != "ignore":
-            if _is_spike(self.losses, loss, LEAST_LOSS):
+            if spike_steps([*self.losses, loss], LEAST_LOSS)[-1]:
                 return self.policy.spike, "the loss", loss
-            if _is_spike(self.log_norms, _log_norm(norm), LEAST_GRADIENT):
+            if spike_steps([*self.log_norms, _log_norm(norm)], LEAST_GRADIENT)[-1]:
                 return self.policy.spike, "the gradient norm", norm
         return None
 
@@ -207,10 +201,6 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
 def is_decision(row: dict[str, Any]) -> bool:
     """Whether a row of ``guard.jsonl`` leaves batches out; such rows stay after a roll-back."""
     return "first" in row
-
-
-def _is_spike(before: Sequence[float], value: float, least: float) -> bool:
-    return bool(spike_steps([*before, value], least)[-1])
 
 
 def _log_norm(norm: float) -> float:

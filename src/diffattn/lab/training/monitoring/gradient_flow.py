@@ -1,6 +1,5 @@
 """``gradients.jsonl``: sizes of gradients and updates at chosen steps of a run."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ class GradientFlowCallback(StepLog):
     without it, to the bit. A step that is left out has no row: its ``gradient_norm`` is ``None``.
     """
 
-    def __init__(
-        self, folder: Path, config: RunConfig, *, gradient_norm: Callable[[], float | None]
-    ) -> None:
+    def __init__(self, folder: Path, config: RunConfig, trainer: Any) -> None:
         require_one_process("a run whose gradients are measured")
         super().__init__(folder / GRADIENTS)
-        self.config, self.gradient_norm = config, gradient_norm
+        self.config, self.trainer = config, trainer
         self.probe: GradientProbe | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -44,7 +41,7 @@ class GradientFlowCallback(StepLog):
         """Keep the weights, and the factor of the clipping that has happened, as torch has it."""
         if self.probe is None:
             return
-        norm, most = self.gradient_norm(), self.config.train.max_grad_norm
+        norm, most = self.trainer.gradient_norm(), self.config.train.max_grad_norm
         if norm is None:
             self.probe.end()
             self.probe = None
@@ -57,6 +54,6 @@ class GradientFlowCallback(StepLog):
         if self.probe is not None:
             step = state.global_step + 1
             row = {"step": step, "tokens": step * self.config.train.batch_tokens}
-            norm, layers = self.gradient_norm(), self.probe.after_step()
+            norm, layers = self.trainer.gradient_norm(), self.probe.after_step()
             self.append({**row, "gradient_norm": norm, "layers": layers})
             self.probe = None

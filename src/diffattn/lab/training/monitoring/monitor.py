@@ -39,13 +39,10 @@ class Monitor:
             self.guard.trainer = trainer
         if self.config.guard.lam != "report" and self.config.model.uses("lambda_vectors"):
             trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
-        norm = trainer.gradient_norm
         if self.config.gradient_steps:
-            trainer.add_callback(GradientFlowCallback(self.folder, self.config, gradient_norm=norm))
-        metrics.report = send = partial(report, trainer)
-        trainer.add_callback(
-            WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=send)
-        )
+            trainer.add_callback(GradientFlowCallback(self.folder, self.config, trainer))
+        metrics.report = partial(report, trainer)
+        trainer.add_callback(WatchCallback(self.folder, self.config, probe, trainer))
 
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
         """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.

@@ -2,16 +2,15 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from diffattn.lab.training.callbacks import StepLog, peak_bytes, require_finite
 from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.monitoring.trackers import report
 from diffattn.models.accounting import flops_per_token
 from diffattn.probes.activations import layer_activations
-
-WATCH = "watch.jsonl"
 
 
 class WatchCallback(StepLog):
@@ -26,17 +25,10 @@ class WatchCallback(StepLog):
     """
 
     def __init__(
-        self,
-        folder: Path,
-        config: RunConfig,
-        probe: Mapping[str, Any],
-        *,
-        gradient_norm: Callable[[], float | None],
-        report: Callable[[Mapping[str, Any]], None],
+        self, folder: Path, config: RunConfig, probe: Mapping[str, Any], trainer: Any
     ) -> None:
-        super().__init__(folder / WATCH)
-        self.config, self.probe = config, probe
-        self.gradient_norm, self.report = gradient_norm, report
+        super().__init__(folder / "watch.jsonl")
+        self.config, self.probe, self.trainer = config, probe, trainer
         self.seconds: list[float] = []
         self.began = 0.0
 
@@ -52,7 +44,8 @@ class WatchCallback(StepLog):
         self.seconds.append(time.perf_counter() - self.began)
         if step % every:
             return
-        layers, norm = layer_activations(kwargs["model"], **self.probe), self.gradient_norm()
+        layers = layer_activations(kwargs["model"], **self.probe)
+        norm = self.trainer.gradient_norm()
         for number, layer in enumerate(layers):
             require_finite(step, {f"{name} of layer {number}": x for name, x in layer.items()})
         require_finite(step, {"gradient_norm": norm})
@@ -67,7 +60,7 @@ class WatchCallback(StepLog):
         }
         self.seconds.clear()
         self.append(row)
-        self.report({name: row[name] for name in ("layers", "speed")})
+        report(self.trainer, {name: row[name] for name in ("layers", "speed")})
 
     def _speed(self) -> dict[str, float | None]:
         """Tokens per second by the median step's wall time since the last row, MFU, peak bytes."""

@@ -183,11 +183,8 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
     """Phase of a step -> part -> bytes, on one device of several.
 
     Shards are sent in float32. Autocast makes a bfloat16 copy of every gathered matrix. The graph
-    keeps the copy until the backward pass, unless the block is computed again.
-
-    Args:
-        step: A step on one device that holds the whole model.
-        shards: Number of devices that share one copy of the model; 1: whole copies.
+    keeps the copy until the backward pass, unless the block is computed again. With one shard every
+    device holds a whole copy.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
@@ -214,7 +211,6 @@ class RunMemory:
 
     Attributes:
         share: Sequences of a batch on one device.
-        shards: Number of devices that share one copy of the model.
         available: Bytes of one device; ``None`` if not known.
     """
 
