@@ -148,7 +148,7 @@ def _is_default(model: dict[str, Any], field: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainRequest:
-    """All that a user asks for besides the recipe. Names are checked when it is made."""
+    """All that a user asks for besides the recipe. Options are checked when it is made."""
 
     out: Path
     """Run directory."""
@@ -170,7 +170,6 @@ class TrainRequest:
     """The recipe's vocabulary size. A note names it if the data has another size."""
 
     def __post_init__(self) -> None:
-        read_changes(self.changes)
         if self.attention is not None:
             checked_types("twin", self.attention)
         require_folder_destination(self.out)

@@ -16,8 +16,8 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
 
 
-def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
-    config = guarded(log_every=1)
+def test_a_run_that_ends_leaves_one(make_run, bad_batches, data, tmp_path):
+    config = make_run(log_every=1)
     bad_batches(config, {6: lambda model, loss: loss * math.inf})
     messages = []
     with pytest.raises(DivergenceError, match="train_loss must stay finite, got inf at step 6"):
@@ -33,9 +33,9 @@ def test_a_run_that_ends_leaves_one(guarded, bad_batches, data, tmp_path):
     assert "lam must" in results["stopped_by"] or results["layers"][0]["hidden_max"] == "nan"
 
 
-def test_between_rows_of_the_log_no_checkpoint_is_written(guarded, bad_batches, data, tmp_path):
+def test_between_rows_of_the_log_no_checkpoint_is_written(make_run, bad_batches, data, tmp_path):
     """It could not be: its sum of losses is no number either."""
-    config = guarded(log_every=5, evaluate_every=12, engine={"save_every": 2})
+    config = make_run(log_every=5, evaluate_every=12, engine={"save_every": 2})
     bad_batches(config, {4: lambda model, loss: loss * math.inf})
     with pytest.raises(DivergenceError, match=r"train_loss must stay finite, got inf at step 4\."):
         train(config, data, tmp_path)
@@ -43,8 +43,8 @@ def test_between_rows_of_the_log_no_checkpoint_is_written(guarded, bad_batches, 
     assert entries(tmp_path / "checkpoints") == ["checkpoint-2"]
 
 
-def test_with_a_policy_it_is_of_the_weights_before_the_update(guarded, bad_batches, data, tmp_path):
-    config = guarded(guard={"spike": "stop"}, micro_batch_sequences=2)
+def test_with_a_policy_it_is_of_the_weights_before_the_step(make_run, bad_batches, data, tmp_path):
+    config = make_run(guard={"spike": "stop"}, micro_batch_sequences=2)
     bad_batches(config, {6: lambda model, loss: loss * math.nan})
     with pytest.raises(DivergenceError, match="the loss must stay finite, got nan at step 6"):
         train(config, data, tmp_path / "run")

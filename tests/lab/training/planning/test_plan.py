@@ -60,19 +60,6 @@ def shown(plan):
     return {row[""]: row["DIFF"] for row in plan_rows({"DIFF": plan})}
 
 
-def test_how_the_run_is_executed_is_planned_for(monkeypatch):
-    given = {}
-
-    def note(*args, **options):
-        given.update(options)
-        return made_up_step(*args, **options)
-
-    monkeypatch.setattr(plan_module, "step_memory", note)
-    engine = {"loss_chunk_tokens": 32, "activation_checkpointing": True}
-    make_plan(run(engine), device("h100"))
-    assert (given["loss_chunk_tokens"], given["checkpointing"]) == (32, True)
-
-
 def test_time_and_cost_follow_from_the_peak():
     config = run()
     plan = make_plan(config, device("H100"), devices=2, utilisation=0.5, price=2.0)
