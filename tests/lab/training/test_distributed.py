@@ -171,7 +171,7 @@ def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_pa
 @pytest.mark.parametrize(
     ("processes", "changes", "message"),
     [
-        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices"),
+        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*out evenly to all devices, got 3"),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],
 )

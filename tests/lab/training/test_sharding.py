@@ -125,7 +125,7 @@ def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path,
     (checkpoint / "optimizer-00000-of-00002.safetensors").touch()
     with pytest.raises(ConfigError, match="must be 'fsdp', as in checkpoint-4, to continue"):
         train(config, data, folder)
-    with pytest.raises(ConfigError, match="'fsdp' must have several devices to shard over"):
+    with pytest.raises(ConfigError, match="'fsdp' must have more devices"):
         require_same_parts(checkpoint, EngineConfig(parallel="fsdp"))
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(ConfigError, match="as wrote checkpoint-4, 2, got 3"):
@@ -134,7 +134,7 @@ def test_shards_of_two_are_refused_by_one_and_by_three(make_run, data, tmp_path,
 
 
 def test_one_process_has_nothing_to_shard_over(make_run, data, tmp_path):
-    with pytest.raises(ConfigError, match=r"engine\.parallel 'fsdp' must have several .* got one"):
+    with pytest.raises(ConfigError, match=r"engine\.parallel 'fsdp' must have more .* got 1"):
         train(make_run("diff", engine={"parallel": "fsdp"}), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     require_shardable(EngineConfig())

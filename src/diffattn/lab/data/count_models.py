@@ -5,9 +5,9 @@ They are fitted on the training windows of a run, and predict tokens 1 to T - 1 
 
 import numpy as np
 
-from diffattn.errors import ConfigError
 from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
+from diffattn.lab.records.fields import require
 
 _PIECE = 4_096  # windows whose probabilities are in memory at once
 _BINS = 6  # bins of the number of earlier matches: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 or more
@@ -76,11 +76,8 @@ class BigramCopy:
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
-        if len(windows) < 2:
-            raise ConfigError(
-                f"BigramCopy: windows must be two or more, one to weigh the copy on, "
-                f"got {len(windows)}."
-            )
+        must = "windows must be two or more, one to weigh the copy on"
+        require("BigramCopy", len(windows) >= 2, must, len(windows))
         held_out = max(1, len(windows) // 10)
         counted = Bigram(windows[:-held_out], vocab_size)
         bins, copied = _copied(windows[-held_out:], vocab_size)

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
 from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
 from diffattn.lab.training.engine import Count, EngineConfig
@@ -143,17 +142,12 @@ class TrainConfig:
         batch can be shared out evenly.
         """
         sequences, share = self.batch_sequences, self.batch_sequences // devices
-        if sequences % devices:
-            raise ConfigError(
-                f"{where}: a batch of {sequences} sequences (train.batch_tokens / train.seq_len) "
-                f"must be shared out evenly, got {devices} devices."
-            )
+        batch = f"a batch of {sequences} sequences (train.batch_tokens / train.seq_len)"
+        must = f"{batch} must be shared out evenly to all devices"
+        require(where, sequences % devices == 0, must, devices)
         micro = self.micro_batch_sequences or share
-        if share % micro:
-            raise ConfigError(
-                f"{where}: train.micro_batch_sequences must divide {share}, the sequences of a "
-                f"device, got {micro}."
-            )
+        must = f"train.micro_batch_sequences must divide {share}, the sequences of a device"
+        require(where, share % micro == 0, must, micro)
         return micro
 
 

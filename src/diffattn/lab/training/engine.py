@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from diffattn.errors import ConfigError
 from diffattn.lab.records.fields import AtLeast, check_settings, require
 from diffattn.models.config.known_names import check_known
 
@@ -70,17 +69,11 @@ class EngineConfig:
         """
         if self.parallel != "fsdp":
             return 1
-        if devices % self.replicas:
-            raise ConfigError(
-                f"{where}: engine.replicas must divide the {devices} devices (torchrun "
-                f"--nproc-per-node, plan --gpus), got {self.replicas}."
-            )
-        if devices == self.replicas:
-            raise ConfigError(
-                f"{where}: engine.parallel 'fsdp' must have several devices to shard over "
-                f"(torchrun --nproc-per-node, plan --gpus), in each of engine.replicas="
-                f"{self.replicas}, got one."
-            )
+        replicas, options = self.replicas, "(torchrun --nproc-per-node, plan --gpus)"
+        must = f"engine.replicas must divide the {devices} devices {options}"
+        require(where, devices % replicas == 0, must, replicas)
+        must = f"engine.parallel 'fsdp' must have more devices {options} than engine.replicas"
+        require(where, devices > replicas, must, devices)
         return devices // self.replicas
 
     @property

@@ -16,6 +16,7 @@ from diffattn.files.manifest import verify_manifest
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.data.upsampling import long_documents
 from diffattn.lab.records.claim import claim_run, difference
+from diffattn.lab.records.fields import require
 from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord
@@ -107,7 +108,7 @@ def train(
         facts["init_from"] = config.init.folder
     run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
-        on_progress = on_message = lambda *event: None
+        on_progress, on_message = (lambda *event: None), (lambda *event: None)
 
     def train_until_done() -> None:
         while True:  # again after every roll-back of the guard
@@ -206,11 +207,9 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
         long_documents(data.train, config.windows.upsample_longer_than)
     for split in (data.train, data.validation):
         TokenDataset(split, config.train.seq_len)
-        if split.metadata["vocab_size"] > config.model.vocab_size:
-            raise ConfigError(
-                f"training: model.vocab_size must be at least the data's "
-                f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
-            )
+        least, size = split.metadata["vocab_size"], config.model.vocab_size
+        must = f"model.vocab_size must be at least the data's {least}"
+        require("training", size >= least, must, size)
     if config.init is not None:
         require_same_tokenizer(config.init, data.tokenizer)
 

@@ -140,7 +140,7 @@ def test_replicas_of_shards_are_planned():
     assert (made.replicas, whole.replicas) == (2, 1)
     assert made.memory["weights"] == whole.memory["weights"]
     assert shown(made)["copies of the model"] == "2, in 4 shards"
-    for devices, message in ((1, "must divide the 1 devices"), (2, "got one")):
+    for devices, message in ((1, "must divide the 1 devices"), (2, "got 2")):
         with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):
             make_plan(config, device("h100"), devices=devices)
     assert make_plan(config, device("h100"), devices=4).replicas == 2

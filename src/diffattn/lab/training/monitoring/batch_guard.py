@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
+from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import checkpoint_step
@@ -31,12 +32,8 @@ class RolledBack(Exception):
 
 def require_policies(config: RunConfig) -> None:
     """Refuse policies where several processes share a run."""
-    processes = num_processes()
-    if processes > 1 and config.guard.intervenes:
-        raise ConfigError(
-            "training: guard must be left at its defaults where several processes share a run, "
-            f"got {config.guard} and WORLD_SIZE={processes}."
-        )
+    must = "guard must be left at its defaults where several processes share a run (WORLD_SIZE)"
+    require("training", num_processes() == 1 or not config.guard.intervenes, must, config.guard)
 
 
 class BatchGuard(StepLog):
