@@ -49,7 +49,7 @@ from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
 from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS
 from diffattn.lab.training.monitoring.monitor import Monitor
-from diffattn.lab.training.monitoring.trackers import require_trackers, tracked_in
+from diffattn.lab.training.monitoring.trackers import require_trackers, track_in
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
@@ -241,15 +241,15 @@ def _train(
     rolls_back = "roll_back" in (config.guard.not_finite, config.guard.spike)
     back_every = config.train.evaluate_every if rolls_back else None
     checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
-    with tracked_in(folder, config.engine):
-        trainer = RunTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=training_windows(data.train, config, on_message),
-            eval_dataset=curve_windows(validation, config.train),
-            optimizers=optimizer_and_scheduler(model, config.train),
-            callbacks=[*monitor.first_callbacks, metrics, costs, checkpoints],
-        )
+    trainer = RunTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=training_windows(data.train, config, on_message),
+        eval_dataset=curve_windows(validation, config.train),
+        optimizers=optimizer_and_scheduler(model, config.train),
+        callbacks=[*monitor.first_callbacks, metrics, costs, checkpoints],
+    )
+    track_in(folder / "tracking", trainer)
     apply_engine(trainer, config.engine)
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     monitor.attach(trainer, metrics, probe)

@@ -16,7 +16,7 @@ from diffattn.lab.training.planning.devices import (
     device,
     measured_utilisation,
 )
-from diffattn.lab.training.planning.plan import device_phases, kv_cache_bytes_per_token, make_plan
+from diffattn.lab.training.planning.plan import device_phases, make_plan
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
 from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
@@ -176,10 +176,10 @@ def test_a_plan_leaves_room():
 
 
 def test_the_cache_holds_keys_and_values_of_every_layer():
-    # K, V; layers; heads; width; bytes.
-    assert kv_cache_bytes_per_token(run().model) == 2 * 2 * 2 * 64 * 2
     plan = make_plan(run(), device("h100"), cache_sequences=3, cache_tokens=10)
-    assert plan.kv_cache == {"sequences": 3, "tokens": 10, "bytes": 30 * 1024}
+    # Tokens; K, V; layers; heads; width; bytes.
+    size = 30 * 2 * 2 * 2 * 64 * 2
+    assert plan.kv_cache == {"sequences": 3, "tokens": 10, "bytes": size}
 
 
 KEPT = {"weights": 400, "optimizer": 800}

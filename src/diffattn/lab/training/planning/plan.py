@@ -16,7 +16,6 @@ from diffattn.lab.training.planning.step_memory import (
     step_memory,
 )
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 
 ROOM = 0.9
@@ -92,6 +91,8 @@ def make_plan(
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
     forward, repeated = flops_per_token(model, train.seq_len), _repeated(config)
     cache_tokens = cache_tokens or model.max_position_embeddings
+    heads, width = model.cached_kv_shape
+    cached = 4 * model.num_hidden_layers * heads * width  # keys and values of a token in bfloat16
     step, parts = memory.step(micro), memory.parts(micro)
     return Plan(
         name=config.name,
@@ -120,7 +121,7 @@ def make_plan(
         kv_cache={
             "sequences": cache_sequences,
             "tokens": cache_tokens,
-            "bytes": cache_sequences * cache_tokens * kv_cache_bytes_per_token(model),
+            "bytes": cache_sequences * cache_tokens * cached,
         },
         **_time_and_cost(
             config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
@@ -170,13 +171,6 @@ def _time_and_cost(
         "device_hours": hours * devices,
         "cost": None if price is None else hours * devices * price,
     }
-
-
-def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
-    """Bytes per token of a dynamic or static cache in bfloat16, over all layers."""
-    heads, width = model.cached_kv_shape
-    keys_and_values, element_bytes = 2, 2
-    return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
 
 
 def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
