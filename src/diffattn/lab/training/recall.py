@@ -86,16 +86,14 @@ def held_out(config: RecallConfig, index: int) -> RecallBatch:
     return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
 
-def recall_score(
-    model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
-) -> tuple[Tensor, float]:
-    """Answer every query of a batch, with ``rows`` sequences per forward pass.
+def recall_score(model: DiffTransformerForCausalLM, batch: RecallBatch) -> tuple[Tensor, float]:
+    """Answer every query of a batch.
 
     Returns:
         Float64 ``[B, Q]``, 1 where the most likely token is the answer, else 0; and the mean
         cross-entropy of the answers over the whole vocabulary, in nats.
     """
-    logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
+    logits, labels = query_logits(model, batch, 256), batch.labels.gather(1, batch.queries)
     losses = F.cross_entropy(logits.mT, labels, reduction="none")
     return (logits.argmax(-1) == labels).double(), float(losses.double().mean())
 

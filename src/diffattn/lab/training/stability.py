@@ -1,7 +1,6 @@
 """Training runs whose divergence is a result, not a failure."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,7 @@ class StabilityRun(RunConfig):
 
 
 def train_recorded(
-    config: RunConfig,
-    data: PreparedData,
-    folder: Path,
-    *,
-    facts: dict[str, Any] | None = None,
-    **callbacks: Callable[..., None],
+    config: RunConfig, data: PreparedData, folder: Path, **options: Any
 ) -> dict[str, Any]:
     """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
     as the result.
@@ -42,7 +36,7 @@ def train_recorded(
     folder = Path(folder)
     require_one_process("a run of which divergence is recorded")
     try:
-        train(config, data, folder, facts=facts, **callbacks)
+        train(config, data, folder, **options)
     except DivergenceError as error:
         with sole_writer(folder):
             results = {
