@@ -123,22 +123,16 @@ def wait_for_all() -> None:
 def from_first(make: Callable[[], Made]) -> Made:
     """Call ``make`` on the first process, and return its result on every process, as a pickle.
 
-    A ``DiffAttnError`` or ``OSError`` of the first process is raised on every process.
+    An error of the first process is raised on every process.
     """
     if _objects is None:
         return make()
-    made: Any = None
-    failure: Exception | None = None
-    if is_first():
-        try:
-            made = make()
-        except (DiffAttnError, OSError) as error:
-            failure = error
-    sent = [(made, None if failure is None else _sendable(failure))]
+    sent: list[Any] = [None]
+    with together():
+        if is_first():
+            sent[0] = make()
     dist.broadcast_object_list(sent, src=0, group=_objects)
-    made, sent_failure = sent[0]
-    if sent_failure is not None:
-        raise failure or sent_failure
+    made: Made = sent[0]
     return made
 
 
@@ -149,16 +143,13 @@ def together() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if _objects is None:
-            raise
         failure = error
-    if _objects is None:
-        return
-    failures: list[DiffAttnError | None] = [None] * num_processes()
-    dist.all_gather_object(
-        failures, None if failure is None else _sendable(failure), group=_objects
-    )
-    if failure := failure or next((error for error in failures if error is not None), None):
+    if _objects is not None:
+        failures: list[DiffAttnError | None] = [None] * num_processes()
+        sent = None if failure is None else _sendable(failure)
+        dist.all_gather_object(failures, sent, group=_objects)
+        failure = failure or next(filter(None, failures), None)
+    if failure is not None:
         raise failure
 
 

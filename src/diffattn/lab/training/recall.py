@@ -17,7 +17,6 @@ from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
     NoisyRecallConfig,
-    TaskConfig,
     guessing_ceilings,
     recall_tokenizer,
 )
@@ -111,15 +110,15 @@ def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
 class _FreshBatches(Dataset[dict[str, Tensor]]):
     """The batch of every step, made when it is read."""
 
-    def __init__(self, task: TaskConfig, num_steps: int, num_sequences: int, seed: int) -> None:
-        self.task, self.num_steps = task, num_steps
-        self.num_sequences, self.seed = num_sequences, seed
+    def __init__(self, config: RecallConfig) -> None:
+        self.task, self.train = config.task, config.train
 
     def __len__(self) -> int:
-        return self.num_steps
+        return self.train.num_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        batch = generate(self.task, self.num_sequences, seed=self.seed, index=step)
+        count, seed = self.train.batch_sequences, self.train.data_seed
+        batch = generate(self.task, count, seed=seed, index=step)
         return {"input_ids": batch.input_ids, "labels": batch.labels}
 
 
@@ -186,7 +185,6 @@ def _run(
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
     engine = EngineConfig()
     record_launch(folder, checkpoint, engine, on_message)
-    batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
     arguments = training_arguments(train, folder / "checkpoints", fresh=False, engine=engine)
     arguments.per_device_train_batch_size = 1  # items: each is a whole batch
     arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
@@ -195,7 +193,7 @@ def _run(
     trainer = RunTrainer(
         model=model,
         args=arguments,
-        train_dataset=batches,
+        train_dataset=_FreshBatches(config),
         data_collator=lambda features: features[0],  # an item is a whole batch
         compute_loss_func=_answer_loss,
         optimizers=optimizer_and_scheduler(model, train),

@@ -49,26 +49,23 @@ class WatchCallback(StepLog):
         for number, layer in enumerate(layers):
             require_finite(step, {f"{name} of layer {number}": x for name, x in layer.items()})
         require_finite(step, {"gradient_norm": norm})
+        train, peak = self.config.train, self.config.engine.peak_flops
+        # By the median step's wall time since the last row.
+        speed = train.batch_tokens / statistics.median(self.seconds)
+        flops = flops_per_token(self.config.model, train.seq_len, training=True)
         row: dict[str, Any] = {
             "step": step,
-            "tokens": step * self.config.train.batch_tokens,
+            "tokens": step * train.batch_tokens,
             "gradient_norm": norm,
             "layers": layers,
             "lam_below_0": [i for i, x in enumerate(layers) if x.get("lam_min", 0.0) < 0],
             "lam_above_1": [i for i, x in enumerate(layers) if x.get("lam_max", 0.0) > 1],
-            "speed": self._speed(),
+            "speed": {
+                "tokens_per_second": speed,
+                "mfu": None if peak is None else speed * flops / peak,
+                "peak_bytes": peak_bytes(),
+            },
         }
         self.seconds.clear()
         self.append(row)
         report(self.trainer, {name: row[name] for name in ("layers", "speed")})
-
-    def _speed(self) -> dict[str, float | None]:
-        """Tokens per second by the median step's wall time since the last row, MFU, peak bytes."""
-        train, peak = self.config.train, self.config.engine.peak_flops
-        speed = train.batch_tokens / statistics.median(self.seconds)
-        flops = flops_per_token(self.config.model, train.seq_len, training=True)
-        return {
-            "tokens_per_second": speed,
-            "mfu": None if peak is None else speed * flops / peak,
-            "peak_bytes": peak_bytes(),
-        }
