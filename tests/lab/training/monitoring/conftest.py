@@ -1,19 +1,11 @@
-"""Runs that are interrupted, or that meet a bad batch."""
+"""Runs that meet a bad batch."""
 
 import pytest
 import torch
 
-from continued_runs import stop
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.loop.trainer import RunTrainer
-
-
-@pytest.fixture
-def stopped(data):
-    """``stopped(config, folder, step)``: a run that was killed in a step."""
-
-    return lambda config, folder, step: stop(config, data, folder, step)
 
 
 @pytest.fixture

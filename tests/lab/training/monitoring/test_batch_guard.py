@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from continued_runs import assert_same_files, steps_of
+from continued_runs import assert_same_files, steps_of, stop
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
@@ -45,7 +45,7 @@ def trained_by_hand(config, data, left_out):
     return model
 
 
-def test_a_batch_without_a_finite_loss_is_left_out(make_run, stopped, bad_batches, data, tmp_path):
+def test_a_batch_without_a_finite_loss_is_left_out(make_run, bad_batches, data, tmp_path):
     config = make_run(guard={"not_finite": "skip"})
     bad_batches(config, {6: broken})
     messages = []
@@ -65,18 +65,16 @@ def test_a_batch_without_a_finite_loss_is_left_out(make_run, stopped, bad_batche
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "whole" / "model")
     for name, x in model.state_dict().items():
         assert torch.allclose(x, expected.state_dict()[name], atol=1e-6), name
-    stopped(config, tmp_path / "again", 7)  # known after a restart from before the batch
+    stop(config, data, tmp_path / "again", 7)  # known after a restart from before the batch
     train(config, data, tmp_path / "again")
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the whole file"])
-def test_decisions_that_are_lost_cost_no_checkpoint(
-    damage, make_run, stopped, bad_batches, data, tmp_path
-):
+def test_decisions_that_are_lost_cost_no_checkpoint(damage, make_run, bad_batches, data, tmp_path):
     config = make_run(guard={"not_finite": "skip"})
     bad_batches(config, {2: broken})
-    stopped(config, tmp_path, 7)
+    stop(config, data, tmp_path, 7)
     log, checkpoint = tmp_path / "guard.jsonl", tmp_path / "checkpoints" / "checkpoint-4"
     content = log.read_text()
     if damage == "a bit":
@@ -97,7 +95,7 @@ def test_decisions_that_are_lost_cost_no_checkpoint(
 
 
 @pytest.mark.scheduled
-def test_rolling_back_leaves_out_what_led_there(make_run, stopped, bad_batches, data, tmp_path):
+def test_rolling_back_leaves_out_what_led_there(make_run, bad_batches, data, tmp_path):
     """As if both batches had been bad; checkpoints of undone steps do not count."""
     config = make_run(guard={"not_finite": "roll_back"})
     both = make_run(guard={"not_finite": "skip"})
@@ -109,7 +107,7 @@ def test_rolling_back_leaves_out_what_led_there(make_run, stopped, bad_batches, 
     (row,) = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     assert (row["action"], row["step"], row["first"], row["last"]) == ("roll_back", 6, 5, 6)
     often = make_run(guard={"not_finite": "roll_back"}, engine={"save_every": 1})
-    stopped(often, tmp_path / "again", 7)
+    stop(often, data, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_jsonl
 from diffattn.lab.training.monitoring.lambda_policy import (
     TOLERANCE,
@@ -80,7 +80,7 @@ def test_vectors_are_drawn_as_for_a_new_layer():
 @pytest.mark.scheduled
 @pytest.mark.parametrize("policy", ["clip", "reinitialise"])
 def test_every_action_is_recorded_and_repeated_after_a_restart(
-    policy, make_run, stopped, bad_batches, data, tmp_path
+    policy, make_run, bad_batches, data, tmp_path
 ):
     def enlarge(model, loss):
         layer = model.model.layers[1].self_attn
@@ -89,7 +89,7 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
 
     config = make_run("diff", guard={"lam": policy}, num_steps=8)
     bad_batches(config, {2: enlarge, 6: enlarge})
-    stopped(config, tmp_path / "again", 7)
+    stop(config, data, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
     train(config, data, tmp_path / "whole")
     assert_same_files(tmp_path / "again", tmp_path / "whole", ("guard.jsonl", *SAME))

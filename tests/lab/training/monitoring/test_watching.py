@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_json, read_jsonl, recover_jsonl
 from diffattn.lab.training.run import train
 
@@ -18,10 +18,10 @@ def rows_of(folder):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
-def test_watching_changes_nothing(attention_type, finished, make_run, stopped, data, tmp_path):
+def test_watching_changes_nothing(attention_type, finished, make_run, data, tmp_path):
     engine = {"watch_every": 3, "peak_flops": 1e12}
     config = make_run(attention_type, engine=engine)
-    stopped(config, tmp_path / "again", 8)  # two rows, one of which is measured again
+    stop(config, data, tmp_path / "again", 8)  # two rows, one of which is measured again
     assert [row["step"] for row in recover_jsonl(tmp_path / "again" / "watch.jsonl")[0]] == [3, 6]
     for name in ("again", "whole"):
         train(config, data, tmp_path / name)
