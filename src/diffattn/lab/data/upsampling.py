@@ -42,7 +42,7 @@ class UpsampledTokens:
     ) -> None:
         self._packed = packed
         self.metadata = packed.metadata
-        lengths = np.diff(np.asarray(packed.document_offsets))
+        self._lengths = lengths = np.diff(np.asarray(packed.document_offsets))
         self._long = long_documents(packed, longer_than)
         numbers: dict[str, int] = {}
         names = map(source_of, packed.document_names())
@@ -76,9 +76,8 @@ class UpsampledTokens:
 
     def summary(self) -> str:
         """A sentence with the share of tokens in long documents before and after up-sampling."""
-        lengths = np.diff(np.asarray(self._packed.document_offsets))
-        before = lengths[self._long].sum() / lengths.sum()
-        drawn = lengths[self.documents]
+        before = self._lengths[self._long].sum() / self._lengths.sum()
+        drawn = self._lengths[self.documents]
         after = drawn[self._long[self.documents]].sum() / drawn.sum()
         within = f"each of {self.num_sources} sources" if self.num_sources > 1 else "the one source"
         return (

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from diffattn.lab.training.distributed import num_processes
-from diffattn.lab.training.monitoring.termination import Terminated, in_main_thread
+from diffattn.lab.training.monitoring.termination import Terminated
 
 
 class StopSignals(TrainerCallback):
@@ -25,7 +26,7 @@ class StopSignals(TrainerCallback):
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if in_main_thread():
+        if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 if signal.getsignal(number) != signal.SIG_IGN:  # ignored in a background job
                     self._before[number] = signal.signal(number, self._receive)
