@@ -344,7 +344,7 @@ def test_a_machine_without_plotly_trains_and_measures():
         f"""
         sys.path.insert(0, {str(TESTS.parent)!r})
         import tools.gpu_session, tools.lease
-        import diffattn.lab.cli.reproduce, diffattn.lab.training.request
+        import diffattn.lab.cli.reproduce, diffattn.lab.training.settings
         from diffattn.lab.report.page.render import _chart_script
         try:
             _chart_script()

@@ -214,7 +214,7 @@ def reproduce_command(home: Path) -> Command:
 def small_batches() -> Iterator[pytest.MonkeyPatch]:
     """Packings of small texts get checkpoints, in this process; their files are the same."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("diffattn.lab.data.encoding.BATCH_CHARS", 4_000)  # above the longest text
+        patch.setattr("diffattn.lab.data.packing.BATCH_CHARS", 4_000)  # above the longest text
         patch.setattr("diffattn.lab.data.packing._CHECKPOINT_BATCHES", 1)
         yield patch
 

@@ -45,13 +45,6 @@ def test_parts_equal_a_walk_over_each_window(n, length, ids):
         assert (sum(parts[name].astype(int) for name in names) == 1).all()
 
 
-def test_a_pair_may_overlap_the_one_it_repeats():
-    parts = context_parts(np.array([[7, 7, 7, 3, 7, 3]]))
-    assert parts["repeated_bigram"].tolist() == [[False, True, False, False, True]]
-    assert parts["repeated_token"].tolist() == [[True, False, False, True, False]]
-    assert parts["first_occurrence"].tolist() == [[False, False, True, False, False]]
-
-
 def test_documents_that_are_kept_apart_do_not_see_each_other():
     windows = np.array([[1, 2, 3, 1, 2, 0, 1, 2, 3, 0], make_windows(1, 10, 3)[0]])
     positions = np.array([[0, 1, 2, 3, 4, 5, 0, 1, 2, 3], [0, 1, 2, 0, 1, 2, 3, 0, 0, 1]])

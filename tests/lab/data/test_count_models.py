@@ -9,7 +9,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import count_models
-from diffattn.lab.data.count_models import COUNT_MODELS, Bigram, BigramCopy, Unigram, count_losses
+from diffattn.lab.data.count_models import COUNT_MODELS, Bigram, BigramCopy, count_losses
 
 IDS = 12
 
@@ -42,31 +42,6 @@ def probability(train, window, place, weights=None):
     copied = sum(window[i] == window[place] for i in matches) / len(matches)
     weight = weights[min(5, 1 + int(math.log2(len(matches))))]
     return (1 - weight) * bigram + weight * copied
-
-
-def test_by_hand():
-    train = np.array([[0, 1, 0, 1], [0, 2, 0, 1]])
-    windows = np.array([[0, 1, 3, 2], [2, 0, 3, 0]])
-    of_0, of_1, of_2, of_3 = (value / 9 for value in (2.75, 3.75, 1.75, 0.75))  # 6 + 3 tokens
-    expected = np.array([[of_1, of_3, of_2], [of_0, of_3, of_0]])
-    assert Unigram(train, 4).probabilities(windows) == pytest.approx(expected)
-    first = [(3 + 2 * of_1) / 6, of_3 / 2, of_2]  # nothing follows 3
-    expected = np.array([first, [(1 + of_0) / 2, 2 * of_3 / 6, of_0]])
-    assert Bigram(train, 4).probabilities(windows) == pytest.approx(expected)
-
-
-def test_copies_by_hand():
-    """One token to weigh copies on, which copies give 1 and bigrams b: the weight that maximises
-    log(w + (1 - w) b) + log(1 - w) is (1 - 2b) / (2 (1 - b)).
-    """
-    model = BigramCopy(np.array([[0, 1, 2, 3], [5, 6, 5, 6]]), 8)
-    b = (3 / 8) / 6  # unseen in the first window, after a token that is unseen too
-    weight = (1 - 2 * b) / (2 * (1 - b))
-    assert model.weights == pytest.approx([0, weight, 0, 0, 0, 0], abs=1e-5)
-    unigram = (1 + 5 / 8) / 11
-    bigram = (1 + unigram) / 2
-    measured = model.probabilities(np.array([[0, 1, 0, 1]]))[0, [0, 2]]
-    assert measured == pytest.approx([bigram, (1 - weight) * bigram + weight], abs=1e-5)
 
 
 def test_every_token_equals_dictionaries():

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.data import encoding, packing
+from diffattn.lab.data import packing
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import train_tokenizer
@@ -37,7 +37,7 @@ def stopping_at(number):
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch):
     """About 15 batches, a checkpoint after every other."""
-    monkeypatch.setattr(encoding, "BATCH_CHARS", 400)
+    monkeypatch.setattr(packing, "BATCH_CHARS", 400)
     monkeypatch.setattr(packing, "_CHECKPOINT_BATCHES", 2)
 
 
@@ -55,13 +55,13 @@ def interrupted(documents, tokenizer, tmp_path):
 def test_what_is_packed_is_not_encoded_again(
     documents, packed, tokenizer, tmp_path, monkeypatch, stops
 ):
-    encoded, real = [], encoding.EncodedBatch
+    encoded, real = [], packing._write_batch
 
     def noted(*parts):
         encoded.append(parts)
-        return real(*parts)
+        real(*parts)
 
-    monkeypatch.setattr(encoding, "EncodedBatch", noted)
+    monkeypatch.setattr(packing, "_write_batch", noted)
     again = partial(pack, documents, tokenizer, tmp_path, validation_fraction=FRACTION)
     for stop in stops:
         with pytest.raises(Stop):
@@ -69,7 +69,7 @@ def test_what_is_packed_is_not_encoded_again(
     again()
     assert contents(tmp_path) == contents(packed)
     assert not (tmp_path / ".packing").exists()
-    whole = sum(1 for _ in encoding.batches((("", d) for d in documents), packing.hashlib.sha256()))
+    whole = sum(1 for _ in packing.batches((("", d) for d in documents), packing.hashlib.sha256()))
     assert whole > 12
     assert len(encoded) <= whole + len(stops)  # at most one batch since each checkpoint
 
@@ -104,7 +104,7 @@ def test_another_packing_does_not_go_on(documents, tokenizer, interrupted, monke
     if change == "tokenizer":
         tokenizer = train_tokenizer(documents, vocab_size=270)
     if change == "batch_chars":
-        monkeypatch.setattr(encoding, "BATCH_CHARS", 501)
+        monkeypatch.setattr(packing, "BATCH_CHARS", 501)
     with pytest.raises(CheckpointError, match=rf"got an interrupted one of another \w*{change}"):
         pack(documents, tokenizer, interrupted, validation_fraction=fraction)
 
@@ -124,10 +124,10 @@ def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
 
 PROGRAM = """
 import json, sys, time
-from diffattn.lab.data import encoding, packing
+from diffattn.lab.data import packing
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.data.tokenizer import load_tokenizer
-encoding.BATCH_CHARS, packing._CHECKPOINT_BATCHES = 500, 2
+packing.BATCH_CHARS, packing._CHECKPOINT_BATCHES = 500, 2
 if __name__ == "__main__":
     tokenizer = load_tokenizer(sys.argv[2])
     def tell(tokens):

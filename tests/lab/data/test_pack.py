@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
-from diffattn.lab.data import encoding
+from diffattn.lab.data import packing
 from diffattn.lab.data.corpora import Document, corpus_hash
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import tokenizer_hash, train_tokenizer
@@ -54,7 +54,7 @@ def test_sidecars_describe_the_files(documents, packed, tokenizer):
 def test_packing_is_deterministic_whatever_the_batches(
     documents, packed, tokenizer, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(encoding, "BATCH_CHARS", 300)  # above the longest text: no pieces
+    monkeypatch.setattr(packing, "BATCH_CHARS", 300)  # above the longest text: no pieces
     counts = []
     options = {"validation_fraction": 0.2, "on_progress": counts.append}
     result = pack(iter(documents), tokenizer, tmp_path, **options)
@@ -69,7 +69,7 @@ def test_packing_is_deterministic_whatever_the_batches(
 def test_long_texts_are_encoded_in_pieces_and_come_back_exactly(
     tokenizer, tmp_path, monkeypatch, num_chars
 ):
-    monkeypatch.setattr(encoding, "BATCH_CHARS", num_chars)
+    monkeypatch.setattr(packing, "BATCH_CHARS", num_chars)
     document = Document(name="a", text="ab é🏳️‍🌈\n\n" * 20 + "no line end " * 20)
     pack([document], tokenizer, tmp_path, validation_fraction=0.3)
     parts = [PackedTokens(tmp_path, split).tokens.tolist() for split in ("train", "validation")]
@@ -93,7 +93,6 @@ def test_only_document_gives_its_tail_to_validation(tokenizer, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"documents": []}, "at least one document, got none"),
         ({"documents": [Document(name="a", text="a")]}, "at least 2 characters, got 1"),
         ({"tokenizer": None}, "must have an end token"),
     ],
@@ -124,7 +123,7 @@ def test_ids_are_as_wide_as_the_vocabulary_needs(documents, tmp_path, num_ids, d
 
 def test_same_packing_is_reused_without_encoding(documents, packed, tokenizer, monkeypatch):
     before = snapshot(packed)
-    monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
+    monkeypatch.setattr("diffattn.lab.data.packing._write", None)  # calling it would fail
     (packed / ".packing-dead").mkdir()  # of a process that was killed at its very end
     result = pack(iter(documents), tokenizer, packed, validation_fraction=0.2)
     assert set(entries(packed)) == FILES
@@ -179,7 +178,7 @@ def test_failure_while_files_get_their_names_leaves_no_packing_and_is_made_good(
             pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
     with pytest.raises(CheckpointError, match=r"train\.json: file must exist, got none"):
         PackedTokens(tmp_path, "train")
-    monkeypatch.setattr("diffattn.lab.data.encoding.encode", None)  # calling it would fail
+    monkeypatch.setattr("diffattn.lab.data.packing._write", None)  # calling it would fail
     pack(documents, tokenizer, tmp_path, validation_fraction=0.2)
     assert entries(tmp_path) == sorted(FILES)
     assert contents(tmp_path) == contents(packed)

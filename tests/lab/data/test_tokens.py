@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
 from diffattn.lab.data.tokens import PackedTokens, TokenDataset
 from record_files import read_record, write_record
 
@@ -15,11 +15,6 @@ from record_files import read_record, write_record
 def copy(packed, tmp_path):
     """A packing that a test may damage."""
     return shutil.copytree(packed, tmp_path / "packed")
-
-
-def test_unknown_split_is_refused(packed):
-    with pytest.raises(ConfigError, match="must be one of train, validation, got 'test'"):
-        PackedTokens(packed, "test")
 
 
 def test_names_of_another_size_are_refused_before_they_are_hashed(copy):

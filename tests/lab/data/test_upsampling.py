@@ -8,7 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens, expected_copies, source_of
+from diffattn.lab.data.upsampling import UpsampledTokens, source_of
 
 LONG = 40
 
@@ -67,12 +67,6 @@ def test_long_documents_are_drawn_by_the_factor_more_often(split):
     assert now > share + 0.1
     of_tokens = f"{share:.1%} of tokens, now {now:.1%}"
     assert stream.summary() == f"long documents, up-sampled within each of 4 sources: {of_tokens}"
-
-
-def test_expected_copies_by_hand():
-    """Two sources of 6 and 4 tokens; in the first, 3 x 4 + 2 tokens would be drawn."""
-    copies = expected_copies(np.array([4, 2, 4]), np.array([0, 0, 1]), np.array([3.0, 1.0, 3.0]))
-    assert copies == pytest.approx([3 * 6 / 14, 6 / 14, 1])
 
 
 def test_draws_follow_from_the_seed_and_a_longer_run_begins_alike(split):

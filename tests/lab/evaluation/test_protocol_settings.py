@@ -94,7 +94,7 @@ REFUSED = [
     ("single_needle", {"lengths": (100, 700)}, r"lengths must hold .* \d+ tokens or more, got 100"),
     ("single_needle", {"lengths": (700,), "haystack": f"They {PHRASE[:14]}\n{PHRASE[15:]}. " * 99},
      "must not hold the needle"),
-    ("word_perplexity", {"texts": "", "window": 512, "stride": 9}, "got an empty file"),
+    ("word_perplexity", {"texts": "", "window": 512, "stride": 9}, "UTF-8 text, got none"),
 ]  # fmt: skip
 
 

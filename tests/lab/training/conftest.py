@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
+from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig, TrainConfig
+from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -42,9 +43,10 @@ def data(corpus, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def make_run(data):
-    """A run of 12 steps of 4 windows of 32 tokens, with changes to its training settings."""
+    """A run of 12 steps of 4 windows of 32 tokens, with policies of the guard, settings of the
+    engine, and changes to its training settings."""
 
-    def make(attention_type="diff", **changes):
+    def make(attention_type="diff", guard=None, engine=None, **changes):
         base = DiffTransformerConfig(
             attention_type="softmax",
             vocab_size=300,
@@ -70,6 +72,8 @@ def make_run(data):
             model=base.twin(attention_type).config,
             train=replace(train, **changes),
             data=data.config,
+            guard=GuardConfig(**guard or {}),
+            engine=EngineConfig(**engine or {}),
         )
 
     return make

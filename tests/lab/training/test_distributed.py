@@ -24,7 +24,6 @@ from diffattn.lab.training.distributed import (
     require_one_process,
     together,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train
 from record_files import contents, entries
 
@@ -75,7 +74,7 @@ def test_two_processes_train_what_one_does(make_run, data, finished, tmp_path):
 
 def test_two_processes_save_between_rows_of_the_log(make_run, data, finished, tmp_path):
     """What was not logged yet is gathered from all of them; SIGTERM saves in the same place."""
-    config, folder = replace(make_run("diff"), engine=EngineConfig(save_every=5)), tmp_path / "run"
+    config, folder = make_run("diff", engine={"save_every": 5}), tmp_path / "run"
     stop_together(2, config, data, folder, 7)
     saved = folder / "checkpoints" / "checkpoint-5"
     assert (saved / MANIFEST).exists()
@@ -145,7 +144,7 @@ def test_processes_that_were_asked_for_different_runs_are_refused(
         if process_index() == 1 and difference == "rate":
             actual = replace(config, train=replace(config.train, learning_rate=0.5))
         elif process_index() == 1 and difference == "engine":
-            actual = replace(config, engine=EngineConfig(save_every=3))
+            actual = make_run("diff", engine={"save_every": 3})
         elif process_index() == 1 and difference == "versions":
             here = package_versions()
             monkeypatch.setattr(run_record, "package_versions", lambda: {**here, "torch": "1.0"})
@@ -172,7 +171,7 @@ def test_processes_that_see_different_folders_are_refused(make_run, data, tmp_pa
 @pytest.mark.parametrize(
     ("processes", "changes", "message"),
     [
-        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*must be shared out evenly, got 3 devices"),
+        (3, {}, r"WORLD_SIZE=3: a batch of 4 sequences .*out evenly to all devices, got 3"),
         (2, {"micro_batch_sequences": 4}, r"train\.micro_batch_sequences must divide 2, .* got 4"),
     ],
 )

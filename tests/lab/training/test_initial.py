@@ -14,7 +14,6 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.training import initial
 from diffattn.lab.training.config import DataConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import initial_model, initial_weights
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
@@ -160,8 +159,8 @@ def test_two_processes_start_from_them_and_continue(
     parallel, second, make_run, data, finished, tmp_path
 ):
     """Whole copies and shards have the losses of one process, and continue to the bit."""
-    config = extended(make_run, finished / "diff", micro_batch_sequences=1)
-    config = replace(config, engine=EngineConfig(parallel=parallel))
+    engine = {"parallel": parallel}
+    config = extended(make_run, finished / "diff", engine=engine, micro_batch_sequences=1)
     values(launched(2, lambda: train(config, data, tmp_path / "whole")))
     assert_same_losses(tmp_path / "whole", second)
     stop_together(2, config, data, tmp_path / "run", 7)

@@ -1,7 +1,6 @@
 """When checkpoints are written, and which are kept."""
 
 import shutil
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -13,10 +12,6 @@ from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
-
-
-def with_engine(config, **settings):
-    return replace(config, engine=EngineConfig(**settings))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +27,7 @@ def test_they_need_not_be_where_evaluations_are(
     settings, kept, first, finished, make_run, data, tmp_path
 ):
     """Rows of the log are means over steps on both sides of the stop, and the same as ever."""
-    config, folder = with_engine(make_run("diff"), **settings), tmp_path / "run"
+    config, folder = make_run("diff", engine=settings), tmp_path / "run"
     stop(config, data, folder, 7)
     assert entries(folder / "checkpoints") == kept
     # Another interval is no other run.
@@ -42,7 +37,7 @@ def test_they_need_not_be_where_evaluations_are(
 
 @pytest.mark.scheduled
 def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
-    config = with_engine(make_run("diff"), save_every=3, keep_every=6)
+    config = make_run("diff", engine={"save_every": 3, "keep_every": 6})
     stop(config, data, tmp_path / "run", 11)
     assert entries(tmp_path / "run" / "kept") == ["checkpoint-6"]
     shutil.rmtree(tmp_path / "run" / "kept")  # killed before it was copied

@@ -18,8 +18,6 @@ from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.launches import LAUNCHES
 from diffattn.lab.training import run
 from diffattn.lab.training.checkpoints import last_checkpoint
-from diffattn.lab.training.config import GuardConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
@@ -83,8 +81,8 @@ def test_every_launch_is_recorded(make_run, data, tmp_path):
     """When, from where, by what and how; a row that a killed process left half is written anew."""
     folder, config = tmp_path / "run", make_run("diff")
     stop(config, data, folder, 2)
-    engine = EngineConfig(keep_checkpoints=3, loss_chunk_tokens=512)
-    stop(replace(config, engine=engine), data, folder, 6)
+    engine = {"keep_checkpoints": 3, "loss_chunk_tokens": 512}
+    stop(make_run("diff", engine=engine), data, folder, 6)
     with (folder / LAUNCHES).open("a", encoding="utf-8") as file:
         file.write('{"started": "2')
     train(config, data, folder)
@@ -199,7 +197,7 @@ def test_what_changed_under_an_interrupted_run_is_named(make_run, data, corpus, 
     changed = prepare_data(replace(data.config, source=str(tmp_path / "text")), tmp_path / "data")
     for other, tokens, named in (
         (make_run("diff", beta_2=0.99), data, r"train.beta_2 0.99 where 0.95 is recorded"),
-        (replace(config, guard=GuardConfig(spike="skip")), data, "guard .*'spike': 'skip'.* where"),
+        (make_run("diff", guard={"spike": "skip"}), data, "guard .*'spike': 'skip'.* where"),
         (config, replace(changed, config=data.config), r"data.\w+ .* where .* is recorded"),
     ):
         with pytest.raises(CheckpointError, match=f"same settings to be continued, got {named}"):

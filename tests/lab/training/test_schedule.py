@@ -49,14 +49,6 @@ def test_lambda_norms_and_biases_are_not_decayed(attention_type):
     assert any("head_norm" in name for name in groups)
 
 
-def test_frozen_parameters_are_left_out():
-    model = torch.nn.Linear(3, 2)
-    model.bias.requires_grad_(False)
-    decayed, undecayed = parameter_groups(model, 0.1)
-    assert decayed["params"] == [model.weight]
-    assert undecayed["params"] == []
-
-
 CONFIG = TrainConfig(
     num_steps=100, learning_rate=2e-3, final_learning_rate=5e-4, warmup_steps=10, weight_decay=0.3
 )

@@ -16,7 +16,6 @@ from diffattn.lab.data.context_parts import QUARTERS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
@@ -118,8 +117,8 @@ def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkey
 
     No more windows are read at once than in a step, whose memory is counted.
     """
-    config = make_run("diff_v2", **LONG, num_steps=1, evaluate_every=1, warmup_steps=0)
-    config = replace(config, windows=APART, engine=EngineConfig(watch_every=1))
+    steps = {"num_steps": 1, "evaluate_every": 1, "warmup_steps": 0}
+    config = replace(make_run("diff_v2", engine={"watch_every": 1}, **LONG, **steps), windows=APART)
     read = []
     attend = DiffTransformerForCausalLM.forward
 

@@ -48,8 +48,7 @@ def train(
     The same command again continues an interrupted run.
     """
     from diffattn.lab.catalog.recipes.catalog import plan
-    from diffattn.lab.training.request import TrainRequest
-    from diffattn.lab.training.settings import check_values
+    from diffattn.lab.training.settings import TrainRequest, check_values
 
     planned = plan(recipe)
     check_values(planned, set_ or ())

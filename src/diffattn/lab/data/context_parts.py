@@ -54,13 +54,10 @@ class PartLosses:
     def add(
         self, windows: np.ndarray, losses: np.ndarray, positions: np.ndarray | None = None
     ) -> None:
-        """Add windows and the losses of their tokens.
+        """Add windows, and the losses in nats of their tokens 1 to T - 1, float64 ``[n, T - 1]``.
 
-        Args:
-            windows: Token ids, int64 ``[n, T]``.
-            losses: Losses of tokens 1 to T - 1 in nats, float64 ``[n, T - 1]``.
-            positions: See :func:`context_parts`. With positions, the first token of each document
-                is left out, as nothing predicts it.
+        For ``windows`` and ``positions`` see :func:`context_parts`. With positions, the first token
+        of each document is left out, as nothing predicts it.
         """
         for name, inside in context_parts(windows, positions).items():
             inside = inside if positions is None else inside & (positions[:, 1:] != 0)

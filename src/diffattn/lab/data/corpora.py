@@ -16,6 +16,7 @@ from diffattn.lab.data.source_files import (
     INSTALLED,
     hub_parts,
     is_hidden,
+    is_json_lines,
     require_source,
     source_files,
 )
@@ -23,16 +24,13 @@ from diffattn.lab.data.source_files import (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    r"""One text and its name.
+    r"""One text and its name, both without lone surrogates, which no tokenizer can encode.
 
     Args:
         name: Unique within a corpus.
-        text: Valid Unicode; line ends become ``\n``.
+        text: Line ends become ``\n``.
         is_row: Whether the name ends with a row number, which changes if rows are inserted. The
             text of a row decides its split; for other documents the name decides.
-
-    Raises:
-        ConfigError: Name or text holds a lone surrogate, which no tokenizer can encode.
     """
 
     name: str
@@ -51,7 +49,7 @@ class Document:
                 ) from error
 
 
-def installed_texts(source: str) -> Iterator[Document]:
+def _installed_texts(source: str) -> Iterator[Document]:
     """Texts of the running Python installation. They differ between installations.
 
     - ``"stdlib"``, the default corpus, about 10 MB: every ``.py`` file below ``sysconfig``'s
@@ -63,69 +61,42 @@ def installed_texts(source: str) -> Iterator[Document]:
       packages carry copies of each other.
 
     Documents are in the order of their posix paths. Files that are not UTF-8 are left out.
-
-    Raises:
-        ConfigError: There is no text: the interpreter is zipped, or has compiled files only.
     """
     seen = set[bytes]()
-
-    def documents() -> Iterator[Document]:
-        for name, path in (source_files(source) or {}).items():
-            text = files.read_text(path) or ""
-            if name == "pydoc_data/topics.py":
-                for topic, content in sorted(_topics(text).items()):
-                    yield Document(name=f"{name}:{topic}", text=content)
-                continue
-            digest = hashlib.sha256(text.encode()).digest()
-            if text.strip() and (source != "packages" or digest not in seen):
-                seen.add(digest)
-                yield Document(name=name, text=text)
-
-    message = f"{source}: this Python must hold .py sources, got none. Name your own text files."
-    yield from _nonempty(documents(), message)
+    for name, path in (source_files(source) or {}).items():
+        text = files.read_text(path) or ""
+        if name == "pydoc_data/topics.py":  # the code assigns one dictionary, and is not executed
+            assignments = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assign)]
+            for topic, content in sorted(ast.literal_eval(assignments[0].value).items()):
+                yield Document(name=f"{name}:{topic}", text=content)
+            continue
+        digest = hashlib.sha256(text.encode()).digest()
+        if text.strip() and (source != "packages" or digest not in seen):
+            seen.add(digest)
+            yield Document(name=name, text=text)
 
 
-def _topics(code: str) -> dict[str, str]:
-    """Topic to text: the dictionary that the code assigns first. The code is not executed."""
-    assignments = [n for n in ast.walk(ast.parse(code)) if isinstance(n, ast.Assign)]
-    texts: dict[str, str] = ast.literal_eval(assignments[0].value)
-    return texts
-
-
-def local_texts(
-    path: Path, text_field: str, *, keep_empty: bool = False, on_read: files.OnRead
+def _local_texts(
+    path: Path, text_field: str, keep_empty: bool, on_read: files.OnRead
 ) -> Iterator[Document]:
     """Read a UTF-8 text file, a folder of files, or a ``.jsonl`` file with a document per line.
 
     A folder is read recursively. Its documents are named by their relative posix paths, and read in
     that order. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
     skipped with one warning per folder. A single file is named by its last path component, a line
-    by ``FILE.jsonl:LINE``, from 1. Blank lines are skipped. For the other arguments see
-    :func:`load_corpus`.
-
-    Raises:
-        ConfigError: The path is missing, unreadable, empty, neither file nor folder, or a single
-            file that is not UTF-8; or a line is no object with a string under ``text_field``.
+    by ``FILE.jsonl:LINE``, from 1. Blank lines are skipped.
     """
     files.require_path(path)
     name = files.unicode_name(path.name)
     if path.is_dir():
         yield from _folder(path, text_field, on_read)
     elif is_json_lines(path):
-        rows = _jsonl(path, name, text_field, on_read, keep_empty)
-        yield from _nonempty(rows, f"{path}: must hold at least one text, got an empty file.")
+        yield from _jsonl(path, name, text_field, on_read, keep_empty)
     else:
-        text = files.read_text(path)
-        if text is None or not text.strip():
-            got = "an empty file" if text is not None else "binary data or another encoding"
-            raise ConfigError(f"{path}: must be UTF-8 text, got {got}.")
+        text = files.require_text(path)
         on_read(path.stat().st_size)
-        yield Document(name=name, text=text)
-
-
-def is_json_lines(path: Path) -> bool:
-    """Whether the file name ends with ``.jsonl``, in upper or lower case."""
-    return path.suffix.lower() == ".jsonl"
+        if text.strip():
+            yield Document(name=name, text=text)
 
 
 def hub_dataset(
@@ -139,19 +110,8 @@ def hub_dataset(
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
-    For the other arguments see :func:`load_corpus`.
-
-    Args:
-        name: Name on the hub, such as ``owner/name``, or a local dataset folder.
-        config: Configuration of the dataset. Default: its only or default configuration.
-        revision: Commit, branch or tag on the hub. Default: the newest commit.
-
-    Returns:
-        Documents in stream order, named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0.
-
-    Raises:
-        ConfigError: ``datasets`` is not installed, the dataset cannot be opened or holds no text,
-            a local folder holds an irregular file, or a row has no string under ``text_field``.
+    Documents are named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0. For the arguments see
+    :func:`load_corpus`.
     """
     if os.path.isdir(name):  # the library would wait for a FIFO
         for path in Path(name).rglob("*"):
@@ -160,16 +120,10 @@ def hub_dataset(
     origin = ":".join(part for part in (name, config, split) if part is not None)
     where = f"hub_dataset: {origin!r}"
     rows = hub_rows(name, config, where=where, split=split, revision=revision, streaming=True)
-    named = ((f"{origin}:{number}", row) for number, row in enumerate(rows))
-    texts = ((row_name, _text_of(row, text_field, row_name)) for row_name, row in named)
-    yield from _nonempty(
-        (
-            Document(name=row_name, text=text, is_row=True)
-            for row_name, text in texts
-            if keep_empty or text.strip()
-        ),
-        f"hub_dataset: {origin!r} must hold at least one text, got none.",
-    )
+    for number, row in enumerate(rows):
+        text = _text_of(row, text_field, f"{origin}:{number}")
+        if keep_empty or text.strip():
+            yield Document(name=f"{origin}:{number}", text=text, is_row=True)
 
 
 def load_hub(name: str, config: str | None, *, where: str, **options: Any) -> Any:
@@ -189,10 +143,9 @@ def load_hub(name: str, config: str | None, *, where: str, **options: Any) -> An
 
 def hub_rows(name: str, config: str | None, *, where: str, **options: Any) -> Iterator[Any]:
     """Rows of the dataset that :func:`load_hub` loads; errors while reading are ``ConfigError``."""
+    rows = load_hub(name, config, where=where, **options)
     try:
-        yield from load_hub(name, config, where=where, **options)
-    except ConfigError:
-        raise
+        yield from rows
     # Some errors come with the first row only; files without rows raise StopIteration.
     except (OSError, ValueError, RuntimeError, StopIteration) as error:
         raise unreadable(where, error) from error
@@ -215,26 +168,21 @@ def load_corpus(
     """Open a corpus as a user names it.
 
     Args:
-        source: ``"stdlib"`` (``"./stdlib"`` is a folder), the standard library's sources;
-            ``"python"``, these sources and the documentation of Python; ``"packages"``, the Python
-            files of installed packages; the path of a text file, a folder or a ``.jsonl`` file; or
-            ``"hub:NAME[@REVISION][:CONFIG]"``.
+        source: ``"stdlib"`` (``"./stdlib"`` is a folder), ``"python"`` or ``"packages"``: see
+            :func:`_installed_texts`; the path of a text file, a folder or a ``.jsonl`` file; or
+            ``"hub:NAME[@REVISION][:CONFIG]"``, where NAME may be a local dataset folder.
         text_field: Key or column of the text in JSON lines and hub datasets.
         revision: Revision of a hub dataset; overrides the revision in ``source``.
-        split: Split of a hub dataset from which training and validation documents are taken.
         keep_empty: Whether to keep empty texts of a hub dataset, or of a ``.jsonl`` file that
             ``source`` names itself.
         on_read: Called with each number of bytes read; only for files, folders and ``.jsonl``.
 
     Returns:
         Documents in a fixed order. The first one is read at once, so a wrong source raises here.
-
-    Raises:
-        ConfigError: The source is unknown, missing, empty or damaged.
     """
     documents: Iterator[Document]
     if source in INSTALLED:
-        documents = installed_texts(source)
+        documents = _installed_texts(source)
     elif source.startswith("hub:"):
         name, named_revision, config = hub_parts(source)
         documents = hub_dataset(
@@ -246,9 +194,10 @@ def load_corpus(
             keep_empty=keep_empty,
         )
     else:
-        path = require_source(source)
-        documents = local_texts(path, text_field, keep_empty=keep_empty, on_read=on_read)
-    first = next(documents)  # every source raises rather than end without a document
+        documents = _local_texts(require_source(source), text_field, keep_empty, on_read)
+    first = next(documents, None)
+    if first is None:
+        raise ConfigError(f"data source: must hold UTF-8 text, got none in {source!r}.")
     return itertools.chain([first], documents)
 
 
@@ -267,27 +216,24 @@ def document_bytes(document: Document) -> bytes:
 
 
 def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
-    def documents() -> Iterator[Document]:
-        skipped = []
-        for relative in files.relative_files(folder, is_hidden):
-            path, name = folder / relative, files.unicode_name(relative)
-            if is_json_lines(path):
-                yield from _jsonl(path, name, text_field, on_read)
-                continue
-            text = files.read_text(path)
-            on_read(path.stat().st_size)
-            if text is None:
-                skipped.append(name)
-            elif text.strip():
-                yield Document(name=name, text=text)
-        if skipped:
-            warnings.warn(
-                f"{folder}: skipped {len(skipped)} files that are not UTF-8 text, "
-                f"the first is {skipped[0]!r}.",
-                stacklevel=2,
-            )
-
-    yield from _nonempty(documents(), f"{folder}: must hold UTF-8 text files, got none.")
+    skipped = []
+    for relative in files.relative_files(folder, is_hidden):
+        path, name = folder / relative, files.unicode_name(relative)
+        if is_json_lines(path):
+            yield from _jsonl(path, name, text_field, on_read)
+            continue
+        text = files.read_text(path)
+        on_read(path.stat().st_size)
+        if text is None:
+            skipped.append(name)
+        elif text.strip():
+            yield Document(name=name, text=text)
+    if skipped:
+        warnings.warn(
+            f"{folder}: skipped {len(skipped)} files that are not UTF-8 text, "
+            f"the first is {skipped[0]!r}.",
+            stacklevel=2,
+        )
 
 
 def _jsonl(
@@ -311,12 +257,3 @@ def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
             f"{where}: field {text_field!r} must be a string, got {type(text).__name__}."
         )
     return text
-
-
-def _nonempty(documents: Iterator[Document], message: str) -> Iterator[Document]:
-    """Pass documents on; raise ``message`` if there are none."""
-    first = next(documents, None)
-    if first is None:
-        raise ConfigError(message)
-    yield first
-    yield from documents

@@ -3,24 +3,15 @@
 They are fitted on the training windows of a run, and predict tokens 1 to T - 1 of each window.
 """
 
-from typing import Protocol
-
 import numpy as np
 
-from diffattn.errors import ConfigError
 from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
+from diffattn.lab.records.fields import require
 
 _PIECE = 4_096  # windows whose probabilities are in memory at once
 _BINS = 6  # bins of the number of earlier matches: 0, 1, 2 to 3, 4 to 7, 8 to 15, 16 or more
 _EM_ROUNDS, _EM_CHANGE = 200, 1e-6  # most rounds; stop when no weight changes more
-
-
-class CountModel(Protocol):
-    """A fitted count model."""
-
-    def probabilities(self, windows: np.ndarray) -> np.ndarray:
-        """Probabilities float64 ``[n, T - 1]`` of tokens 1 to T - 1 of windows int64 ``[n, T]``."""
 
 
 class Unigram:
@@ -28,11 +19,8 @@ class Unigram:
 
     .. math:: p(w) = \frac{c(w) + D / V}{N + D}
 
-    Here c(w) counts w among the N predicted training tokens, D of which are distinct.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``.
-        vocab_size: V; ids are below it.
+    Here c(w) counts w among the N predicted tokens of the training windows, int64 ``[n, T]``. D of
+    them are distinct, and V is the size of the vocabulary.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
@@ -52,10 +40,6 @@ class Bigram:
 
     Here h is the token before w, and D(h) counts the distinct tokens that follow h in training
     (Witten and Bell's method C). If no token followed h, the unigram model predicts alone.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``.
-        vocab_size: Ids are below it.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
@@ -87,23 +71,13 @@ class BigramCopy:
     places. The weight μ depends on the bin of m, and is 0 for m = 0. Expectation maximisation fits
     the weights: they maximise the likelihood of the last tenth of the training windows, with
     bigrams counted on the other windows, since bigrams fit their own windows too well. The bigrams
-    are then counted on all windows.
-
-    Args:
-        windows: Training windows, int64 ``[n, T]``, two or more, in the order of the text, so
-            that the last tenth is unseen text.
-        vocab_size: Ids are below it.
-
-    Raises:
-        ConfigError: There are fewer than two windows.
+    are then counted on all windows. There must be two windows or more, in the order of the text, so
+    that the last tenth is unseen text.
     """
 
     def __init__(self, windows: np.ndarray, vocab_size: int) -> None:
-        if len(windows) < 2:
-            raise ConfigError(
-                f"BigramCopy: windows must be two or more, one to weigh the copy on, "
-                f"got {len(windows)}."
-            )
+        must = "windows must be two or more, one to weigh the copy on"
+        require("BigramCopy", len(windows) >= 2, must, len(windows))
         held_out = max(1, len(windows) // 10)
         counted = Bigram(windows[:-held_out], vocab_size)
         bins, copied = _copied(windows[-held_out:], vocab_size)
@@ -118,7 +92,8 @@ class BigramCopy:
         return (1 - weight) * self._bigram.probabilities(windows) + weight * copied
 
 
-COUNT_MODELS: dict[str, type[Unigram] | type[Bigram] | type[BigramCopy]] = {
+CountModel = Unigram | Bigram | BigramCopy
+COUNT_MODELS: dict[str, type[CountModel]] = {
     "unigram": Unigram,
     "bigram": Bigram,
     "bigram_copy": BigramCopy,

@@ -38,14 +38,8 @@ def normalise_line_ends(value: Any) -> Any:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str | None:
-    r"""Text of a regular file with ``\n`` at the end of its lines, without a byte-order mark.
-
-    Returns:
-        ``None`` if the file has another encoding, or holds a zero byte and so is no text.
-
-    Raises:
-        ConfigError: The path cannot be read, is no regular file, or is larger than a text may be.
-    """
+    r"""Text of a regular file with ``\n`` at the end of its lines, without a byte-order mark;
+    ``None`` if the file has another encoding, or holds a zero byte and so is no text."""
     content = b"".join(_chunks(path, one_text=True)).removeprefix(codecs.BOM_UTF8)
     try:
         return None if b"\0" in content else str(normalise_line_ends(content.decode(encoding)))
@@ -64,11 +58,7 @@ def require_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
-    r"""Lines of a UTF-8 file that may be larger than memory, without their ends.
-
-    Raises:
-        ConfigError: As :func:`read_text`; or the file holds other data, or a line is too long.
-    """
+    r"""Lines of a UTF-8 file that may be larger than memory, without their ends."""
     # Bytes that are not UTF-8 become surrogates, so that the error can give the line's number.
     utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
     decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
@@ -94,11 +84,7 @@ def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]
 
 
 def parse_json(text: str) -> Any:
-    r"""The value of a JSON document. Line ends in its texts become ``\n``.
-
-    Raises:
-        ValueError: The text is not JSON, or nested too deeply to be read.
-    """
+    r"""The value of a JSON document, with ``\n`` as line ends; ``ValueError`` if it is none."""
     try:
         return normalise_line_ends(json.loads(text))
     except RecursionError as error:
@@ -106,14 +92,7 @@ def parse_json(text: str) -> Any:
 
 
 def json_objects(lines: Iterable[str], name: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Line number, from 1, and object of each line of JSON lines; blank lines are skipped.
-
-    Args:
-        lines: The lines, without line ends.
-
-    Raises:
-        ConfigError: A line is not a JSON object.
-    """
+    """Line number, from 1, and object of each line of JSON lines; blank lines are skipped."""
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
@@ -142,11 +121,7 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
 
 
 def fingerprint(path: Path) -> dict[str, int | str]:
-    """``bytes`` (size) and ``sha256`` (hexadecimal) of a regular file.
-
-    Raises:
-        ConfigError: The file cannot be read, or is not a regular file.
-    """
+    """``bytes`` (size) and ``sha256`` (hexadecimal) of a regular file."""
     digest, size = hashlib.sha256(), 0
     for chunk in _chunks(path, one_text=False):
         digest.update(chunk)
@@ -237,11 +212,7 @@ def with_known_names(
 ) -> Mapping[str, Any]:
     """Copy some columns of a row to the names that the caller expects; all columns are kept.
 
-    Args:
-        columns: Expected name to the name in the row.
-
-    Raises:
-        ConfigError: A column is missing.
+    ``columns`` maps an expected name to the name in the row.
     """
     for column in columns.values():
         if column not in row:

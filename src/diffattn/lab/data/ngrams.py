@@ -16,9 +16,6 @@ def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
     Returns:
         int64 ``[..., length - n + 1]``; entry i is the key of tokens i to i + n - 1. Empty if the
         rows are shorter than n.
-
-    Raises:
-        ConfigError: ``vocab_size**n`` does not fit 63 bits.
     """
     if vocab_size**n >= 2**63:
         raise ConfigError(
@@ -56,12 +53,8 @@ def earlier_counts(keys: np.ndarray) -> np.ndarray:
 class NgramCounts:
     """Exact counts of chosen n-grams in a stream of any length.
 
-    Memory grows only with the chosen n-grams, such as those of the text to be evaluated.
-
-    Args:
-        chosen: Keys of the n-grams to count, any order, repeats allowed.
-        n: Number of tokens of an n-gram.
-        vocab_size: The vocabulary size that the keys were made with.
+    Memory grows only with the chosen n-grams, such as those of the text to be evaluated. Their keys
+    may come in any order and repeat; ``vocab_size`` is that of the keys.
     """
 
     def __init__(self, chosen: np.ndarray, n: int, vocab_size: int) -> None:
@@ -74,18 +67,14 @@ class NgramCounts:
         tail = np.zeros(0, dtype=np.int64)
         for piece in pieces:
             tokens = np.concatenate([tail, piece.astype(np.int64)])
-            self._add(ngram_keys(tokens, self.n, self.vocab_size))
             tail = tokens[max(0, len(tokens) - self.n + 1) :]
+            if len(self.keys):
+                keys = ngram_keys(tokens, self.n, self.vocab_size)
+                distinct, counts = np.unique(keys, return_counts=True)  # sorted: fast to look up
+                at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
+                chosen = self.keys[at] == distinct
+                self.counts[at[chosen]] += counts[chosen]
 
     def counts_of(self, keys: np.ndarray) -> np.ndarray:
         """Counts of ``keys``, int64 in the same order. Each key must be a chosen one."""
         return self.counts[np.searchsorted(self.keys, keys)]
-
-    def _add(self, keys: np.ndarray) -> None:
-        if not len(self.keys):
-            return
-        # Looking up sorted keys is much faster.
-        distinct, counts = np.unique(keys, return_counts=True)
-        at = np.minimum(np.searchsorted(self.keys, distinct), len(self.keys) - 1)
-        chosen = self.keys[at] == distinct
-        self.counts[at[chosen]] += counts[chosen]

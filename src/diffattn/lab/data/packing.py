@@ -30,18 +30,20 @@ import numpy as np
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import make_folder, read_json, sync, write_json
-from diffattn.lab.data import encoding
 from diffattn.lab.data.corpora import Document, document_bytes
-from diffattn.lab.data.sidecar import DTYPES, FILES, SCHEMA
-from diffattn.lab.data.split_writer import SplitWriter
+from diffattn.lab.data.split_writer import COUNTS, SplitWriter
 from diffattn.lab.data.splits import SPLITS, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
-from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
 
 # After a killed call, this folder shows that the token files beside it belong to a packing.
 _WORK = ".packing"
 _PROGRESS = "progress.json"
 _CHECKPOINT_BATCHES = 64
+BATCH_CHARS = 1 << 20  # encodings take some hundred bytes per token until they are written
+Piece = tuple[str, str, tuple[str, int] | None]
+"""Split and text of a document, or of a piece of one. The last piece of a document comes with the
+document's name and UTF-8 bytes."""
 
 
 def pack(
@@ -59,16 +61,15 @@ def pack(
     before it are hashed and compared, the rest is encoded. One process at a time may use a folder.
 
     Args:
-        documents: The corpus, iterated once; a few batches are in memory at a time.
+        documents: The corpus, not empty, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
-        validation_fraction: Expected share of the documents in validation, between 0 and 1.
         on_progress: Called after each batch with the number of tokens written so far.
 
     Returns:
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is empty or one character, or the tokenizer lacks an end token.
+        ConfigError: The corpus is one character, or the tokenizer lacks an end token.
         CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
             or a document before the checkpoint has changed.
         OSError: The disk is full or not writable. A second call continues the packing.
@@ -76,9 +77,6 @@ def pack(
     identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
-    first = next(corpus, None)
-    if first is None:
-        raise ConfigError("pack: the corpus must hold at least one document, got none.")
     recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
         deque(corpus, maxlen=0)  # only hashed
@@ -90,26 +88,18 @@ def pack(
         _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
     _clean(out, but=work)
-    assigned = assign_splits(itertools.chain([first], corpus), validation_fraction)
-    waiting = encoding.batches(assigned, digest)
+    waiting = batches(assign_splits(corpus, validation_fraction), digest)
     try:
         parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
-        sidecars = _describe(work, {**identity, "corpus_hash": digest.hexdigest()}, parts)
+        identity |= {"corpus_hash": digest.hexdigest()}
+        sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
+        for split, sidecar in sidecars.items():
+            write_json(work / f"{split}.json", sidecar)
+        write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     finally:
         if not (work / _PROGRESS).exists():
             shutil.rmtree(work, ignore_errors=True)
     _publish(work, out)
-    return sidecars
-
-
-def _describe(
-    work: Path, identity: dict[str, Any], parts: dict[str, dict[str, Any]]
-) -> dict[str, Any]:
-    """Write the sidecars, then mark the work folder as complete."""
-    sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
-    for split, sidecar in sidecars.items():
-        write_json(work / f"{split}.json", sidecar)
-    write_json(work / _PROGRESS, {"schema": 1, "whole": True})
     return sidecars
 
 
@@ -137,8 +127,41 @@ def _hashed(documents: Iterable[Document], digest: "hashlib._Hash") -> Iterator[
         yield document
 
 
+def batches(
+    assigned: Iterable[tuple[str, Document]], digest: "hashlib._Hash"
+) -> Iterator[tuple[list[Piece], str]]:
+    """Group documents, cut into pieces, into batches, each with the hash of the corpus so far.
+
+    The same documents give the same batches. Reading ``assigned`` updates ``digest``.
+    """
+    batch: list[Piece] = []
+    num_chars = 0
+    for split, document in assigned:
+        *pieces, last = _pieces(document.text)
+        end = (document.name, len(document.text.encode()))
+        for text, ended in [*((piece, None) for piece in pieces), (last, end)]:
+            batch.append((split, text, ended))
+            num_chars += len(text) + 1
+            if num_chars >= BATCH_CHARS:
+                yield batch, digest.hexdigest()
+                batch, num_chars = [], 0
+    if batch:
+        yield batch, digest.hexdigest()
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text into pieces of at most ``BATCH_CHARS``, after line ends where possible."""
+    pieces, start = [], 0
+    while len(text) - start > BATCH_CHARS:
+        stop = start + BATCH_CHARS
+        stop = text.rfind("\n", start, stop) + 1 or stop
+        pieces.append(text[start:stop])
+        start = stop
+    return [*pieces, text[start:]]
+
+
 def _write(
-    waiting: Iterator[encoding.Batch],
+    waiting: Iterator[tuple[list[Piece], str]],
     tokenizer: Any,
     work: Path,
     identity: dict[str, Any],
@@ -148,38 +171,35 @@ def _write(
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
     dtype = DTYPES[dtype_name]
-    end = np.array(tokenizer.eos_token_id, dtype=dtype).tobytes()
+    encoder, end = plain_encoder(tokenizer), np.array([tokenizer.eos_token_id], dtype)
     done = 0 if recorded is None else recorded["batches"]
     with contextlib.ExitStack() as stack:
-        writers = {}
-        for split in SPLITS:
-            writers[split] = SplitWriter(work, split, recorded and recorded["splits"][split])
-            stack.callback(writers[split].close)
+        begun = recorded["splits"] if recorded else dict.fromkeys(SPLITS)
+        writers = {split: SplitWriter(work, split, stack, begun[split]) for split in SPLITS}
         if recorded is not None:
             _skip(waiting, done, recorded["corpus_hash"], work)
-        encoded = encoding.encode(waiting, plain_encoder(tokenizer), dtype)
-        for number, item in enumerate(encoded, start=done + 1):
-            _write_batch(item, writers, end, dtype.itemsize)
+        for number, (batch, corpus_hash) in enumerate(waiting, start=done + 1):
+            _write_batch(batch, encoder, writers, end)
             if number % _CHECKPOINT_BATCHES == 0:
                 progress = {
                     "schema": 1,
                     "whole": False,
                     "identity": _resume_identity(identity),
                     "batches": number,
-                    "corpus_hash": item.batch.corpus_hash,
+                    "corpus_hash": corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
                 }
                 sync(work)
                 write_json(work / _PROGRESS, progress)
             if on_progress is not None:
-                on_progress(sum(writer.num_tokens for writer in writers.values()))
+                on_progress(sum(writer.counts["num_tokens"] for writer in writers.values()))
         states = {split: writer.state() for split, writer in writers.items()}
     return {
         split: {
             "split": split,
             "dtype": dtype_name,
             "vocab_size": vocab_size,
-            **{key: state[key] for key in ("num_tokens", "num_bytes", "num_documents")},
+            **{key: state[key] for key in COUNTS},
             "token_hash": state["files"]["bin"]["sha256"],
             "index_hash": state["files"]["idx"]["sha256"],
             "names_hash": state["files"]["names"]["sha256"],
@@ -190,21 +210,22 @@ def _write(
 
 
 def _write_batch(
-    item: encoding.EncodedBatch, writers: dict[str, SplitWriter], end: bytes, itemsize: int
+    batch: list[Piece], encoder: Any, writers: dict[str, SplitWriter], end: np.ndarray
 ) -> None:
-    ids, start, batch = memoryview(item.ids), 0, item.batch
-    for split, ended, length in zip(batch.splits, batch.ended, item.lengths, strict=True):
-        stop = start + length * itemsize
-        writers[split].write(ids[start:stop], length)
-        start = stop
+    texts = [text for _, text, _ in batch]
+    encodings = encoder.encode_batch_fast(texts, add_special_tokens=False)
+    for (split, _, ended), encoded in zip(batch, encodings, strict=True):
+        writers[split].write(np.array(encoded.ids, end.dtype))
         if ended is not None:
-            writers[split].write(end, 1)
+            writers[split].write(end)
             writers[split].end_document(*ended)
 
 
-def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: Path) -> None:
+def _skip(
+    waiting: Iterator[tuple[list[Piece], str]], done: int, corpus_hash: str, work: Path
+) -> None:
     """Skip the batches that are packed already; raise if their documents have changed."""
-    hashes = [batch.corpus_hash for batch in itertools.islice(waiting, done)]
+    hashes = [digest for _, digest in itertools.islice(waiting, done)]
     if len(hashes) < done or hashes[-1] != corpus_hash:
         raise CheckpointError(
             f"{work.parent}: the corpus must be as it was when this packing was interrupted, got "
@@ -214,7 +235,7 @@ def _skip(waiting: Iterator[encoding.Batch], done: int, corpus_hash: str, work: 
 
 def _resume_identity(identity: dict[str, Any]) -> dict[str, Any]:
     """The settings that must be equal before and after an interruption."""
-    return {**identity, "batch_chars": encoding.BATCH_CHARS}
+    return {**identity, "batch_chars": BATCH_CHARS}
 
 
 def _require_same(

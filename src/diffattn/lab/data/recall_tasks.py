@@ -6,9 +6,11 @@ Sequences of the last two, lookup and many-shot classification, begin with a BOS
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from diffattn.lab.records.fields import require
+from diffattn.lab.records.fields import AtLeast, Probability, check_settings, require
+
+_Count = Annotated[int, AtLeast(1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +24,7 @@ class MqarConfig:
     """V: token 0 is filler, 1 to V/2 - 1 are keys, V/2 to V - 1 values."""
     seq_len: int = 64
     """T, even, at least four tokens per pair."""
-    num_pairs: int = 4
+    num_pairs: _Count = 4
     power: float = 0.01
     """a: a query is put in slot s (two tokens) with odds ``(s + 1) ** (a - 1)``, s from 0."""
     random_filler: bool = False
@@ -30,7 +32,7 @@ class MqarConfig:
 
     def __post_init__(self) -> None:
         where = "MqarConfig"
-        require(where, self.num_pairs >= 1, "num_pairs must be 1 or more", self.num_pairs)
+        check_settings(self)
         fits = self.seq_len % 2 == 0 and 4 * self.num_pairs <= self.seq_len
         require(where, fits, "seq_len must be even and at least 4 * num_pairs", self.seq_len)
         even = self.vocab_size % 2 == 0 and self.vocab_size > self.seq_len
@@ -47,11 +49,6 @@ class MqarConfig:
         """Number of tokens that may be an answer."""
         return self.vocab_size // 2
 
-    @property
-    def replacement(self) -> bool:
-        """Whether a key may be asked for twice: never."""
-        return False
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyRecallConfig:
@@ -60,24 +57,24 @@ class NoisyRecallConfig:
     Tokens: 0 is unused, then come ``num_keys`` keys, ``num_values`` values, ``num_noise`` noise.
     """
 
-    num_pairs: int = 4
+    num_pairs: _Count = 4
     noise_ratio: float = 2 / 3
     """Share of noise in the context, rounded to whole tokens; from 0 to below 1."""
-    num_queries: int = 4
+    num_queries: _Count = 4
     replacement: bool = True
     """Whether a key of the sequence may be queried twice. If not, answers can be eliminated."""
     num_keys: int = 64
     num_values: int = 64
-    num_noise: int = 64
+    num_noise: _Count = 64
 
     def __post_init__(self) -> None:
         where = "NoisyRecallConfig"
         _check_pairs(where, self)
         ratio = self.noise_ratio
         require(where, 0 <= ratio < 1, "noise_ratio must be 0 or more and less than 1", ratio)
-        most = "1 or more, and without replacement at most num_pairs"
-        fits = self.num_queries >= 1 and (self.replacement or self.num_queries <= self.num_pairs)
-        require(where, fits, f"num_queries must be {most}", self.num_queries)
+        fits = self.replacement or self.num_queries <= self.num_pairs
+        most = "num_queries without replacement must be at most num_pairs"
+        require(where, fits, most, self.num_queries)
 
     @property
     def context_len(self) -> int:
@@ -104,15 +101,15 @@ class LookupConfig:
     values, noise, and "not there".
     """
 
-    num_pairs: int = 4
+    num_pairs: _Count = 4
     context_len: int = 32
     """Number of tokens of pairs and noise, without BOS."""
-    num_queries: int = 16
+    num_queries: _Count = 16
     absent: float = 0.125
     """Probability that a query asks for a key that has no pair in the context."""
     num_keys: int = 8
     num_values: int = 8
-    num_noise: int = 16
+    num_noise: _Count = 16
 
     def __post_init__(self) -> None:
         where = "LookupConfig"
@@ -123,7 +120,6 @@ class LookupConfig:
         require(where, some, "num_keys must be more than num_pairs if keys are absent", num_keys)
         room = self.context_len >= 2 * self.num_pairs
         require(where, room, "context_len must be at least 2 * num_pairs", self.context_len)
-        require(where, self.num_queries >= 1, "num_queries must be 1 or more", self.num_queries)
 
     @property
     def seq_len(self) -> int:
@@ -151,31 +147,24 @@ class ManyShotConfig:
     the items, class by class, then the labels.
     """
 
-    num_shots: int = 24
+    num_shots: _Count = 24
     """Number of items per sequence; ``num_shots - 1`` examples stand before the last one."""
-    num_classes: int = 4
+    num_classes: Annotated[int, AtLeast(2)] = 4
     """Number of classes in a sequence."""
     known_classes: int = 6
     """Number of classes in the vocabulary."""
-    items_per_class: int = 2
+    items_per_class: _Count = 2
     num_labels: int = 6
-    wrong: float = 0.2
+    wrong: Probability = 0.2
     """Probability that a label in a noisy sequence is the label of another class."""
-    noisy: float = 0.5
+    noisy: Probability = 0.5
     """Probability that a sequence is noisy."""
 
     def __post_init__(self) -> None:
-        where = "ManyShotConfig"
-        require(where, self.num_shots >= 1, "num_shots must be 1 or more", self.num_shots)
-        require(where, self.num_classes >= 2, "num_classes must be 2 or more", self.num_classes)
+        check_settings(self)
         for name in ("known_classes", "num_labels"):
-            value = getattr(self, name)
-            require(where, value >= self.num_classes, f"{name} must be at least num_classes", value)
-        items = self.items_per_class
-        require(where, items >= 1, "items_per_class must be 1 or more", items)
-        for name in ("wrong", "noisy"):
-            value = getattr(self, name)
-            require(where, 0 <= value <= 1, f"{name} must be from 0 to 1", value)
+            value, must = getattr(self, name), f"{name} must be at least num_classes"
+            require("ManyShotConfig", value >= self.num_classes, must, value)
 
     @property
     def num_queries(self) -> int:
@@ -246,19 +235,14 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
 
     Lookup: ``not_there`` always answers "not there"; ``pairs`` is :math:`1 / P`, the accuracy on
     keys with a pair. Many shots: ``labels`` guesses any label, ``classes`` one of the sequence.
-
-    Args:
-        config: A task of P pairs and Q queries.
-
-    Returns:
-        Name to accuracy, from 0 to 1.
     """
     if isinstance(config, LookupConfig):
         return {"not_there": config.absent, "pairs": 1 / config.num_pairs}
     if isinstance(config, ManyShotConfig):
         return {"labels": 1 / config.num_labels, "classes": 1 / config.num_classes}
     pairs, queries = config.num_pairs, config.num_queries
-    left = [pairs if config.replacement else pairs - i for i in range(queries)]
+    repeats = isinstance(config, NoisyRecallConfig) and config.replacement
+    left = [pairs if repeats else pairs - i for i in range(queries)]
     return {
         "values": 1 / config.num_values,
         "pairs": 1 / pairs,
@@ -267,8 +251,7 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
 
 
 def _check_pairs(where: str, config: NoisyRecallConfig | LookupConfig) -> None:
-    require(where, config.num_pairs >= 1, "num_pairs must be 1 or more", config.num_pairs)
+    check_settings(config)
     for name in ("num_keys", "num_values"):
         value = getattr(config, name)
         require(where, value >= config.num_pairs, f"{name} must be at least num_pairs", value)
-    require(where, config.num_noise >= 1, "num_noise must be 1 or more", config.num_noise)

@@ -1,9 +1,9 @@
 """Write the files of one split, so that an interrupted packing can continue them."""
 
-import contextlib
 import hashlib
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from diffattn.errors import CheckpointError
 
 OFFSET_DTYPE = np.dtype("<i8")
 SUFFIXES = ("bin", "idx", "names")
+COUNTS = ("num_tokens", "num_bytes", "num_documents")
 _READ_BYTES = 1 << 24
 
 
@@ -23,65 +24,48 @@ class SplitWriter:
     of tokens as little-endian int64, ``SPLIT.names`` one JSON string per line and document.
 
     Args:
-        recorded: A result of :meth:`state` from which to continue. Default: begin new files.
-
-    Raises:
-        CheckpointError: A file is missing, or its content is not the recorded content.
+        stack: Closes the files when it ends.
+        recorded: A result of :meth:`state` from which to continue; ``None`` begins new files.
     """
 
-    def __init__(self, folder: Path, split: str, recorded: dict[str, Any] | None = None) -> None:
-        counts = recorded or {"num_tokens": 0, "num_bytes": 0, "num_documents": 0}
-        self.num_tokens: int = counts["num_tokens"]
-        self.num_bytes: int = counts["num_bytes"]
-        self.num_documents: int = counts["num_documents"]
-        self._files: dict[str, _HashedFile] = {}
-        with contextlib.ExitStack() as stack:
-            for suffix in SUFFIXES:
-                known = None if recorded is None else recorded["files"][suffix]
-                self._files[suffix] = _HashedFile(folder / f"{split}.{suffix}", known)
-                stack.callback(self._files[suffix].file.close)
-            self._open = stack.pop_all()
+    def __init__(
+        self, folder: Path, split: str, stack: ExitStack, recorded: dict[str, Any] | None
+    ) -> None:
+        self.counts: dict[str, int] = {key: recorded[key] if recorded else 0 for key in COUNTS}
+        known = recorded["files"] if recorded else dict.fromkeys(SUFFIXES)
+        self._files = {
+            suffix: _HashedFile(folder / f"{split}.{suffix}", stack, known[suffix])
+            for suffix in SUFFIXES
+        }
         if recorded is None:
             self._files["idx"].write(_offset(0))
 
-    def write(self, ids: bytes | memoryview, num_tokens: int) -> None:
-        """Append ``num_tokens`` token ids, as bytes in the split's dtype, to the document."""
-        self._files["bin"].write(ids)
-        self.num_tokens += num_tokens
+    def write(self, ids: np.ndarray) -> None:
+        """Append token ids in the split's dtype to the document."""
+        self._files["bin"].write(ids.tobytes())
+        self.counts["num_tokens"] += len(ids)
 
     def end_document(self, name: str, num_bytes: int) -> None:
         """End the current document, whose text has ``num_bytes`` UTF-8 bytes."""
-        self._files["idx"].write(_offset(self.num_tokens))
+        self._files["idx"].write(_offset(self.counts["num_tokens"]))
         self._files["names"].write(f"{json.dumps(name)}\n".encode())
-        self.num_documents += 1
-        self.num_bytes += num_bytes
+        self.counts["num_documents"] += 1
+        self.counts["num_bytes"] += num_bytes
 
     def state(self) -> dict[str, Any]:
         """Flush all files to disk; return the counts, and size and hash of every file."""
-        return {
-            "num_tokens": self.num_tokens,
-            "num_bytes": self.num_bytes,
-            "num_documents": self.num_documents,
-            "files": {suffix: file.state() for suffix, file in self._files.items()},
-        }
-
-    def close(self) -> None:
-        """Close all files, even if closing one of them raises."""
-        self._open.close()
+        files = {suffix: file.state() for suffix, file in self._files.items()}
+        return {**self.counts, "files": files}
 
 
 class _HashedFile:
     """A file that grows, and the SHA-256 of its content."""
 
-    def __init__(self, path: Path, recorded: dict[str, Any] | None) -> None:
+    def __init__(self, path: Path, stack: ExitStack, recorded: dict[str, Any] | None) -> None:
         self.digest = hashlib.sha256()
         self.size = 0
-        advice = f"Delete {path.parent} to pack from the start."
-        if recorded is not None and not path.exists():
-            raise CheckpointError(
-                f"{path}: must be as the interrupted packing left it, got no file. {advice}"
-            )
-        self.file = path.open("wb" if recorded is None else "r+b")
+        mode = "r+b" if recorded and path.exists() else "w+b"
+        self.file = stack.enter_context(path.open(mode))
         if recorded is None:
             return
         while self.size < recorded["bytes"]:
@@ -91,14 +75,14 @@ class _HashedFile:
             self.digest.update(content)
             self.size += len(content)
         if (self.size, self.digest.hexdigest()) != (recorded["bytes"], recorded["sha256"]):
-            self.file.close()
             raise CheckpointError(
-                f"{path}: must be as the interrupted packing left it, got other content. {advice}"
+                f"{path}: must be as the interrupted packing left it, got other content. "
+                f"Delete {path.parent} to pack from the start."
             )
         self.file.seek(self.size)
         self.file.truncate()
 
-    def write(self, content: bytes | memoryview) -> None:
+    def write(self, content: bytes) -> None:
         self.file.write(content)
         self.digest.update(content)
         self.size += len(content)

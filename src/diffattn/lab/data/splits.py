@@ -21,16 +21,8 @@ def assign_splits(
     empty, the document with the nearest hash goes there. A single document is cut in two: its end
     goes to validation, under the same name.
 
-    Args:
-        documents: Iterated once; at most two are in memory at a time.
-        validation_fraction: Expected share of the documents in validation, between 0 and 1.
-
-    Returns:
-        Pairs of ``"train"`` or ``"validation"`` and a document, in the order of ``documents``, but
-        one document comes later: it is held back until both splits have been seen.
-
-    Raises:
-        ConfigError: A single document has fewer than two characters, so it cannot be cut.
+    Documents are iterated once, and at most two are in memory at a time. They come with their
+    splits in order, but one comes later: it is held back until both splits have been seen.
     """
     held: tuple[float, str, Document] | None = None
     num_documents, both_seen = 0, False

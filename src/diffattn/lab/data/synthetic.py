@@ -36,19 +36,12 @@ class RecallBatch:
     """int64 ``[B, Q]``, positions of the queries in ascending order."""
 
 
-def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
+def _mqar(rng: np.random.Generator, config: MqarConfig, num_sequences: int) -> RecallBatch:
     """Draw MQAR: pairs k1 v1 k2 v2 ..., then each key once more at a random even offset.
 
     Source: arXiv:2312.04927, section 4. Unlike in the published generator, random filler comes
     from the same seed and never repeats a key or value of its sequence.
-
-    Args:
-        config: Settings of the task.
-        num_sequences: B.
-        seed: Seed of the whole stream of batches, 0 or more.
-        index: Index of the batch in its stream, 0 or more.
     """
-    rng = np.random.default_rng([seed, index])
     half, pairs = config.vocab_size // 2, config.num_pairs
     keys = 1 + _distinct(rng, num_sequences, np.zeros(half - 1), pairs)
     values = half + _distinct(rng, num_sequences, np.zeros(half), pairs)
@@ -65,14 +58,13 @@ def mqar(config: MqarConfig, num_sequences: int, *, seed: int, index: int = 0) -
     return _batch(ids, np.take_along_axis(queries, order, axis=1), answers)
 
 
-def noisy_recall(
-    config: NoisyRecallConfig, num_sequences: int, *, seed: int, index: int = 0
+def _noisy_recall(
+    rng: np.random.Generator, config: NoisyRecallConfig, num_sequences: int
 ) -> RecallBatch:
     """Draw noisy recall: pairs at random positions in noise, then the queries, side by side.
 
-    Answers are not in the sequence, so none can be copied. For the arguments see :func:`mqar`.
+    Answers are not in the sequence, so none can be copied.
     """
-    rng = np.random.default_rng([seed, index])
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_pairs)
     if config.replacement:
         asked = rng.integers(config.num_pairs, size=(num_sequences, config.num_queries))
@@ -83,12 +75,8 @@ def noisy_recall(
     )
 
 
-def lookup(config: LookupConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
-    """Draw lookup: BOS, pairs at random positions in noise, then the queries, side by side.
-
-    For the arguments see :func:`mqar`.
-    """
-    rng = np.random.default_rng([seed, index])
+def _lookup(rng: np.random.Generator, config: LookupConfig, num_sequences: int) -> RecallBatch:
+    """Draw lookup: BOS, pairs at random positions in noise, then the queries, side by side."""
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_keys)
     is_absent = rng.random(shape) < config.absent
@@ -120,7 +108,7 @@ class Shots:
 
 
 def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: int = 0) -> Shots:
-    """Draw classes, labels, items and noisy labels. For the arguments see :func:`mqar`."""
+    """Draw classes, labels, items and noisy labels. For the arguments see :func:`generate`."""
     rng = np.random.default_rng([seed, index])
     count, shape = config.num_classes, (num_sequences, config.num_shots)
     classes = _distinct(rng, num_sequences, np.zeros(config.known_classes), count)
@@ -137,13 +125,14 @@ def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: 
 
 
 def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
-    """Draw a batch of the task of ``config``. For the arguments see :func:`mqar`."""
+    """Draw the batch with an index in the stream of a seed; both are 0 or more."""
+    rng = np.random.default_rng([seed, index])
     if isinstance(config, MqarConfig):
-        return mqar(config, num_sequences, seed=seed, index=index)
+        return _mqar(rng, config, num_sequences)
     if isinstance(config, NoisyRecallConfig):
-        return noisy_recall(config, num_sequences, seed=seed, index=index)
+        return _noisy_recall(rng, config, num_sequences)
     if isinstance(config, LookupConfig):
-        return lookup(config, num_sequences, seed=seed, index=index)
+        return _lookup(rng, config, num_sequences)
     return many_shots(config, num_sequences, seed=seed, index=index).batch()
 
 

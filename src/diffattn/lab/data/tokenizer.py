@@ -79,15 +79,9 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
 
 def load_tokenizer(name_or_path: str) -> Any:
-    """Load a tokenizer from a folder, or by its name on the Hugging Face hub.
+    """Load a tokenizer from a folder of ``save_pretrained``, or by its name on the hub.
 
-    Args:
-        name_or_path: Folder of ``save_pretrained``, or a name such as ``owner/name``. Code that
-            comes with a tokenizer is never run.
-
-    Raises:
-        ConfigError: The name cannot be loaded, or the folder holds an irregular file, such as a
-            FIFO.
+    Code that comes with a tokenizer is never run.
     """
     from transformers import AutoTokenizer
 
@@ -118,9 +112,6 @@ def tokenizer_hash(tokenizer: Any) -> str:
     """SHA-256, in hexadecimal, of everything that decides the ids of a packed text.
 
     Padding and truncation, which earlier calls may have set in the tokenizer, are not hashed.
-
-    Raises:
-        ConfigError: The tokenizer has no ``tokenizers`` backend.
     """
     definition = json.loads(_backend(tokenizer).to_str())
     definition.pop("padding", None)
@@ -134,9 +125,6 @@ def plain_encoder(tokenizer: Any) -> "Tokenizer":
 
     Special tokens that a text spells out are encoded as plain characters, so that a text cannot
     fake the end of a document.
-
-    Raises:
-        ConfigError: The tokenizer has no ``tokenizers`` backend.
     """
     backend = _backend(tokenizer)
     encoder = type(backend).from_str(backend.to_str())

@@ -3,8 +3,9 @@
 import functools
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Literal, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -12,9 +13,52 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.checksum import file_hash
-from diffattn.lab.data.sidecar import DTYPES, advised, read_sidecar
-from diffattn.lab.data.split_writer import OFFSET_DTYPE
+from diffattn.files.io import read_json
+from diffattn.lab.data.split_writer import OFFSET_DTYPE, SUFFIXES
 from diffattn.lab.data.splits import SPLITS
+from diffattn.lab.records.fields import AtLeast, checked
+
+# Sidecars come last: they mark a packing as complete.
+FILES = (
+    *(f"{split}.{suffix}" for split in SPLITS for suffix in SUFFIXES),
+    *(f"{split}.json" for split in SPLITS),
+)
+SCHEMA = 3
+DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+class Sidecar(TypedDict):
+    """Fields of ``SPLIT.json``; :mod:`diffattn.lab.data.packing` describes them."""
+
+    schema: Literal[3]
+    validation_fraction: float
+    corpus_hash: str
+    tokenizer_hash: str
+    split: Literal["train", "validation"]
+    dtype: Literal["uint16", "uint32"]
+    vocab_size: int
+    num_tokens: Annotated[int, AtLeast(1)]
+    num_bytes: int
+    num_documents: int
+    token_hash: str
+    index_hash: str
+    names_hash: str
+    names_bytes: int
+
+
+@contextmanager
+def advised(folder: Path) -> Iterator[None]:
+    """Add advice to a ``CheckpointError`` about a packing that is missing or damaged."""
+    try:
+        yield
+    except CheckpointError as error:
+        advice = "Pack the corpus first."
+        if any((folder / name).exists() for name in (*FILES, "data.json")):
+            advice = (
+                f"Delete the packed files in {folder} (data.json, tokenizer/, train.*, "
+                "validation.*) and pack again."
+            )
+        raise CheckpointError(f"{error} {advice}") from error
 
 
 class PackedTokens:
@@ -28,24 +72,24 @@ class PackedTokens:
         tokens: Token ids ``[num_tokens]``, uint16 or uint32, on disk until read.
         document_offsets: int64 ``[num_documents + 1]``, the first token of each document, then
             ``num_tokens``; on disk until read.
-        num_tokens: Number of tokens in the split, end tokens included.
         num_bytes: Number of UTF-8 bytes of the documents' text.
         metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
 
     Raises:
-        ConfigError: ``split`` is neither ``train`` nor ``validation``.
         CheckpointError: A file is missing, has another size, or with ``verify`` other content.
     """
 
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:
-        if split not in SPLITS:
-            raise ConfigError(
-                f"PackedTokens: split must be one of {', '.join(SPLITS)}, got {split!r}."
-            )
         self._source = (Path(out), split)
         path = Path(out) / f"{split}.bin"
         with advised(Path(out)):
-            facts = self.metadata = read_sidecar(path.with_suffix(".json"), split)
+            sidecar = path.with_suffix(".json")
+            facts = self.metadata = read_json(sidecar)
+            checked(Sidecar, facts, str(sidecar))
+            if facts["split"] != split:
+                raise CheckpointError(
+                    f"{sidecar}: split must be {split!r}, got {facts['split']!r}."
+                )
             dtype = DTYPES[facts["dtype"]]
             index_size = (facts["num_documents"] + 1) * OFFSET_DTYPE.itemsize
             for suffix, size, key in (
@@ -53,7 +97,14 @@ class PackedTokens:
                 (".idx", index_size, "index_hash"),
                 (".names", facts["names_bytes"], "names_hash"),
             ):
-                _check(path.with_suffix(suffix), verify, size, facts[key])
+                file = path.with_suffix(suffix)
+                got = file.stat().st_size if file.is_file() else "no file"
+                if got != size:
+                    raise CheckpointError(
+                        f"{file}: must have the {size} bytes its sidecar says, got {got}."
+                    )
+                if verify and file_hash(file) != facts[key]:
+                    raise CheckpointError(f"{file}: must be as it was packed, got other content.")
         self.num_tokens: int = facts["num_tokens"]
         self.num_bytes: int = facts["num_bytes"]
         self.tokens = np.memmap(path, dtype=dtype, mode="r")
@@ -93,9 +144,6 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
     shifts the labels. Windows run across the ends of documents. With ``apart`` the model keeps
     documents apart: an item also has ``position_ids`` ``[seq_len]``, int64, which begin at 0 in
     each document, and the label of a document's first token, which nothing predicts, is -100.
-
-    Raises:
-        ConfigError: ``seq_len`` is above the number of tokens in the split.
     """
 
     def __init__(self, packed: TokenStream, seq_len: int, *, apart: bool = False) -> None:
@@ -119,25 +167,11 @@ class TokenDataset(torch.utils.data.Dataset[dict[str, Tensor]]):
         input_ids = torch.from_numpy(window)  # [seq_len]
         item = {"input_ids": input_ids, "labels": input_ids.clone()}
         if self.apart:
-            starts = self._document_starts(start)
+            offsets = self.packed.document_offsets
+            first, last = np.searchsorted(offsets, [start, start + self.seq_len])
+            starts = np.unique(np.concatenate([[0], offsets[first:last] - start]))
             lengths = np.diff(starts, append=self.seq_len)
             positions = np.arange(self.seq_len) - np.repeat(starts, lengths)
             item["position_ids"] = torch.from_numpy(positions)
             item["labels"][starts] = -100
         return item
-
-    def _document_starts(self, start: int) -> np.ndarray:
-        """First positions, in the window from token ``start``, of each document in it; 0 first."""
-        offsets = self.packed.document_offsets
-        first, last = np.searchsorted(offsets, [start, start + self.seq_len])
-        inside = offsets[first:last] - start
-        return np.unique(np.concatenate([[0], inside]))
-
-
-def _check(path: Path, verify: bool, size: int, recorded_hash: str) -> None:
-    """Raise if the size, or with ``verify`` the hash, of a file is not the recorded one."""
-    got = path.stat().st_size if path.is_file() else "no file"
-    if got != size:
-        raise CheckpointError(f"{path}: must have the {size} bytes its sidecar says, got {got}.")
-    if verify and file_hash(path) != recorded_hash:
-        raise CheckpointError(f"{path}: must be as it was packed, got other content.")

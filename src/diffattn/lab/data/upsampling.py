@@ -1,7 +1,5 @@
 """Up-sample long documents within each source, which keeps the mixture of sources."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import torch
 
@@ -37,9 +35,6 @@ class UpsampledTokens:
         documents: Indices of the drawn documents in the split, int64 ``[draws]``.
         document_offsets: int64 ``[draws + 1]``, the first token of each draw, then ``num_tokens``.
         pass_ends: For each pass, the number of tokens up to its end.
-
-    Raises:
-        ConfigError: No document is long, or all are.
     """
 
     def __init__(
@@ -47,11 +42,15 @@ class UpsampledTokens:
     ) -> None:
         self._packed = packed
         self.metadata = packed.metadata
-        lengths = np.diff(np.asarray(packed.document_offsets))
+        self._lengths = lengths = np.diff(np.asarray(packed.document_offsets))
         self._long = long_documents(packed, longer_than)
-        sources = _number_sources(source_of(name) for name in packed.document_names())
+        numbers: dict[str, int] = {}
+        names = map(source_of, packed.document_names())
+        sources = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
         self.num_sources = int(sources.max()) + 1
-        copies = expected_copies(lengths, sources, np.where(self._long, factor, 1.0))
+        weights = np.where(self._long, factor, 1.0)
+        share = np.bincount(sources, lengths) / np.bincount(sources, weights * lengths)
+        copies = weights * share[sources]
         generator = torch.Generator().manual_seed(seed)
         passes, total = [], 0
         self.pass_ends: list[int] = []
@@ -77,9 +76,8 @@ class UpsampledTokens:
 
     def summary(self) -> str:
         """A sentence with the share of tokens in long documents before and after up-sampling."""
-        lengths = np.diff(np.asarray(self._packed.document_offsets))
-        before = lengths[self._long].sum() / lengths.sum()
-        drawn = lengths[self.documents]
+        before = self._lengths[self._long].sum() / self._lengths.sum()
+        drawn = self._lengths[self.documents]
         after = drawn[self._long[self.documents]].sum() / drawn.sum()
         within = f"each of {self.num_sources} sources" if self.num_sources > 1 else "the one source"
         return (
@@ -90,8 +88,7 @@ class UpsampledTokens:
 def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
     """Whether each document of a split has more tokens than ``longer_than``: ``[num_documents]``.
 
-    Raises:
-        ConfigError: No document is long, or all are.
+    ``ConfigError`` if no document has, or all have.
     """
     lengths = np.diff(np.asarray(packed.document_offsets))
     if not lengths.min() <= longer_than < lengths.max():
@@ -115,21 +112,6 @@ def source_of(name: str) -> str:
     return file if has_row and row.isdecimal() else ""
 
 
-def expected_copies(lengths: np.ndarray, sources: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Expected number of copies of each document in a pass; see :class:`UpsampledTokens`.
-
-    Args:
-        lengths: Number of tokens of each document, int64 ``[n]``.
-        sources: Index of the source of each document, int64 ``[n]``.
-        weights: w, the relative frequency of each document in its source, float64 ``[n]``.
-
-    Returns:
-        float64 ``[n]``.
-    """
-    weighted = np.bincount(sources, weights * lengths)
-    return weights * (np.bincount(sources, lengths) / weighted)[sources]
-
-
 def _draw_pass(
     copies: np.ndarray, lengths: np.ndarray, sources: np.ndarray, generator: torch.Generator
 ) -> np.ndarray:
@@ -141,8 +123,3 @@ def _draw_pass(
     ends = np.floor(np.cumsum(copies[order]) + start).astype(np.int64)
     drawn = np.repeat(order, np.diff(ends, prepend=0))
     return drawn[torch.randperm(len(drawn), generator=generator).numpy()]
-
-
-def _number_sources(names: Iterable[str]) -> np.ndarray:
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in names], dtype=np.int64)

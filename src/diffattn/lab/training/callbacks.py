@@ -34,9 +34,7 @@ METRICS = "metrics.jsonl"
 class MetricsCallback(TrainerCallback):
     """Appends losses, and λ at each evaluation, to ``metrics.jsonl``.
 
-    Args:
-        probe: The windows over which V2's λ is averaged, as arguments of
-            :func:`diffattn.probes.lambdas.layer_lambdas`.
+    ``probe`` are the windows over which V2's λ is averaged: arguments of ``layer_lambdas``.
     """
 
     def __init__(
@@ -79,12 +77,8 @@ class MetricsCallback(TrainerCallback):
         """Write a row of validation loss, over all tokens and by part, and λ."""
         if "eval_loss" not in metrics:
             return
-        row: dict[str, Any] = {
-            "validation_loss": metrics["eval_loss"],
-            "validation_parts": {
-                name: entry["loss"] for name, entry in metrics["eval_parts"].items()
-            },
-        }
+        parts = {name: entry["loss"] for name, entry in metrics["eval_parts"].items()}
+        row = {"validation_loss": metrics["eval_loss"], "validation_parts": parts}
         lam = layer_lambdas(kwargs["model"], **self.probe)
         if lam is not None:
             row["lam"] = lam
@@ -99,12 +93,8 @@ class MetricsCallback(TrainerCallback):
 
 
 class StepLog(TrainerCallback):
-    """A log of rows with a ``step``. A run that goes back to an earlier step drops later rows.
-
-    Args:
-        path: File of the log, which the first process writes.
-        keeps: Whether a row stays although its step is undone. Default: no row stays.
-    """
+    """A log of rows with a ``step``, which the first process writes. A run that goes back to an
+    earlier step drops later rows, unless ``keeps`` says that a row stays."""
 
     def __init__(
         self, path: Path, keeps: Callable[[dict[str, Any]], bool] = lambda row: False
@@ -126,13 +116,9 @@ class StepLog(TrainerCallback):
 
 
 def require_finite(step: int, values: Mapping[str, Any]) -> None:
-    """Stop a run that has diverged.
+    """Raise ``DivergenceError`` if a number is NaN or infinite.
 
-    Args:
-        values: Name to a measured number, a list or mapping of numbers, or ``None``.
-
-    Raises:
-        DivergenceError: A number is NaN or infinite.
+    ``values`` gives a name to a measured number, a list or mapping of numbers, or ``None``.
     """
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -170,7 +156,11 @@ class CostCallback(TrainerCallback):
         self.path = folder / "costs.json"
         self.run, self.config = run, config
         self.earlier = read_json(self.path) if self.path.exists() else {}
-        _reset_peak()
+        release_memory()  # forget earlier runs of this process in the peak
+        give_back()
+        reset_highest()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
         self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
         self.steps: list[float] = []
         self.began = 0.0
@@ -213,15 +203,6 @@ class CostCallback(TrainerCallback):
 def peak_bytes() -> int:
     """Most memory held at once: of the GPU if there is one, else of this process."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else highest()
-
-
-def _reset_peak() -> None:
-    """Forget earlier runs of this process in :func:`peak_bytes`."""
-    release_memory()
-    give_back()
-    reset_highest()
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _step_clock() -> float:

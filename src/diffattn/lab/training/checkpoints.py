@@ -2,8 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,6 @@ KEPT = "kept"
 """Folder in the run directory for copies of checkpoints that stay after the run."""
 
 
-class Carried:
-    """State besides model and optimizer that goes into every checkpoint."""
-
-    def save(self, checkpoint: Path) -> None:
-        """Write the state into a checkpoint's folder; every process of a launch calls this."""
-        raise NotImplementedError
-
-    def load(self, checkpoint: Path) -> None:
-        """Read the state from a checkpoint's folder."""
-        raise NotImplementedError
-
-
 class CheckpointCallback(TrainerCallback):
     """Decides when a checkpoint is written, and which are kept.
 
@@ -41,7 +28,6 @@ class CheckpointCallback(TrainerCallback):
     Args:
         back_every: Steps between the checkpoints to which a run may go back. Each is written, and
             kept while the run may need it. Default: the run never goes back.
-        on_message: Called with one line for each damaged checkpoint that cannot be copied.
     """
 
     def __init__(
@@ -51,7 +37,7 @@ class CheckpointCallback(TrainerCallback):
         back_every: int | None = None,
         on_message: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.folder, self.engine = folder, engine
+        self.folder, self.kept, self.engine = folder, folder.parent / KEPT, engine
         self.back_every, self.on_message = back_every, on_message
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -101,24 +87,24 @@ class CheckpointCallback(TrainerCallback):
             for path in self._checkpoints_until(step)
             if every is not None
             and checkpoint_step(path) % every == 0
-            and _manifest(path) != _manifest(self._copy_path(path))
+            and _manifest(path) != _manifest(self.kept / path.name)
         ]
 
-    def _copy_path(self, path: Path) -> Path:
-        return self.folder.parent / KEPT / path.name
-
     def _copy(self, path: Path) -> None:
-        kept = self._copy_path(path)
-        unfinished = kept.with_name(f".{path.name}.tmp")
-        make_folder(kept.parent)
-        with written_whole(unfinished):
+        kept, unfinished = self.kept / path.name, self.kept / f".{path.name}.tmp"
+        make_folder(self.kept)
+        shutil.rmtree(unfinished, ignore_errors=True)
+        try:
             shutil.copytree(path, unfinished)
             verify_manifest(unfinished)
             for copied in (*unfinished.iterdir(), unfinished):  # the original will be removed
                 sync(copied)
+        except (OSError, CheckpointError) as error:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise not_whole(unfinished, error) from error
         shutil.rmtree(kept, ignore_errors=True)
         unfinished.rename(kept)
-        sync(kept.parent)
+        sync(self.kept)
 
 
 def _manifest(folder: Path) -> str | None:
@@ -138,14 +124,9 @@ def last_checkpoint(
     *,
     fits: Callable[[Path], bool] = lambda checkpoint: True,
 ) -> Path | None:
-    """The newest checkpoint that is whole and fits the run, or ``None``.
+    """The newest checkpoint that is whole and ``fits`` the run's decisions; misfits are removed.
 
-    Args:
-        on_message: Called with one line for each newer checkpoint that is left out.
-        fits: Whether a checkpoint agrees with the run's decisions. A misfit is removed.
-
-    Raises:
-        CheckpointError: From ``fits``.
+    ``on_message`` is called with one line for each newer checkpoint that is left out.
     """
     paths = _checkpoints(folder)
     for path in reversed(paths):
@@ -166,22 +147,6 @@ def _checkpoints(folder: Path) -> list[Path]:
     """All checkpoints, oldest first."""
     paths = (p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", p.name))
     return sorted(paths, key=checkpoint_step)
-
-
-@contextmanager
-def written_whole(folder: Path) -> Iterator[None]:
-    """Remove a folder before it is written, and again if it could not be written whole.
-
-    Raises:
-        DiffAttnError: Writing failed, as a rule because the disk is full.
-    """
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        yield
-    # safetensors and torch raise these for a full disk, the tokenizer's Rust writer bare Exception.
-    except Exception as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise not_whole(folder, error) from error
 
 
 def not_whole(folder: Path, error: Exception) -> DiffAttnError:

@@ -3,7 +3,6 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
 from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
 from diffattn.lab.training.engine import Count, EngineConfig
@@ -64,11 +63,6 @@ class WindowConfig:
         """Whether documents do not see each other."""
         return self.documents == "apart"
 
-    def resolved(self) -> dict[str, Any]:
-        """Plain values, for records. Up-sampling settings appear only if they are in use."""
-        settings = asdict(self)
-        return {"documents": self.documents} if self.upsample_longer_than is None else settings
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainConfig:
@@ -106,41 +100,26 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        for name in ("beta_1", "beta_2"):
-            self._check(name, 0 <= getattr(self, name) < 1, "0 or more and less than 1")
-        self._check(
-            "batch_tokens",
-            self.batch_tokens % self.seq_len == 0,
-            f"a multiple of seq_len={self.seq_len}",
-        )
-        self._check(
-            "warmup_steps",
-            0 <= self.warmup_steps < self.num_steps,
-            f"0 or more and less than num_steps={self.num_steps}",
-        )
-        # A larger rate overflows in the first step.
-        fits = 0 < self.learning_rate <= 1e30
-        self._check("learning_rate", fits, "more than 0 and at most 1e30")
-        self._check(
-            "final_learning_rate",
-            0 <= self.final_learning_rate <= self.learning_rate,
-            f"in [0, learning_rate={self.learning_rate}]",
-        )
-        micro = self.micro_batch_sequences
-        self._check(
-            "micro_batch_sequences",
-            micro is None or (micro >= 1 and self.batch_sequences % micro == 0),
-            f"a divisor of {self.batch_sequences}, the sequences of a batch",
-        )
+        steps, warmup, seq_len = self.num_steps, self.warmup_steps, self.seq_len
+        rate, final = self.learning_rate, self.final_learning_rate
+        micro, sequences = self.micro_batch_sequences, self.batch_sequences
+        divides = micro is None or (micro >= 1 and sequences % micro == 0)
+        for name, holds, must in (
+            ("beta_1", 0 <= self.beta_1 < 1, "0 or more and less than 1"),
+            ("beta_2", 0 <= self.beta_2 < 1, "0 or more and less than 1"),
+            ("batch_tokens", self.batch_tokens % seq_len == 0, f"a multiple of seq_len={seq_len}"),
+            ("warmup_steps", 0 <= warmup < steps, f"0 or more and less than num_steps={steps}"),
+            # A larger rate overflows in the first step.
+            ("learning_rate", 0 < rate <= 1e30, "more than 0 and at most 1e30"),
+            ("final_learning_rate", 0 <= final <= rate, f"in [0, learning_rate={rate}]"),
+            ("micro_batch_sequences", divides, f"a divisor of {sequences}, a batch's sequences"),
+        ):
+            require("TrainConfig", holds, f"{name} must be {must}", getattr(self, name))
 
     def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
         """The same training at another peak rate, with the same ratio of final to peak rate.
 
-        Args:
-            seed: Seed of the initial weights and of the data order.
-
-        Raises:
-            ConfigError: A value is out of range.
+        ``seed`` is that of the initial weights and of the data order.
         """
         return replace(
             self,
@@ -151,9 +130,6 @@ class TrainConfig:
             **changes,
         )
 
-    def _check(self, name: str, holds: bool, must: str) -> None:
-        require("TrainConfig", holds, f"{name} must be {must}", getattr(self, name))
-
     @property
     def batch_sequences(self) -> int:
         """Sequences per optimizer step."""
@@ -162,26 +138,16 @@ class TrainConfig:
     def micro_batch(self, devices: int, where: str) -> int:
         """Sequences per forward pass of one device, if several devices share a batch.
 
-        Micro batch × accumulation × devices = sequences of a batch.
-
-        Args:
-            devices: Number of processes or GPUs.
-
-        Raises:
-            ConfigError: The batch cannot be shared out evenly.
+        Micro batch × accumulation × devices = sequences of a batch. ``ConfigError`` unless the
+        batch can be shared out evenly.
         """
         sequences, share = self.batch_sequences, self.batch_sequences // devices
-        if sequences % devices:
-            raise ConfigError(
-                f"{where}: a batch of {sequences} sequences (train.batch_tokens / train.seq_len) "
-                f"must be shared out evenly, got {devices} devices."
-            )
+        batch = f"a batch of {sequences} sequences (train.batch_tokens / train.seq_len)"
+        must = f"{batch} must be shared out evenly to all devices"
+        require(where, sequences % devices == 0, must, devices)
         micro = self.micro_batch_sequences or share
-        if share % micro:
-            raise ConfigError(
-                f"{where}: train.micro_batch_sequences must divide {share}, the sequences of a "
-                f"device, got {micro}."
-            )
+        must = f"train.micro_batch_sequences must divide {share}, the sequences of a device"
+        require(where, share % micro == 0, must, micro)
         return micro
 
 
@@ -225,11 +191,6 @@ class GuardConfig:
         """Whether a policy may change a run."""
         return self.judges_batches or self.lam != "report"
 
-    @property
-    def rolls_back(self) -> bool:
-        """Whether a run may go back to an earlier evaluation."""
-        return "roll_back" in (self.not_finite, self.spike)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
@@ -259,25 +220,25 @@ class RunConfig:
         rises = steps == sorted(set(steps)) and all(1 <= step <= last for step in steps)
         must = f"gradient_steps must rise from 1 or more to at most train.num_steps={last}"
         require(where, rises, must, steps)
-        if steps and self.engine.compile:  # compiled code does not call hooks that come later
-            raise ConfigError(
-                "RunConfig: engine.compile must be false where gradient_steps are measured, got "
-                "true."
-            )
+        can_measure = not (steps and self.engine.compile)  # compiled code calls no later hooks
+        must = "engine.compile must be false where gradient_steps are measured"
+        require(where, can_measure, must, self.engine.compile)
 
     def resolved(self) -> dict[str, Any]:
         """All settings that shape the result as plain values, for records.
 
-        Windows, the guard's policies, initial weights and ``gradient_steps`` appear only if they
-        differ from the default.
+        Windows, their up-sampling, the guard's policies, initial weights and ``gradient_steps``
+        appear only if they differ from the default.
         """
         settings: dict[str, Any] = {
             "model": self.model.settings(),
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
-        if (windows := self.windows.resolved()) != WindowConfig().resolved():
-            settings["windows"] = windows
+        if self.windows.upsample_longer_than is not None:
+            settings["windows"] = asdict(self.windows)
+        elif self.windows.apart:
+            settings["windows"] = {"documents": "apart"}
         if self.guard != GuardConfig():
             settings["guard"] = asdict(self.guard)
         if self.init is not None:
@@ -291,8 +252,5 @@ class RunConfig:
         settings that are not default."""
         default = asdict(EngineConfig())
         engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
-        return (
-            self.resolved()
-            | ({} if self.init is None else {"init": asdict(self.init)})
-            | ({"engine": engine} if engine else {})
-        )
+        init = {} if self.init is None else {"init": asdict(self.init)}
+        return self.resolved() | init | ({"engine": engine} if engine else {})

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
-from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training.config import TrainConfig
 
 Made = TypeVar("Made")
@@ -26,11 +25,7 @@ _objects: Any = None
 
 
 def num_processes() -> int:
-    """Number of processes that torchrun launched together; 1 without torchrun.
-
-    Raises:
-        ConfigError: WORLD_SIZE is no number.
-    """
+    """Number of processes that torchrun launched together; 1 without torchrun."""
     given = os.environ.get("WORLD_SIZE", "1")
     if not given.isdecimal() or int(given) < 1:
         raise ConfigError(f"training: WORLD_SIZE must be a number of processes, got {given!r}.")
@@ -67,9 +62,6 @@ def take_gpu() -> None:
 
     Call it before every other use of a GPU: a process that touches the first GPU holds some of its
     memory until the process ends.
-
-    Raises:
-        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
     """
     if num_processes() == 1:
         return
@@ -90,11 +82,7 @@ def take_gpu() -> None:
 
 
 def require_one_process(activity: str) -> None:
-    """Refuse a distributed launch of an activity, which is named in words.
-
-    Raises:
-        ConfigError: Several processes were launched.
-    """
+    """Refuse a distributed launch of an activity, which is named in words."""
     if num_processes() > 1:
         raise ConfigError(
             f"training: {activity} must have one process, got WORLD_SIZE={num_processes()}."
@@ -109,11 +97,7 @@ def micro_batch(config: TrainConfig) -> int:
 
 @contextlib.contextmanager
 def joined() -> Iterator[None]:
-    """Join the process group of the launch, if there are other processes and it is not joined.
-
-    Raises:
-        ConfigError: The launch is incomplete, or has more processes on this machine than GPUs.
-    """
+    """Join the process group of the launch, if there are other processes and it is not joined."""
     global _objects
     if num_processes() == 1 or dist.is_initialized():
         yield
@@ -137,62 +121,41 @@ def wait_for_all() -> None:
 
 
 def from_first(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on the first process, and return its result on every process.
+    """Call ``make`` on the first process, and return its result on every process, as a pickle.
 
-    Args:
-        make: Its result is sent as a pickle.
-
-    Raises:
-        DiffAttnError: The error of the first process, on every process.
-        OSError: An error of its files; on the other processes a ``DiffAttnError``.
+    An error of the first process is raised on every process.
     """
     if _objects is None:
         return make()
-    made: Any = None
-    failure: Exception | None = None
-    if is_first():
-        try:
-            made = make()
-        except (DiffAttnError, OSError) as error:
-            failure = error
-    sent = [(made, None if failure is None else _sendable(failure))]
+    sent: list[Any] = [None]
+    with together():
+        if is_first():
+            sent[0] = make()
     dist.broadcast_object_list(sent, src=0, group=_objects)
-    made, sent_failure = sent[0]
-    if sent_failure is not None:
-        raise failure or sent_failure
+    made: Made = sent[0]
     return made
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
-    """Raise an error of one process on all of them, once all have left the block.
-
-    Raises:
-        DiffAttnError: Another process failed. A process that failed raises its own error.
-    """
+    """Raise an error of one process on all of them, once all have left the block."""
     failure: Exception | None = None
     try:
         yield
     except Exception as error:
-        if _objects is None:
-            raise
         failure = error
-    if _objects is None:
-        return
-    failures: list[DiffAttnError | None] = [None] * num_processes()
-    dist.all_gather_object(
-        failures, None if failure is None else _sendable(failure), group=_objects
-    )
-    if failure := failure or next((error for error in failures if error is not None), None):
+    if _objects is not None:
+        failures: list[DiffAttnError | None] = [None] * num_processes()
+        sent = None if failure is None else _sendable(failure)
+        dist.all_gather_object(failures, sent, group=_objects)
+        failure = failure or next(filter(None, failures), None)
+    if failure is not None:
         raise failure
 
 
 def wait_for_files(folder: Path, names: Iterable[str]) -> None:
-    """Wait until this process sees the files of another one; network file systems are late.
-
-    Raises:
-        ConfigError: A file is not seen within two minutes.
-    """
+    """Wait until this process sees the files of another one, for two minutes at most: network file
+    systems are late."""
     late = time.monotonic() + _SEEN_SECONDS
     while missing := [name for name in names if not (folder / name).is_file()]:
         if time.monotonic() > late:
@@ -209,16 +172,3 @@ def _sendable(failure: Exception) -> DiffAttnError:
     kind = next((kind for kind in known if isinstance(failure, kind)), DiffAttnError)
     process = f"process {process_index()}" if process_index() else "the first process"
     return kind(f"training: {process} failed: {failure}")
-
-
-@contextlib.contextmanager
-def written_by_first(folder: Path) -> Iterator[None]:
-    """Have the first process hold a folder for all processes of a run.
-
-    Raises:
-        ConfigError: The path is not a folder.
-        CheckpointError: Another run holds the folder.
-    """
-    with contextlib.ExitStack() as held:
-        from_first(lambda: held.enter_context(sole_writer(folder)))
-        yield

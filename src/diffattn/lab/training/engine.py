@@ -1,10 +1,8 @@
 """Settings of the execution of a run, which do not change its result."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from diffattn.errors import ConfigError
 from diffattn.lab.records.fields import AtLeast, check_settings, require
 from diffattn.models.config.known_names import check_known
 
@@ -52,18 +50,12 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.replicas > 1 and self.parallel != "fsdp":
-            raise ConfigError(
-                "EngineConfig: replicas must come with parallel 'fsdp', whose shards they consist "
-                f"of, got {self.replicas} with {self.parallel!r}."
-            )
         where, peak = "EngineConfig", self.peak_flops
+        must = "replicas must come with parallel 'fsdp', whose shards they consist of"
+        require(where, self.replicas == 1 or self.parallel == "fsdp", must, self.replicas)
         require(where, peak is None or peak > 0, "peak_flops must be more than 0", peak)
-        if peak is not None and self.watch_every is None:
-            raise ConfigError(
-                "EngineConfig: peak_flops must come with watch_every, whose rows hold the MFU, "
-                "got watch_every=None."
-            )
+        must = "peak_flops must come with watch_every, whose rows hold the MFU"
+        require(where, peak is None or self.watch_every is not None, must, peak)
         for name in self.trackers:
             check_known(where, "report_to", name, ("none", *TRACKERS))
         must = "report_to must be none or names of trackers"
@@ -72,25 +64,16 @@ class EngineConfig:
     def shards(self, devices: int, where: str = "training") -> int:
         """Number of devices that share one copy of the model: 1, or with ``"fsdp"`` several.
 
-        Args:
-            devices: Devices of the whole run.
-
-        Raises:
-            ConfigError: There are too few to shard over, or ``replicas`` does not divide them.
+        ``ConfigError`` if ``devices``, of the whole run, are too few to shard over, or if
+        ``replicas`` does not divide them.
         """
         if self.parallel != "fsdp":
             return 1
-        if devices % self.replicas:
-            raise ConfigError(
-                f"{where}: engine.replicas must divide the {devices} devices (torchrun "
-                f"--nproc-per-node, plan --gpus), got {self.replicas}."
-            )
-        if devices == self.replicas:
-            raise ConfigError(
-                f"{where}: engine.parallel 'fsdp' must have several devices to shard over "
-                f"(torchrun --nproc-per-node, plan --gpus), in each of engine.replicas="
-                f"{self.replicas}, got one."
-            )
+        replicas, options = self.replicas, "(torchrun --nproc-per-node, plan --gpus)"
+        must = f"engine.replicas must divide the {devices} devices {options}"
+        require(where, devices % replicas == 0, must, replicas)
+        must = f"engine.parallel 'fsdp' must have more devices {options} than engine.replicas"
+        require(where, devices > replicas, must, devices)
         return devices // self.replicas
 
     @property
@@ -98,17 +81,3 @@ class EngineConfig:
         """Names in ``report_to``; empty for ``"none"``."""
         names = tuple(name.strip() for name in self.report_to.split(","))
         return () if names == ("none",) else names
-
-
-def unused_settings(engine: EngineConfig, launches: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of settings that differ from the default and that no launch of a finished run used.
-
-    Args:
-        launches: Rows of ``launches.jsonl``.
-    """
-    default, rows = asdict(EngineConfig()), [launch["engine"] for launch in launches]
-    return [
-        f"engine.{name}"
-        for name, value in asdict(engine).items()
-        if value != default[name] and all(row.get(name) != value for row in rows)
-    ]

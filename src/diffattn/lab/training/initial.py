@@ -40,10 +40,6 @@ def initial_weights(
     Args:
         folder: A run directory, or a model folder with safetensors.
         verify: Whether to compare the files with their manifest, if there is one.
-
-    Raises:
-        CheckpointError: The folder holds no model, or a damaged one.
-        ConfigError: The model differs; the message names the first setting or parameter.
     """
     place = _model_folder(folder)
     if verify and (place / MANIFEST).exists():
@@ -75,15 +71,7 @@ def _meaning(model: DiffTransformerConfig, key: str) -> Any:
 
 
 def initial_config(folder: Path) -> DiffTransformerConfig:
-    """The configuration of the model in a folder, in float32 as all training.
-
-    Args:
-        folder: A run directory, or a model folder with safetensors.
-
-    Raises:
-        CheckpointError: The folder holds no model, or a damaged one.
-        ConfigError: It holds a model of another kind.
-    """
+    """The configuration of the model in a folder, in float32 as all training."""
     return DiffTransformerConfig(**_read_config(folder).settings())
 
 
@@ -103,11 +91,7 @@ def initial_model(
 
 
 def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
-    """Refuse data whose tokenizer differs from the weights' tokenizer, if their folder has one.
-
-    Raises:
-        ConfigError: The tokenizers differ.
-    """
+    """Refuse data whose tokenizer differs from the weights' tokenizer, if their folder has one."""
     place = _model_folder(init.folder)
     if not (place / "tokenizer.json").exists():
         return

@@ -18,18 +18,12 @@ from diffattn.lab.training.distributed import (
 )
 from diffattn.lab.training.initial import initial_config, initial_weights
 from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
-from diffattn.lab.training.request import TrainRequest
 from diffattn.lab.training.run import require_enough, require_runnable, train
-from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.settings import TrainRequest, apply_settings
 
 
 def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
-    """The recipe's configuration with the request applied, and the packed data it names, if any.
-
-    Raises:
-        ConfigError: The request contradicts the recipe, the data or the initial weights.
-        CheckpointError: A folder holds no packed data or no model, or damaged files.
-    """
+    """The recipe's configuration with the request applied, and the packed data it names, if any."""
     packed = None if request.data is None else open_data(request.data, verify=False)
     if packed is not None:  # the model's vocabulary follows the data's
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])

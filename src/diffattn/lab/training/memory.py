@@ -27,23 +27,24 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     all processes of the launch.
 
     Runs that are far too large, or very small, are judged from sizes alone. For the others the
-    memory of a step is counted as in ``diffattn plan``, which takes a second.
-
-    Args:
-        side_by_side: Number of such runs at the same time, spread evenly over the GPUs.
-
-    Raises:
-        ConfigError: The run does not fit; the message names the bytes by part and the free
-            bytes. Or its batch cannot be shared out to the processes of the launch.
+    memory of a step is counted as in ``diffattn plan``, which takes a second. Several runs may be
+    ``side_by_side``, spread evenly over the GPUs.
     """
     train = config.train
     least = _least_bytes(config)
     take_gpu()
     on_gpu = torch.cuda.is_available()
-    on_host = _host_bytes(config, on_gpu)
+    local = local_processes()
+    on_host = {
+        "training order": local * _ORDER_BYTES * train.num_steps * train.batch_sequences,
+        "tokens of a step": local * 16 * train.batch_tokens,
+    }
+    if on_gpu:  # every process makes the weights on the CPU; with FSDP only the first does
+        copies = 1 if config.engine.parallel == "fsdp" else local
+        on_host["weights before they move to the GPU"] = copies * 4 * parameter_count(config.model)
     _require_room(least, on_host, side_by_side, on_gpu)
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
-    here = side_by_side * local_processes()
+    here = side_by_side * local
     if room is None or _PLENTY * here * (sum(least.values()) + _map_bytes(config)) <= room:
         return
     step = step_memory(
@@ -56,9 +57,8 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         loss_chunk_tokens=config.engine.loss_chunk_tokens,
         apart=config.windows.apart,
     )
-    phases = device_phases(
-        step, devices=num_processes(), shards=config.engine.shards(num_processes())
-    )
+    shards = config.engine.shards(num_processes())
+    phases = device_phases(step, devices=num_processes(), shards=shards)
     _require_room(largest(phases), on_host, side_by_side, on_gpu)
 
 
@@ -72,19 +72,6 @@ def _require_room(
         on_device = {}
     in_main_memory = _multiples(on_device, local_processes()) | on_host
     require_memory("training", _multiples(in_main_memory, side_by_side))
-
-
-def _host_bytes(config: RunConfig, on_gpu: bool) -> dict[str, int]:
-    """Bytes that this machine's processes together hold in main memory, besides a step."""
-    train, processes = config.train, local_processes()
-    parts = {
-        "training order": processes * _ORDER_BYTES * train.num_steps * train.batch_sequences,
-        "tokens of a step": processes * 16 * train.batch_tokens,
-    }
-    if on_gpu:  # every process makes the weights on the CPU; with FSDP only the first does
-        whole = 1 if config.engine.parallel == "fsdp" else processes
-        parts["weights before they move to the GPU"] = whole * 4 * parameter_count(config.model)
-    return parts
 
 
 def _least_bytes(config: RunConfig) -> dict[str, int]:

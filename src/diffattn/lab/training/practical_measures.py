@@ -51,12 +51,7 @@ def practical_measures(
 
 @torch.no_grad()
 def query_logits(model: DiffTransformerForCausalLM, batch: RecallBatch, rows: int) -> Tensor:
-    """Logits at every query: float32 ``[B, Q, vocab]`` on the CPU.
-
-    Args:
-        model: Its mode is kept.
-        rows: Sequences per forward pass.
-    """
+    """Logits at every query: float32 ``[B, Q, vocab]`` on the CPU, ``rows`` sequences at once."""
     was_training = model.training
     model.eval()
     logits = [
@@ -119,10 +114,8 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     """Accuracy of the label that the examples so far show most often for an item's class.
 
     A tie counts as a random choice among its labels, a class without examples as a random label.
-    Knowing that no two classes share a label helps: see :func:`best_accuracy`.
-
-    Returns:
-        Accuracy after n examples, at index n.
+    Knowing that no two classes share a label helps: see :func:`best_accuracy`. Index n of the
+    result is the accuracy after n examples.
     """
     rights = [Fraction(0)] * shots.items.shape[1]
     for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):
@@ -142,13 +135,11 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
 
 @cache
 def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
-    """Expected accuracy of a reader that weighs every labelling of the classes by Bayes' rule.
+    """``shots_N``: expected accuracy, after N examples, of a reader that weighs every labelling of
+    the classes by Bayes' rule.
 
     It knows how sequences are drawn and that labels are wrong at the rate of the task. No reader
     has a higher expected accuracy.
-
-    Returns:
-        ``shots_N`` -> accuracy after N examples.
     """
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)

@@ -12,10 +12,9 @@ from diffattn.files.manifest import verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.pinning import Pin, difference, pin, stamp, total_bytes
-from diffattn.lab.data.sidecar import advised
+from diffattn.lab.data.source_files import Pin, difference, pin, stamp
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
-from diffattn.lab.data.tokens import PackedTokens
+from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import package_versions, require_schema
@@ -80,7 +79,6 @@ def prepare_data(
     interrupted packing is continued, see :func:`diffattn.lab.data.packing.pack`.
 
     Args:
-        folder: Where ``tokenizer/`` and the token files lie or will lie.
         require: Raises ``ConfigError`` for data that the caller cannot use. The files that this
             call has packed are then removed, so that other data can be packed there.
 
@@ -139,9 +137,10 @@ def _pack(
         nonlocal read
         read += size
 
-    total = None if config.source.startswith("hub:") else total_bytes(source)
+    is_local = not config.source.startswith("hub:")
+    total = sum(file["bytes"] for file in source["files"].values()) if is_local else None
     sidecars = pack(
-        _documents(config, source, on_read),
+        _documents(config, source, on_read=on_read),
         tokenizer,
         folder,
         validation_fraction=config.validation_fraction,
@@ -154,20 +153,15 @@ def _pack(
     write_json(folder / _MARKER, {**marker, **hashes, "packed": packed, "versions": versions})
 
 
-def _documents(
-    config: DataConfig, source: Pin, on_read: Callable[[int], None] = lambda size: None
-) -> Iterator[Document]:
-    revision = source.get("revision")
-    return load_corpus(
-        config.source, text_field=config.text_field, revision=revision, on_read=on_read
-    )
+def _documents(config: DataConfig, source: Pin, **options: Any) -> Iterator[Document]:
+    options |= {"text_field": config.text_field, "revision": source.get("revision")}
+    return load_corpus(config.source, **options)
 
 
 def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     """Open the packed data that :func:`prepare_data` wrote to ``folder``.
 
     Args:
-        folder: Folder with ``data.json``, ``tokenizer/`` and the token files.
         verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
             other files are always checked.
 

@@ -1,9 +1,7 @@
 """One training run on a recall task, from a configuration to a run directory."""
 
 import itertools
-import math
 from copy import deepcopy
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, TrainingArguments, set_seed
+from transformers import PrinterCallback, set_seed
 
 from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
@@ -19,7 +17,6 @@ from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
     NoisyRecallConfig,
-    TaskConfig,
     guessing_ceilings,
     recall_tokenizer,
 )
@@ -67,7 +64,6 @@ def train_recall(
 
     Args:
         facts: Further facts about the model for the record, such as its difference to a baseline.
-        on_message: Called with lines for the user, for example about a damaged checkpoint.
 
     Returns:
         The content of ``results.json``. It holds whether and when the task was solved, test
@@ -75,12 +71,6 @@ def train_recall(
         ``largest_write`` is the largest write of a layer's attention or feed-forward at step 0, as
         a share of the residual stream. Noisy recall adds ``attention`` of :func:`attention_shares`;
         lookup and many-shot tasks add ``measures`` of :func:`practical_measures`.
-
-    Raises:
-        ConfigError: Several processes share the run.
-        CheckpointError: ``folder`` holds another run, or another process is at work there.
-        DiffAttnError: A file could not be written whole.
-        OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
     require_one_process("a run on a recall task")
@@ -95,32 +85,16 @@ def held_out(config: RecallConfig, index: int) -> RecallBatch:
     return generate(config.task, count, seed=HELD_OUT_SEED, index=index)
 
 
-@dataclass(frozen=True, slots=True)
-class RecallScore:
-    """How well a model answers the queries of a batch."""
+def recall_score(model: DiffTransformerForCausalLM, batch: RecallBatch) -> tuple[Tensor, float]:
+    """Answer every query of a batch.
 
-    hits: Tensor
-    """bool ``[B, Q]``: the most likely token is the answer."""
-    loss: float
-    """Mean cross-entropy of the answers over the whole vocabulary, in nats."""
-
-    @property
-    def accuracy(self) -> float:
-        """Share of queries answered correctly, from 0 to 1."""
-        return float(self.hits.double().mean())
-
-    def by_query(self) -> list[float]:
-        """Accuracy of the first query, the second, and so on."""
-        return self.hits.double().mean(0).tolist()
-
-
-def recall_score(
-    model: DiffTransformerForCausalLM, batch: RecallBatch, *, rows: int = 256
-) -> RecallScore:
-    """Answer every query of a batch, with ``rows`` sequences per forward pass."""
-    logits, labels = query_logits(model, batch, rows), batch.labels.gather(1, batch.queries)
+    Returns:
+        Float64 ``[B, Q]``, 1 where the most likely token is the answer, else 0; and the mean
+        cross-entropy of the answers over the whole vocabulary, in nats.
+    """
+    logits, labels = query_logits(model, batch, 256), batch.labels.gather(1, batch.queries)
     losses = F.cross_entropy(logits.mT, labels, reduction="none")
-    return RecallScore(logits.argmax(-1) == labels, float(losses.double().mean()))
+    return (logits.argmax(-1) == labels).double(), float(losses.double().mean())
 
 
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
@@ -136,15 +110,15 @@ def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
 class _FreshBatches(Dataset[dict[str, Tensor]]):
     """The batch of every step, made when it is read."""
 
-    def __init__(self, task: TaskConfig, num_steps: int, num_sequences: int, seed: int) -> None:
-        self.task, self.num_steps = task, num_steps
-        self.num_sequences, self.seed = num_sequences, seed
+    def __init__(self, config: RecallConfig) -> None:
+        self.task, self.train = config.task, config.train
 
     def __len__(self) -> int:
-        return self.num_steps
+        return self.train.num_steps
 
     def __getitem__(self, step: int) -> dict[str, Tensor]:
-        batch = generate(self.task, self.num_sequences, seed=self.seed, index=step)
+        count, seed = self.train.batch_sequences, self.train.data_seed
+        batch = generate(self.task, count, seed=seed, index=step)
         return {"input_ids": batch.input_ids, "labels": batch.labels}
 
 
@@ -157,19 +131,15 @@ class _RecallCallback(MetricsCallback):
         probe = {"input_ids": self.validation.input_ids[:64]}
         super().__init__(folder, config.train, probe, on_progress)
 
-    def on_train_begin(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if state.global_step == 0:
-            self._score(0, model)
+            self._score(0, kwargs["model"])
 
-    def on_step_end(
-        self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_end(args, state, control, **kwargs)
         step = state.global_step
         if step % self.config.evaluate_every == 0 or step == self.config.num_steps:
-            self._score(step, model)
+            self._score(step, kwargs["model"])
             if self.ends():
                 control.should_training_stop = True
 
@@ -181,11 +151,11 @@ class _RecallCallback(MetricsCallback):
         return self.recall.stops_when_solved and self.solved() is not None
 
     def _score(self, step: int, model: DiffTransformerForCausalLM) -> None:
-        score = recall_score(model, self.validation)
+        hits, loss = recall_score(model, self.validation)
         row: dict[str, Any] = {
-            "accuracy": score.accuracy,
-            "by_query": score.by_query(),
-            "validation_loss": score.loss,
+            "accuracy": float(hits.mean()),
+            "by_query": hits.mean(0).tolist(),
+            "validation_loss": loss,
         }
         lam = layer_lambdas(model, **self.probe)
         if lam is not None:
@@ -213,16 +183,21 @@ def _run(
     metrics = _RecallCallback(folder, config, on_progress)
     costs = CostCallback(folder, config.name, train)
     checkpoint = last_checkpoint(folder / "checkpoints", on_message)
-    record_launch(folder, checkpoint, EngineConfig(), on_message)
-    batches = _FreshBatches(config.task, train.num_steps, train.batch_sequences, train.data_seed)
+    engine = EngineConfig()
+    record_launch(folder, checkpoint, engine, on_message)
+    arguments = training_arguments(train, folder / "checkpoints", fresh=False, engine=engine)
+    arguments.per_device_train_batch_size = 1  # items: each is a whole batch
+    arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
+    # Few checkpoints, because a run takes only minutes.
+    arguments.set_save(strategy="steps", steps=4 * train.evaluate_every)
     trainer = RunTrainer(
         model=model,
-        args=_arguments(config, folder / "checkpoints"),
-        train_dataset=batches,
+        args=arguments,
+        train_dataset=_FreshBatches(config),
         data_collator=lambda features: features[0],  # an item is a whole batch
         compute_loss_func=_answer_loss,
         optimizers=optimizer_and_scheduler(model, train),
-        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", EngineConfig())],
+        callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", engine)],
     )
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     metrics.restore(checkpoint)
@@ -251,15 +226,6 @@ def _run(
     write_json(folder / "results.json", _results(config, model, steps, metrics, has_diverged))
 
 
-def _arguments(config: RecallConfig, folder: Path) -> TrainingArguments:
-    arguments = training_arguments(config.train, folder, fresh=False, engine=EngineConfig())
-    arguments.per_device_train_batch_size = 1  # items: each is a whole batch
-    arguments.set_evaluate(strategy="no")  # accuracy is measured by the callback
-    # Few checkpoints, because a run takes only minutes.
-    arguments.set_save(strategy="steps", steps=4 * config.train.evaluate_every)
-    return arguments
-
-
 def _results(
     config: RecallConfig,
     model: DiffTransformerForCausalLM,
@@ -268,8 +234,9 @@ def _results(
     has_diverged: bool,
 ) -> dict[str, Any]:
     test = held_out(config, TEST)
-    nothing = RecallScore(torch.zeros_like(test.queries, dtype=torch.bool), math.nan)
-    score = nothing if has_diverged else recall_score(model, test)
+    hits = torch.zeros_like(test.queries).double()
+    if not has_diverged:
+        hits, _ = recall_score(model, test)
     solved = metrics.solved()
     scored = [row for row in read_jsonl(metrics.path) if "accuracy" in row]
     results = {
@@ -282,8 +249,8 @@ def _results(
         "steps": steps,
         "sequences": steps * config.train.batch_sequences,
         "validation_loss": None if has_diverged else scored[-1]["validation_loss"],
-        "test_accuracy": score.accuracy,
-        "test_by_query": score.by_query(),
+        "test_accuracy": float(hits.mean()),
+        "test_by_query": hits.mean(0).tolist(),
         "test_sequences": len(test.input_ids),
         "ceilings": guessing_ceilings(config.task),
         "lam": None if has_diverged else layer_lambdas(model, **metrics.probe),

@@ -40,9 +40,6 @@ def attention_shares(
     Source: arXiv:2410.05258v2, Table 3, which divides by the sum of all groups. That sum is 1 − λ,
     which may be near 0, so nothing is divided here.
 
-    Args:
-        batch: Sequences and their queries. The context must hold the key of every query.
-
     Returns:
         Kind of weight -> group -> share. ``"net"`` sums a, where weights of opposite sign cancel.
         ``"size"`` sums |a| and divides by the total. ``"map_1"`` and, in differential models,

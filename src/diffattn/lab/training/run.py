@@ -4,6 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from diffattn.files.manifest import verify_manifest
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.data.upsampling import long_documents
 from diffattn.lab.records.claim import claim_run, difference
+from diffattn.lab.records.fields import require
 from diffattn.lab.records.launches import read_launches
+from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import (
     METRICS,
@@ -36,9 +39,8 @@ from diffattn.lab.training.distributed import (
     micro_batch,
     together,
     wait_for_files,
-    written_by_first,
 )
-from diffattn.lab.training.engine import unused_settings
+from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import require_same_tokenizer
 from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
 from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
@@ -47,12 +49,11 @@ from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
 from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS
 from diffattn.lab.training.monitoring.monitor import Monitor
-from diffattn.lab.training.monitoring.trackers import require_trackers, tracked_in
+from diffattn.lab.training.monitoring.trackers import require_trackers, track_in
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
-    prepare_model,
-    prepare_trainer,
+    apply_engine,
     require_same_parts,
     require_shardable,
     save_model,
@@ -90,14 +91,11 @@ def train(
         tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ of each layer.
 
     Raises:
-        ConfigError: The run cannot start with this data, memory or launch; see
-            :func:`require_runnable` and :func:`require_enough`. Or the processes of the launch
-            have different settings.
-        BackendError: The configured backend cannot run here.
+        ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`. Or the
+            processes of the launch have different settings.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
-        DiffAttnError: The loss is no longer finite, or a file could not be written whole; the
-            same call continues.
-        OSError: The disk is full or not writable; the same call continues.
+        DiffAttnError, OSError: The loss is no longer finite, or a file could not be written whole.
+            The same call continues.
         Terminated: SIGTERM came, and a checkpoint is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
@@ -110,7 +108,7 @@ def train(
         facts["init_from"] = config.init.folder
     run = record(config.name, config.model, config.train, resolved, facts, config.engine)
     if not is_first():
-        on_progress, on_message = _ignore, _ignore
+        on_progress, on_message = (lambda *event: None), (lambda *event: None)
 
     def train_until_done() -> None:
         while True:  # again after every roll-back of the guard
@@ -121,24 +119,24 @@ def train(
 
 
 def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> None:
-    """Name the settings that a finished run was given and never used."""
+    """Name the engine's settings that a finished run was given and that no launch used."""
     try:
-        launches = read_launches(folder)
+        launches = [launch["engine"] for launch in read_launches(folder)]
     except CheckpointError:  # a finished run needs the damaged file for nothing else
         return
-    if launches and (unused := unused_settings(config.engine, launches)):
+    default = asdict(EngineConfig())
+    unused = [
+        f"engine.{name}"
+        for name, value in asdict(config.engine).items()
+        if value != default[name] and all(engine.get(name) != value for engine in launches)
+    ]
+    if launches and unused:
         on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
 
 
 def require_runnable(config: RunConfig) -> None:
-    """Refuse a run that cannot start, before any data is packed.
-
-    Raises:
-        ConfigError: The run does not fit into memory, or its batch cannot be shared out to the
-            processes of the launch. Or sharding, a guard or a tracker is asked for that this
-            launch cannot have.
-        BackendError: The configured backend cannot run here.
-    """
+    """Refuse a run that this launch cannot start, before any data is packed: by its memory, its
+    share of the batch, its shards, trackers, guard and backend."""
     require_run_memory(config)
     require_shardable(config.engine)
     require_trackers(config.engine)
@@ -160,7 +158,8 @@ def finish(
 
     with joined():
         _require_same(run)
-        with written_by_first(folder), without_bars():
+        with contextlib.ExitStack() as held, without_bars():
+            from_first(lambda: held.enter_context(sole_writer(folder)))  # for all processes
             is_finished = from_first(lambda: _is_finished(folder, run))
             with together():
                 wait_for_files(folder, ["run.json"])
@@ -175,9 +174,6 @@ def _require_same(run: RunRecord) -> None:
     """Refuse a launch whose processes have different settings or versions of packages.
 
     They would average gradients of different models, or wait for one another for ever.
-
-    Raises:
-        ConfigError: Names the first setting, fact of the data or package that differs.
     """
     here = {"config": run.config, "engine": run.engine, "versions": run.versions}
     firsts = from_first(lambda: here)
@@ -191,11 +187,7 @@ def _require_same(run: RunRecord) -> None:
 
 
 def _is_finished(folder: Path, run: RunRecord) -> bool:
-    """Whether a run directory, claimed for a run, holds its results.
-
-    Raises:
-        CheckpointError: It holds another run, or a finished run with a damaged file.
-    """
+    """Claim a run directory; whether it holds its results, none of which is damaged."""
     claim_run(folder, run, f"run {run.name!r}", besides="data")
     if not (folder / RESULTS).exists():
         return False
@@ -208,26 +200,16 @@ def _is_finished(folder: Path, run: RunRecord) -> bool:
     return True
 
 
-def _ignore(*event: object) -> None:
-    """Drop progress and messages, which only the first process reports."""
-
-
 def require_enough(config: RunConfig, data: PreparedData) -> None:
-    """Refuse data that a run cannot read.
-
-    Raises:
-        ConfigError: It is too short, has ids beyond the model's vocabulary, or has another
-            tokenizer than the initial weights.
-    """
+    """Refuse data that is too short for a run, has ids beyond the model's vocabulary, or has
+    another tokenizer than the initial weights."""
     if config.windows.upsample_longer_than is not None:
         long_documents(data.train, config.windows.upsample_longer_than)
     for split in (data.train, data.validation):
         TokenDataset(split, config.train.seq_len)
-        if split.metadata["vocab_size"] > config.model.vocab_size:
-            raise ConfigError(
-                f"training: model.vocab_size must be at least the data's "
-                f"{split.metadata['vocab_size']}, got {config.model.vocab_size}."
-            )
+        least, size = split.metadata["vocab_size"], config.model.vocab_size
+        must = f"model.vocab_size must be at least the data's {least}"
+        require("training", size >= least, must, size)
     if config.init is not None:
         require_same_tokenizer(config.init, data.tokenizer)
 
@@ -248,7 +230,6 @@ def _train(
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
     )
-    prepare_model(model, config.engine)
     validation = TokenDataset(data.validation, config.train.seq_len, apart=config.windows.apart)
     # As many windows at once as in a training step, whose memory was checked.
     probe: dict[str, Any] = {**first_windows(validation, 8), "at_once": micro_batch(config.train)}
@@ -257,18 +238,19 @@ def _train(
     arguments = training_arguments(
         config.train, folder / "checkpoints", fresh=checkpoint is None, engine=config.engine
     )
-    back_every = config.train.evaluate_every if config.guard.rolls_back else None
+    rolls_back = "roll_back" in (config.guard.not_finite, config.guard.spike)
+    back_every = config.train.evaluate_every if rolls_back else None
     checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
-    with tracked_in(folder, config.engine):
-        trainer = RunTrainer(
-            model=model,
-            args=arguments,
-            train_dataset=training_windows(data.train, config, on_message),
-            eval_dataset=curve_windows(validation, config.train),
-            optimizers=optimizer_and_scheduler(model, config.train),
-            callbacks=[*monitor.first_callbacks, metrics, costs, checkpoints],
-        )
-    prepare_trainer(trainer, config.engine)
+    trainer = RunTrainer(
+        model=model,
+        args=arguments,
+        train_dataset=training_windows(data.train, config, on_message),
+        eval_dataset=curve_windows(validation, config.train),
+        optimizers=optimizer_and_scheduler(model, config.train),
+        callbacks=[*monitor.first_callbacks, metrics, costs, checkpoints],
+    )
+    track_in(folder / "tracking", trainer)
+    apply_engine(trainer, config.engine)
     trainer.remove_callback(PrinterCallback)  # the caller shows progress
     monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
@@ -302,7 +284,7 @@ def _results(
     monitor: Monitor,
 ) -> dict[str, Any]:
     model, loss = config.model, measured["full_loss"]
-    has_vectors = model.uses("lambda_vectors")
+    lambda_init = [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
     results = {
         "schema": 1,
         "run": config.name,
@@ -310,9 +292,7 @@ def _results(
         "validation_parts": measured["full_parts"],
         "validation_bits_per_byte": loss / math.log(2) / data.bytes_per_token,
         "lam": lam,
-        "lambda_init": [model.layer_lambda_init(i) for i in range(model.num_hidden_layers)]
-        if has_vectors
-        else None,
+        "lambda_init": lambda_init if model.uses("lambda_vectors") else None,
         "tokens": config.train.num_steps * config.train.batch_tokens,
         "metrics": log_facts(folder / METRICS),
     }

@@ -21,12 +21,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 def record_launch(
     folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
 ) -> None:
-    """Append this start of a run to ``launches.jsonl``; the first process does.
-
-    Args:
-        checkpoint: The checkpoint that this start continues; ``None`` at step 0.
-        on_message: Called with one line if the number of CPU threads has changed.
-    """
+    """Append this start of a run to ``launches.jsonl``, and say if the number of CPU threads has
+    changed; ``checkpoint`` is what this start continues."""
     if not is_first():
         return
     threads = torch.get_num_threads()
@@ -37,9 +33,7 @@ def record_launch(
         threads=threads,
         engine=_executed(engine),
     )
-    earlier = threads
-    if checkpoint is not None and before is not None:
-        earlier = before.get("threads", threads)
+    earlier = before.get("threads", threads) if checkpoint and before else threads
     if run_device() == "cpu" and earlier != threads:
         on_message(
             f"the run had OMP_NUM_THREADS={earlier} and goes on with {threads}: the last bits of "
@@ -88,12 +82,7 @@ def chosen_backends(
 ) -> dict[str, str]:
     """Choose the operator's backend for the shapes of this run: operator name to backend name.
 
-    Args:
-        apart: Whether attention stops at document borders. Then a micro batch is one packed row.
-
-    Raises:
-        BackendError: The configured backend cannot run here.
-        ConfigError: The batch cannot be shared out to the processes of the launch.
+    If documents are kept apart, a micro batch is one packed row.
     """
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
     batch, num_tokens = micro_batch(config), config.seq_len

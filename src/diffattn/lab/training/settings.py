@@ -1,11 +1,14 @@
-"""``KEY=VALUE`` changes to a run's configuration."""
+"""A run as a user asks for it, and ``KEY=VALUE`` changes to its configuration. Loads no torch."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError
+from diffattn.files.destination import require_folder_destination
 from diffattn.lab.records.settings import read_settings
 from diffattn.lab.training.config import (
     DataConfig,
@@ -15,6 +18,8 @@ from diffattn.lab.training.config import (
     WindowConfig,
 )
 from diffattn.lab.training.engine import EngineConfig
+from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.config.attention_types import checked_types
 from diffattn.models.config.settings import OPTIONS, ModelSettings
 
 _SECTIONS: dict[str, type] = {
@@ -52,24 +57,15 @@ def apply_settings(
     Args:
         attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
             then apply to the twin. All others come first, so that the parameter count is equal.
-
-    Raises:
-        ConfigError: No ``=``, an unknown key, a value of the wrong kind, or an impossible twin.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     changed = read_changes(settings)
     model = config.model.settings()
-    model |= _followers(model, changed)
-    twin_changes: dict[str, Any] = {}
-    for key, value in changed.items():
-        section, field = key.split(".", 1)
-        if section != "model":
-            continue
-        if attention is not None and field in _ATTENTION_SETTINGS:
-            twin_changes[field] = value
-        else:
-            model[field] = value
+    given, of_twin = _fields("model", changed), _ATTENTION_SETTINGS if attention else ()
+    twin_changes = {name: value for name, value in given.items() if name in of_twin}
+    others = {name: value for name, value in given.items() if name not in of_twin}
+    model |= _followers(model, changed) | others
     # The model comes last, so that a wrong value of another section is named first.
     made = {name: _replaced(name, getattr(config, name), changed) for name in _SECTIONS}
     with _in_section("model", DiffTransformerConfig):
@@ -82,13 +78,8 @@ def apply_settings(
 def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
     """Read changes to a recipe's plan as key to value, and check every section but the model.
 
-    Loads no torch. The model's values are checked one by one, and not together.
-
-    Args:
-        config: The plan, which may lack sections.
-
-    Raises:
-        ConfigError: As :func:`read_changes`, or a value is out of range.
+    Loads no torch. The model's values are checked one by one, and not together. The plan may lack
+    sections.
     """
     changed = read_changes(settings)
     for name, owner in _SECTIONS.items():
@@ -97,12 +88,14 @@ def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
     return changed
 
 
+def _fields(section: str, changed: dict[str, Any]) -> dict[str, Any]:
+    split = ((key.partition("."), value) for key, value in changed.items())
+    return {name: value for (owner, _, name), value in split if owner == section}
+
+
 def _replaced(name: str, section: Any, changed: dict[str, Any]) -> Any:
-    fields = {
-        key.partition(".")[2]: value for key, value in changed.items() if key.startswith(f"{name}.")
-    }
     with _in_section(name, type(section)):
-        return dataclasses.replace(section, **fields)
+        return dataclasses.replace(section, **_fields(name, changed))
 
 
 @contextmanager
@@ -116,11 +109,7 @@ def _in_section(name: str, owner: type) -> Iterator[None]:
 
 
 def read_changes(settings: Iterable[str]) -> dict[str, Any]:
-    """Keys and parsed values of changes to a run, checked without torch.
-
-    Raises:
-        ConfigError: No ``=``, an unknown key, or a value of the wrong type.
-    """
+    """Keys and parsed values of changes to a run, checked without torch."""
     kinds = {
         f"{section}.{name}": kind
         for section, owner in {"model": ModelSettings, **_SECTIONS}.items()
@@ -130,11 +119,7 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def require_unset(settings: Iterable[str], key: str, why: str) -> None:
-    """Refuse a change of a setting that something else decides.
-
-    Raises:
-        ConfigError: ``settings`` holds ``key``.
-    """
+    """Refuse a change of a setting that something else decides."""
     changes = read_changes(settings)
     if key in changes:
         raise ConfigError(f"--set: {key} must not be set, as {why}, got {changes[key]}.")
@@ -159,3 +144,37 @@ def _followers(model: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]
 def _is_default(model: dict[str, Any], field: str) -> bool:
     known = {key: value for key, value in model.items() if key not in OPTIONS}
     return ModelSettings(**known | {field: None}).settings()[field] == model[field]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainRequest:
+    """All that a user asks for besides the recipe. Options are checked when it is made."""
+
+    out: Path
+    """Run directory."""
+    changes: tuple[str, ...] = ()
+    """``KEY=VALUE`` changes to the recipe."""
+    attention: str | None = None
+    """Train the twin of this attention type. Default: the recipe's model."""
+    data: Path | None = None
+    """Folder of packed data. Default: pack the recipe's corpus into the run directory."""
+    init_from: Path | None = None
+    """A run directory or model folder, whose weights training starts from."""
+    same_model: bool = False
+    """Train the model of ``init_from`` in place of the recipe's."""
+    verify: bool = True
+    """Compare the files of ``data`` and ``init_from`` with their hashes."""
+    resume: bool = False
+    """Raise an error unless ``out`` holds a run to continue. Without it a new run may begin."""
+    recipe_vocab_size: int
+    """The recipe's vocabulary size. A note names it if the data has another size."""
+
+    def __post_init__(self) -> None:
+        if self.attention is not None:
+            checked_types("twin", self.attention)
+        require_folder_destination(self.out)
+        if self.same_model and (self.init_from is None or self.attention is not None):
+            got = "no --init-from" if self.init_from is None else "--attention too"
+            raise ConfigError(f"train: --same-model takes the model of --init-from, got {got}.")
+        if self.init_from is not None:
+            checkpoint_folder(str(self.init_from))

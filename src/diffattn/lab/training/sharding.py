@@ -36,11 +36,7 @@ _SHARDS = "optimizer-*-of-*.safetensors"
 
 
 def require_shardable(engine: EngineConfig) -> None:
-    """Refuse to shard without enough processes or with an old transformers.
-
-    Raises:
-        ConfigError: There are too few processes, or the installed transformers cannot shard.
-    """
+    """Refuse to shard without enough processes or with an old transformers."""
     if engine.shards(num_processes()) == 1:
         return
     if not hasattr(PreTrainedModel, "is_distributed_loading_by_transformers"):
@@ -65,21 +61,13 @@ def untrained_model(
     Args:
         checkpoint: A sharded model reads its weights; for a whole model the trainer does so later.
         scratch: A folder for the initial weights of a sharded model; it is removed again.
-        init: Weights to start from without a checkpoint. Default: fresh ones by torch's seed.
-
-    Raises:
-        DiffAttnError: A parameter is not sharded though it should be.
     """
     if engine.parallel != "fsdp":
         return initial_model(config, init if checkpoint is None else None)
     from transformers.distributed import DistributedConfig
 
     if checkpoint is None:
-
-        def write() -> None:
-            initial_model(config, init).save_pretrained(scratch, remote_code=False)
-
-        from_first(write)
+        from_first(lambda: initial_model(config, init).save_pretrained(scratch, remote_code=False))
     mesh = DistributedConfig(
         fsdp_size=engine.shards(num_processes()), dp_replicate_size=engine.replicas
     )
@@ -94,11 +82,14 @@ def untrained_model(
     return model
 
 
-def prepare_model(model: DiffTransformerForCausalLM, engine: EngineConfig) -> None:
-    """Apply the settings of the engine to a model."""
+def apply_engine(trainer: Any, engine: EngineConfig) -> None:
+    """Apply the settings of the engine to a trainer and its model."""
+    model = trainer.model
     model.loss_chunk_tokens, model.skips_logits = engine.loss_chunk_tokens, True
     if engine.activation_checkpointing:
         checkpoint_activations(model)
+        # Autocast's cache would keep bfloat16 copies of all matrices until the forward pass ends.
+        trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
 
 def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) -> None:
@@ -107,20 +98,10 @@ def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) ->
     (enable or model.gradient_checkpointing_enable)(options)
 
 
-def prepare_trainer(trainer: Trainer, engine: EngineConfig) -> None:
-    """Apply the settings of the engine to a trainer."""
-    if engine.activation_checkpointing:
-        # Autocast's cache would keep bfloat16 copies of all matrices until the forward pass ends.
-        trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
-
-
 def require_sharded(model: torch.nn.Module) -> None:
     """Require that every process holds only its share of every parameter.
 
     Some engines train with whole copies, without a warning, where they cannot shard.
-
-    Raises:
-        DiffAttnError: A parameter is whole.
     """
     whole = [
         name
@@ -151,10 +132,8 @@ def _free_whole_tensors(model: torch.nn.Module) -> None:
 def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
     """Write configuration and weights as one process would; all processes take part.
 
-    transformers would write tied weights of a sharded model twice.
-
-    Args:
-        remote_code: Write the model's code and a card too.
+    transformers would write tied weights of a sharded model twice. ``remote_code`` adds the model's
+    code and a card.
     """
     if not is_sharded(model):
         if is_first():
@@ -183,9 +162,6 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
 
     Whole copies (DDP) continue on any number of processes. A sharded run continues with any number
     of replicas, but with the same number of shards per replica.
-
-    Raises:
-        ConfigError: Names the setting to change.
     """
     if checkpoint is None:
         return
@@ -207,11 +183,7 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
 
 @contextmanager
 def written_by_all(folder: Path) -> Iterator[None]:
-    """A folder that all processes write to. It gets a manifest, or is removed after an error.
-
-    Raises:
-        DiffAttnError: A process failed, as a rule because the disk is full.
-    """
+    """A folder that all processes write to. It gets a manifest, or is removed after an error."""
     if is_first():
         shutil.rmtree(folder, ignore_errors=True)
     wait_for_all()

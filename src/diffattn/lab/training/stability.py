@@ -1,7 +1,6 @@
 """Training runs whose divergence is a result, not a failure."""
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run import RESULTS, train
 
-RECORDED = "recorded"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StabilityRun(RunConfig):
@@ -23,37 +20,23 @@ class StabilityRun(RunConfig):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, and that a divergence is recorded."""
-        return {**RunConfig.resolved(self), "divergence": RECORDED}
+        return {**RunConfig.resolved(self), "divergence": "recorded"}
 
 
 def train_recorded(
-    config: RunConfig,
-    data: PreparedData,
-    folder: Path,
-    *,
-    facts: dict[str, Any] | None = None,
-    **callbacks: Callable[..., None],
+    config: RunConfig, data: PreparedData, folder: Path, **options: Any
 ) -> dict[str, Any]:
     """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
     as the result.
 
-    Args:
-        **callbacks: ``on_progress`` and ``on_message`` of ``train``.
-
     Returns:
         The content of ``results.json``. If a number was not finite, ``validation_loss`` is
         ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
-
-    Raises:
-        ConfigError: As ``train``.
-        CheckpointError: As ``train``.
-        DiffAttnError: A file could not be written whole; the same call continues.
-        OSError: The disk is full or not writable; the same call continues.
     """
     folder = Path(folder)
     require_one_process("a run of which divergence is recorded")
     try:
-        train(config, data, folder, facts=facts, **callbacks)
+        train(config, data, folder, **options)
     except DivergenceError as error:
         with sole_writer(folder):
             results = {

@@ -1,34 +1,11 @@
-"""Runs that are interrupted, or that meet a bad batch."""
-
-from dataclasses import replace
+"""Runs that meet a bad batch."""
 
 import pytest
 import torch
 
-from continued_runs import stop
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.training.config import GuardConfig
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.loop.trainer import RunTrainer
-
-
-@pytest.fixture
-def stopped(data):
-    """``stopped(config, folder, step)``: a run that was killed in a step."""
-
-    return lambda config, folder, step: stop(config, data, folder, step)
-
-
-@pytest.fixture(scope="session")
-def guarded(make_run):
-    """A run of ``make_run`` with policies of the guard, or settings of the engine."""
-
-    def make(attention_type="diff", guard=None, engine=None, **changes):
-        policies = {"guard": GuardConfig(**guard or {}), "engine": EngineConfig(**engine or {})}
-        return replace(make_run(attention_type, **changes), **policies)
-
-    return make
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from continued_runs import assert_same_files, steps_of
+from continued_runs import assert_same_files, steps_of, stop
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
@@ -45,8 +45,8 @@ def trained_by_hand(config, data, left_out):
     return model
 
 
-def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches, data, tmp_path):
-    config = guarded(guard={"not_finite": "skip"})
+def test_a_batch_without_a_finite_loss_is_left_out(make_run, bad_batches, data, tmp_path):
+    config = make_run(guard={"not_finite": "skip"})
     bad_batches(config, {6: broken})
     messages = []
     train(config, data, tmp_path / "whole", on_message=messages.append)
@@ -65,18 +65,16 @@ def test_a_batch_without_a_finite_loss_is_left_out(guarded, stopped, bad_batches
     model = DiffTransformerForCausalLM.from_pretrained(tmp_path / "whole" / "model")
     for name, x in model.state_dict().items():
         assert torch.allclose(x, expected.state_dict()[name], atol=1e-6), name
-    stopped(config, tmp_path / "again", 7)  # known after a restart from before the batch
+    stop(config, data, tmp_path / "again", 7)  # known after a restart from before the batch
     train(config, data, tmp_path / "again")
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
 @pytest.mark.parametrize("damage", ["a bit", "the whole file"])
-def test_decisions_that_are_lost_cost_no_checkpoint(
-    damage, guarded, stopped, bad_batches, data, tmp_path
-):
-    config = guarded(guard={"not_finite": "skip"})
+def test_decisions_that_are_lost_cost_no_checkpoint(damage, make_run, bad_batches, data, tmp_path):
+    config = make_run(guard={"not_finite": "skip"})
     bad_batches(config, {2: broken})
-    stopped(config, tmp_path, 7)
+    stop(config, data, tmp_path, 7)
     log, checkpoint = tmp_path / "guard.jsonl", tmp_path / "checkpoints" / "checkpoint-4"
     content = log.read_text()
     if damage == "a bit":
@@ -97,10 +95,10 @@ def test_decisions_that_are_lost_cost_no_checkpoint(
 
 
 @pytest.mark.scheduled
-def test_rolling_back_leaves_out_what_led_there(guarded, stopped, bad_batches, data, tmp_path):
+def test_rolling_back_leaves_out_what_led_there(make_run, bad_batches, data, tmp_path):
     """As if both batches had been bad; checkpoints of undone steps do not count."""
-    config = guarded(guard={"not_finite": "roll_back"})
-    both = guarded(guard={"not_finite": "skip"})
+    config = make_run(guard={"not_finite": "roll_back"})
+    both = make_run(guard={"not_finite": "skip"})
     bad_batches(both, {5: broken, 6: broken})
     train(both, data, tmp_path / "both")
     bad_batches(config, {6: broken})
@@ -108,19 +106,19 @@ def test_rolling_back_leaves_out_what_led_there(guarded, stopped, bad_batches, d
     assert weights_of(tmp_path / "whole") == weights_of(tmp_path / "both")
     (row,) = read_jsonl(tmp_path / "whole" / "guard.jsonl")
     assert (row["action"], row["step"], row["first"], row["last"]) == ("roll_back", 6, 5, 6)
-    often = guarded(guard={"not_finite": "roll_back"}, engine={"save_every": 1})
-    stopped(often, tmp_path / "again", 7)
+    often = make_run(guard={"not_finite": "roll_back"}, engine={"save_every": 1})
+    stop(often, data, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
     assert_same_files(tmp_path / "again", tmp_path / "whole", SAME)
 
 
 @pytest.mark.parametrize("save_every", [1, 3], ids=["many between", "none at evaluations"])
 def test_rolling_back_finds_the_evaluation_it_goes_to(
-    save_every, guarded, bad_batches, data, tmp_path
+    save_every, make_run, bad_batches, data, tmp_path
 ):
     """However often checkpoints are written; steps 1 to 4 are not done again."""
     engine = {"save_every": save_every, "keep_checkpoints": 1}
-    config = guarded(guard={"not_finite": "roll_back"}, engine=engine, num_steps=8)
+    config = make_run(guard={"not_finite": "roll_back"}, engine=engine, num_steps=8)
     bad_batches(config, {8: broken})
     assert steps_of(config, data, tmp_path) == [1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 8]
     (row,) = read_jsonl(tmp_path / "guard.jsonl")
@@ -128,7 +126,7 @@ def test_rolling_back_finds_the_evaluation_it_goes_to(
 
 
 @pytest.mark.scheduled
-def test_weights_that_are_no_numbers_are_undone(guarded, bad_batches, data, tmp_path):
+def test_weights_that_are_no_numbers_are_undone(make_run, bad_batches, data, tmp_path):
     """The update of step 6 is of a finite gradient; that of no later step would be."""
 
     def poison(model, loss):
@@ -136,7 +134,7 @@ def test_weights_that_are_no_numbers_are_undone(guarded, bad_batches, data, tmp_
         vector.data = torch.full_like(vector.data, math.nan)
         return loss
 
-    config = guarded(guard={"not_finite": "roll_back"})
+    config = make_run(guard={"not_finite": "roll_back"})
     bad_batches(config, {6: poison})
     results = train(config, data, tmp_path / "run")
     assert math.isfinite(results["validation_loss"])
@@ -145,8 +143,8 @@ def test_weights_that_are_no_numbers_are_undone(guarded, bad_batches, data, tmp_
 
 
 @pytest.mark.scheduled
-def test_there_is_a_limit(guarded, bad_batches, data, tmp_path):
-    config = guarded(guard={"not_finite": "skip", "limit": 2})
+def test_there_is_a_limit(make_run, bad_batches, data, tmp_path):
+    config = make_run(guard={"not_finite": "skip", "limit": 2})
     bad_batches(config, dict.fromkeys((3, 6, 7), broken))
     for _ in range(2):  # starting it again changes nothing
         with pytest.raises(DivergenceError, match=r"at most guard.limit=2 times, got the loss"):
@@ -155,10 +153,10 @@ def test_there_is_a_limit(guarded, bad_batches, data, tmp_path):
     assert read_json(tmp_path / "run" / "postmortem.json")["step"] == 7
 
 
-def test_a_roll_back_that_undoes_nothing_ends_the_run(guarded, tmp_path):
+def test_a_roll_back_that_undoes_nothing_ends_the_run(make_run, tmp_path):
     """Before the first step, and where all has been left out already."""
     write_jsonl(tmp_path / "guard.jsonl", [{"step": 6, "first": 5, "last": 6}])
-    guard = BatchGuard(tmp_path, guarded(guard={"not_finite": "roll_back"}), print)
+    guard = BatchGuard(tmp_path, make_run(guard={"not_finite": "roll_back"}), print)
     for step in (0, 5, 6):
         with pytest.raises(GuardStop, match=f"the loss must stay finite, got nan at step {step}"):
             guard.roll_back(step, "the loss", math.nan)
@@ -167,12 +165,12 @@ def test_a_roll_back_that_undoes_nothing_ends_the_run(guarded, tmp_path):
 @pytest.mark.scheduled
 @pytest.mark.parametrize("policy", ["skip", "stop"])
 def test_a_spike_is_found_by_the_definition_of_the_studies(
-    policy, guarded, bad_batches, data, tmp_path
+    policy, make_run, bad_batches, data, tmp_path
 ):
     steps = {"num_steps": 36, "evaluate_every": 36, "learning_rate": 1e-3}
-    config = guarded(guard={"spike": policy}, **steps)
+    config = make_run(guard={"spike": policy}, **steps)
     if policy == "skip":  # a run without spikes is not touched
-        train(guarded(**steps), data, tmp_path / "plain")
+        train(make_run(**steps), data, tmp_path / "plain")
         train(config, data, tmp_path / "guarded")
         assert_same_files(tmp_path / "guarded", tmp_path / "plain", SAME[::3])
         assert not (tmp_path / "guarded" / "guard.jsonl").exists()
@@ -186,7 +184,7 @@ def test_a_spike_is_found_by_the_definition_of_the_studies(
     assert (row["step"], row["action"], row["reason"]) == (34, "skip", "the loss")
 
 
-def test_what_cannot_be_kept_to_is_refused(guarded, data, tmp_path, monkeypatch):
+def test_what_cannot_be_kept_to_is_refused(make_run, data, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="GuardConfig: limit must be at least 1, got 0"):
         GuardConfig(limit=0)
     for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
@@ -194,5 +192,5 @@ def test_what_cannot_be_kept_to_is_refused(guarded, data, tmp_path, monkeypatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     for guard in ({"not_finite": "skip"}, {"spike": "stop"}, {"lam": "clip"}):
         with pytest.raises(ConfigError, match="guard must be left at its defaults"):
-            train(guarded(guard=guard), data, tmp_path / "run")
+            train(make_run(guard=guard), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, stop
 from diffattn.errors import ConfigError
 from diffattn.files.io import log_facts, read_json, read_jsonl
 from diffattn.lab.training.engine import EngineConfig
@@ -38,10 +38,10 @@ def test_an_unmeasured_run_is_recorded_as_before(make_run):
 
 
 @pytest.mark.scheduled
-def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
+def test_measuring_changes_nothing(make_run, finished, data, tmp_path):
     """Nor does an interruption: the row of step 6 is measured again."""
     config = replace(make_run("diff"), gradient_steps=(1, 6, 12))
-    stopped(config, tmp_path / "again", 8)
+    stop(config, data, tmp_path / "again", 8)
     for name in ("again", "whole"):
         train(config, data, tmp_path / name)
         assert_same_files(tmp_path / name, finished / "diff", SAME)
@@ -57,6 +57,6 @@ def test_measuring_changes_nothing(make_run, finished, stopped, data, tmp_path):
 
 def test_a_file_without_rows_ends_a_run_whose_steps_are_all_left_out(make_run, tmp_path):
     config = replace(make_run(), gradient_steps=(1, 4))
-    log = GradientFlowCallback(tmp_path, config, gradient_norm=lambda: None)
+    log = GradientFlowCallback(tmp_path, config, None)
     log.on_train_begin(None, SimpleNamespace(global_step=0), None)
     assert log_facts(tmp_path / GRADIENTS)["rows"] == 0

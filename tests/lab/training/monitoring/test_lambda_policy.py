@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_jsonl
 from diffattn.lab.training.monitoring.lambda_policy import (
     TOLERANCE,
@@ -80,16 +80,16 @@ def test_vectors_are_drawn_as_for_a_new_layer():
 @pytest.mark.scheduled
 @pytest.mark.parametrize("policy", ["clip", "reinitialise"])
 def test_every_action_is_recorded_and_repeated_after_a_restart(
-    policy, guarded, stopped, bad_batches, data, tmp_path
+    policy, make_run, bad_batches, data, tmp_path
 ):
     def enlarge(model, loss):
         layer = model.model.layers[1].self_attn
         layer.lambda_q1.data = 2 * layer.lambda_k1.data / layer.lambda_k1.data.square().sum()
         return loss
 
-    config = guarded("diff", guard={"lam": policy}, num_steps=8)
+    config = make_run("diff", guard={"lam": policy}, num_steps=8)
     bad_batches(config, {2: enlarge, 6: enlarge})
-    stopped(config, tmp_path / "again", 7)
+    stop(config, data, tmp_path / "again", 7)
     train(config, data, tmp_path / "again")
     train(config, data, tmp_path / "whole")
     assert_same_files(tmp_path / "again", tmp_path / "whole", ("guard.jsonl", *SAME))
@@ -104,7 +104,7 @@ def test_every_action_is_recorded_and_repeated_after_a_restart(
 
 
 @pytest.mark.scheduled
-def test_types_whose_lambda_is_bounded_need_no_policy(finished, guarded, data, tmp_path):
-    train(guarded("diff_v2", guard={"lam": "clip"}), data, tmp_path / "run")
+def test_types_whose_lambda_is_bounded_need_no_policy(finished, make_run, data, tmp_path):
+    train(make_run("diff_v2", guard={"lam": "clip"}), data, tmp_path / "run")
     assert_same_files(tmp_path / "run", finished / "diff_v2", SAME)
     assert not (tmp_path / "run" / "guard.jsonl").exists()

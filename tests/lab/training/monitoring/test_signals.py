@@ -76,8 +76,8 @@ def test_a_signal_during_an_evaluation_ends_with_its_checkpoint(
     assert_same_files(tmp_path / "run", finished / "diff")
 
 
-def test_a_signal_in_a_step_that_rolls_back_ends_the_run(guarded, bad_batches, data, tmp_path):
-    config = guarded(guard={"not_finite": "roll_back"})
+def test_a_signal_in_a_step_that_rolls_back_ends_the_run(make_run, bad_batches, data, tmp_path):
+    config = make_run(guard={"not_finite": "roll_back"})
 
     def broken(model, loss):
         os.kill(os.getpid(), signal.SIGTERM)

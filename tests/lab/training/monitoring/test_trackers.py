@@ -34,9 +34,9 @@ def tracker(tmp_path, monkeypatch):
 
 
 def test_a_tracker_gets_losses_lambda_and_what_is_watched(
-    tracker, finished, guarded, data, tmp_path
+    tracker, finished, make_run, data, tmp_path
 ):
-    config = guarded("diff", engine={"report_to": "trackio", "watch_every": 6})
+    config = make_run("diff", engine={"report_to": "trackio", "watch_every": 6})
     train(config, data, tmp_path / "run")
     assert_same_files(tmp_path / "run", finished / "diff")
     for row in read_jsonl(tmp_path / "run" / "metrics.jsonl"):
@@ -59,12 +59,12 @@ def test_a_tracker_gets_losses_lambda_and_what_is_watched(
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_one_that_is_not_installed_is_named_before_anything_is_written(
-    name, guarded, data, tmp_path, monkeypatch
+    name, make_run, data, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("diffattn.lab.training.monitoring.trackers.find_spec", lambda module: None)
     message = f"report_to must name trackers that are installed, got '{name}' without {name}.*pip"
     with pytest.raises(ConfigError, match=message):
-        train(guarded(engine={"report_to": f"{name}"}), data, tmp_path / "run")
+        train(make_run(engine={"report_to": f"{name}"}), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -93,9 +93,9 @@ def test_impossible_settings_are_named(settings, message):
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
-def test_tensorboard_writes_beside_the_run(guarded, data, tmp_path):
+def test_tensorboard_writes_beside_the_run(make_run, data, tmp_path):
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    train(guarded(engine={"report_to": "tensorboard"}), data, tmp_path / "run")
+    train(make_run(engine={"report_to": "tensorboard"}), data, tmp_path / "run")
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tracking")).Reload()
     losses = [(e.step, e.value) for e in events.Scalars("eval/loss")]
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")

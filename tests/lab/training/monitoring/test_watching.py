@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from continued_runs import assert_same_files
+from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_json, read_jsonl, recover_jsonl
 from diffattn.lab.training.run import train
 
@@ -18,10 +18,10 @@ def rows_of(folder):
 
 @pytest.mark.scheduled
 @pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
-def test_watching_changes_nothing(attention_type, finished, guarded, stopped, data, tmp_path):
+def test_watching_changes_nothing(attention_type, finished, make_run, data, tmp_path):
     engine = {"watch_every": 3, "peak_flops": 1e12}
-    config = guarded(attention_type, engine=engine)
-    stopped(config, tmp_path / "again", 8)  # two rows, one of which is measured again
+    config = make_run(attention_type, engine=engine)
+    stop(config, data, tmp_path / "again", 8)  # two rows, one of which is measured again
     assert [row["step"] for row in recover_jsonl(tmp_path / "again" / "watch.jsonl")[0]] == [3, 6]
     for name in ("again", "whole"):
         train(config, data, tmp_path / name)
@@ -44,9 +44,9 @@ def test_watching_changes_nothing(attention_type, finished, guarded, stopped, da
     assert not (finished / attention_type / "watch.jsonl").exists()
 
 
-def test_a_step_that_is_left_out_has_no_gradient_norm(guarded, bad_batches, data, tmp_path):
+def test_a_step_that_is_left_out_has_no_gradient_norm(make_run, bad_batches, data, tmp_path):
     """And no row of gradients; nor does it end the run that is to go on without it."""
-    config = guarded(guard={"not_finite": "skip"}, engine={"watch_every": 1}, num_steps=3)
+    config = make_run(guard={"not_finite": "skip"}, engine={"watch_every": 1}, num_steps=3)
     config = replace(config, gradient_steps=(2, 3))
     bad_batches(config, {2: lambda model, loss: loss * math.nan})
     train(config, data, tmp_path / "run")
@@ -56,8 +56,8 @@ def test_a_step_that_is_left_out_has_no_gradient_norm(guarded, bad_batches, data
     assert (row["step"], row["gradient_norm"]) == (3, norms[2])
 
 
-def test_lambdas_outside_their_range_are_flagged(guarded, data, tmp_path):
-    config = guarded("diff", engine={"watch_every": 2}, num_steps=3)
+def test_lambdas_outside_their_range_are_flagged(make_run, data, tmp_path):
+    config = make_run("diff", engine={"watch_every": 2}, num_steps=3)
     config.model.lambda_init = [-3.0, 4.0]
     train(config, data, tmp_path / "run")
     (row,) = read_jsonl(tmp_path / "run" / "watch.jsonl")

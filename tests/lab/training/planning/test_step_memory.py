@@ -29,19 +29,25 @@ def config(attention_type="diff", **changes):
     return softmax.twin(attention_type, match="heads").config
 
 
+def take_two_steps(model_config, sequences, positions=None, chunk=None, before=lambda: None):
+    """The first gives the optimizer its state."""
+    model = DiffTransformerForCausalLM(model_config).train()
+    model.loss_chunk_tokens = chunk
+    optimizer, _ = optimizer_and_scheduler(model, TRAIN)
+    ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
+    rows = window_inputs(ids, positions)
+    for _ in range(2):
+        before()
+        model(**rows, labels=rows["input_ids"], use_cache=False).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
 def really_alive(model_config, sequences, positions=None):
-    """The most bytes alive in two real steps; the first gives the optimizer its state."""
+    """The most bytes alive in two real steps."""
     live = LiveBytes(lambda func, args, tensor: "all")
     with live:
-        model = DiffTransformerForCausalLM(model_config).train()
-        optimizer, _ = optimizer_and_scheduler(model, TRAIN)
-        ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
-        rows = window_inputs(ids, positions)
-        for _ in range(2):
-            live.enter("step")
-            model(**rows, labels=rows["input_ids"], use_cache=False).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        take_two_steps(model_config, sequences, positions, before=lambda: live.enter("step"))
     return sum(live.peaks["step"].values())
 
 
@@ -80,14 +86,7 @@ def test_documents_kept_apart_are_one_row(attention_type, backend, times):
 def most_allocated(model_config, sequences, chunk):
     """The most bytes that PyTorch's CPU allocator held in two steps."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        model = DiffTransformerForCausalLM(model_config).train()
-        model.loss_chunk_tokens = chunk
-        optimizer, _ = optimizer_and_scheduler(model, TRAIN)
-        ids = torch.zeros(sequences, TRAIN.seq_len, dtype=torch.int64)
-        for _ in range(2):
-            model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        take_two_steps(model_config, sequences, chunk=chunk)
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return max(itertools.accumulate(event.nbytes() for event in events))

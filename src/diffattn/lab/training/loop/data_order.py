@@ -20,9 +20,6 @@ def training_windows(
     """The windows of every step of a run, in order: a function of its settings and data alone.
 
     With up-sampling, each pass draws documents anew and reads their windows in random order.
-
-    Raises:
-        ConfigError: No document is long enough to be up-sampled, or all are.
     """
     train, windows = config.train, config.windows
     if windows.upsample_longer_than is None:
@@ -48,9 +45,6 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
 
     It depends on ``data_seed`` and the dataset alone, so every member of a comparison reads the
     same tokens at the same step.
-
-    Returns:
-        ``num_steps * batch_sequences`` windows, to be read front to back.
     """
     size = len(dataset)  # type: ignore[arg-type]
     count = config.num_steps * config.batch_sequences

@@ -9,12 +9,10 @@ from diffattn.lab.training.config import TrainConfig
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
     """Two groups: matrices with weight decay; λ vectors, norms and biases without.
 
-    Source: arXiv:2410.05258v2, Appendix D (recipe of StableLM-3B-4E1T).
-
-    Args:
-        model: Any module; parameters with fewer than two axes are not decayed.
+    Source: arXiv:2410.05258v2, Appendix D (recipe of StableLM-3B-4E1T). Parameters with fewer than
+    two axes are not decayed.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
+    parameters = list(model.parameters())
     return [
         {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
         {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
@@ -24,10 +22,8 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, ob
 def learning_rate_factor(step: int, config: TrainConfig) -> float:
     """Learning rate at a step as a share of the peak: linear warm-up, linear decay to the floor.
 
-    Source: arXiv:2410.05258v2, Appendix D (linear decay with warm-up).
-
-    Args:
-        step: Optimizer steps done, from 0. The factor at step 0 is above 0.
+    Source: arXiv:2410.05258v2, Appendix D (linear decay with warm-up). Steps done count from 0,
+    where the factor is above 0.
     """
     if step < config.warmup_steps:
         return (step + 1) / (config.warmup_steps + 1)

@@ -16,7 +16,6 @@ from transformers.trainer_utils import EvalLoopOutput
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
-from diffattn.lab.training.checkpoints import Carried
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.distributed import (
     is_first,
@@ -59,20 +58,20 @@ class RunTrainer(Trainer):
 
     guard: BatchGuard | None = None
     signals: StopSignals
+    unlogged: "_UnloggedLosses"
     _norm: Tensor | float | None = None
 
     def train_from(self, checkpoint: Path | None) -> None:
         """Train from a checkpoint, or from the start, until the end or a signal.
 
-        Raises:
-            Terminated: SIGTERM came, and a checkpoint is saved.
-            KeyboardInterrupt: SIGINT came, and a checkpoint is saved.
-            RolledBack: Training has to begin again, and no signal came.
+        ``Terminated`` (SIGTERM) and ``KeyboardInterrupt`` (SIGINT) mean that a checkpoint is saved.
         """
-        self.add_callback(_UnloggedLosses(self))
+        self.unlogged = _UnloggedLosses(self)
+        self.add_callback(self.unlogged)
         if checkpoint is not None:
-            for carried in self._carried():
-                carried.load(checkpoint)
+            self.unlogged.load(checkpoint)
+            if self.guard is not None:
+                self.guard.load(checkpoint)
         with StopSignals() as self.signals:
             self.add_callback(self.signals)
             self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
@@ -125,18 +124,12 @@ class RunTrainer(Trainer):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log values; a mapping, such as the losses by part, becomes one number per entry."""
-        numbers: dict[str, Any] = {}
-        for name, value in logs.items():
-            numbers |= flat({name: value}) if isinstance(value, dict) else {name: value}
-        super().log(numbers, start_time)
+        mappings = {name: value for name, value in logs.items() if isinstance(value, dict)}
+        others = {name: value for name, value in logs.items() if name not in mappings}
+        super().log(others | flat(mappings), start_time)
 
     def evaluation_loop(
-        self,
-        dataloader: Any,
-        description: str,
-        prediction_loss_only: bool | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
+        self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
     ) -> EvalLoopOutput:
         """Mean loss of a causal language model, and loss and tokens of every part, in one pass."""
         losses = PartLosses()
@@ -146,20 +139,11 @@ class RunTrainer(Trainer):
             within = torch.ones_like(ids) if positions is None else positions
             if num_processes() > 1:  # each has read a share; padding of the last batch is dropped
                 ids, measured, within = self.accelerator.gather_for_metrics((ids, measured, within))
-            losses.add(
-                ids.cpu().numpy(),
-                measured.cpu().numpy(),
-                None if positions is None else within.cpu().numpy(),
-            )
-        return EvalLoopOutput(
-            predictions=None,
-            label_ids=None,
-            metrics={
-                f"{metric_key_prefix}_loss": losses.loss,
-                f"{metric_key_prefix}_parts": losses.parts(),
-            },
-            num_samples=len(dataloader.dataset),
-        )
+            starts = None if positions is None else within.cpu().numpy()
+            losses.add(ids.cpu().numpy(), measured.cpu().numpy(), starts)
+        metrics = {"loss": losses.loss, "parts": losses.parts()}
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        return EvalLoopOutput(None, None, metrics, len(dataloader.dataset))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
@@ -176,17 +160,15 @@ class RunTrainer(Trainer):
             with together():
                 if is_first():
                     shutil.copy(folder.parents[1] / METRICS, folder)
-            for carried in self._carried():  # on all processes: they gather sums of losses
-                carried.save(folder)
+            self.unlogged.save(folder)  # on all processes: they gather sums of losses
+            if self.guard is not None:
+                self.guard.save(folder)
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if output_dir is not None and is_sharded(self.model):
             save_model(self.model, Path(output_dir))
         else:
             super()._save(output_dir, state_dict)
-
-    def _carried(self) -> list[Carried]:
-        return [c for c in self.callback_handler.callbacks if isinstance(c, Carried)]
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         if not is_sharded(self.model):  # a sharded model was made from the checkpoint
@@ -245,14 +227,12 @@ def training_arguments(
 
 def _unlogged_losses(trainer: Any) -> list[float]:
     """The sum of losses since the last row of the log, of every process; called by all of them."""
-    sums: list[float] = (
-        nested_gather(trainer._tr_loss, trainer.args.parallel_mode).view(-1).tolist()
-    )
-    return sums
+    sums = nested_gather(trainer._tr_loss, trainer.args.parallel_mode)
+    return list(sums.view(-1).tolist())
 
 
-class _UnloggedLosses(TrainerCallback, Carried):
-    """Carries the sums of losses since the last row of ``metrics.jsonl``.
+class _UnloggedLosses(TrainerCallback):
+    """Carries the sums of losses since the last row of ``metrics.jsonl`` through a checkpoint.
 
     A run that was stopped between two rows thus writes the same rows as an uninterrupted run.
     """

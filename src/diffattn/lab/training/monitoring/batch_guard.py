@@ -2,18 +2,18 @@
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
+from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
-from diffattn.lab.training.checkpoints import Carried, checkpoint_step
+from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import num_processes
 
@@ -32,15 +32,11 @@ class RolledBack(Exception):
 
 def require_policies(config: RunConfig) -> None:
     """Refuse policies where several processes share a run."""
-    processes = num_processes()
-    if processes > 1 and config.guard.intervenes:
-        raise ConfigError(
-            "training: guard must be left at its defaults where several processes share a run, "
-            f"got {config.guard} and WORLD_SIZE={processes}."
-        )
+    must = "guard must be left at its defaults where several processes share a run (WORLD_SIZE)"
+    require("training", num_processes() == 1 or not config.guard.intervenes, must, config.guard)
 
 
-class BatchGuard(StepLog, Carried):
+class BatchGuard(StepLog):
     """Judges loss and gradient norm of every step before its update.
 
     A decision is written to ``guard.jsonl`` before it takes effect, and holds for every later start
@@ -48,16 +44,18 @@ class BatchGuard(StepLog, Carried):
     result does not depend on when a run was interrupted.
 
     Source: arXiv:2204.02311, section 5.1, which leaves out the batches before a spike too.
-
-    Raises:
-        CheckpointError: A row of ``guard.jsonl`` is damaged.
     """
 
     def __init__(self, folder: Path, config: RunConfig, on_message: OnMessage) -> None:
         super().__init__(folder / GUARD, keeps=is_decision)
         self.config, self.policy, self.on_message = config, config.guard, on_message
         self.trainer: Any = None
-        self.decisions = _decisions(self.path)
+        cut_half_row(self.path)
+        try:
+            rows = read_jsonl(self.path) if self.path.exists() else []
+        except CheckpointError as error:
+            raise CheckpointError(f"{error} {_WAY_OUT}") from error
+        self.decisions = [row for row in rows if is_decision(row)]
         self.losses: deque[float] = deque(maxlen=WINDOW)
         self.log_norms: deque[float] = deque(maxlen=WINDOW)
         self.step_losses: list[Tensor] = []
@@ -86,13 +84,9 @@ class BatchGuard(StepLog, Carried):
         self.log_norms.extend(facts["log_norms"])
 
     def fits(self, checkpoint: Path) -> bool:
-        """Whether a checkpoint has seen no batch that was left out later.
-
-        Raises:
-            CheckpointError: It left out a step that no decision leaves out.
-        """
-        step = checkpoint_step(checkpoint)
-        now = {s for s in self.left_out if s <= step}
+        """Whether a checkpoint has seen no batch that was left out later; ``CheckpointError`` if
+        it left out a step that no decision leaves out."""
+        now = {step for step in self.left_out if step <= checkpoint_step(checkpoint)}
         then = set(read_json(checkpoint / _STATE)["left_out"])
         if lost := then - now:
             raise CheckpointError(
@@ -107,14 +101,10 @@ class BatchGuard(StepLog, Carried):
         self.sum_before = self.trainer._tr_loss.clone()
 
     def allows(self, norm: float) -> bool:
-        """Whether the update of the current step may happen.
-
-        Args:
-            norm: Gradient norm before clipping.
+        """Whether the update of the current step may happen, by the gradient norm before clipping.
 
         Raises:
-            GuardStop: A policy ends the run.
-            RolledBack: A policy goes back to the last evaluation.
+            GuardStop, RolledBack: A policy ends the run, or goes back to the last evaluation.
         """
         step = self.trainer.state.global_step + 1
         if self.skips(step):
@@ -148,9 +138,7 @@ class BatchGuard(StepLog, Carried):
             name: The quantity that was wrong, for example ``"the loss"``.
 
         Raises:
-            RolledBack: Training has to begin again.
-            Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came.
+            RolledBack, Terminated, KeyboardInterrupt: Training begins again, or a signal came.
             GuardStop: All these batches are left out already, or ``limit`` is reached.
         """
         every = self.config.train.evaluate_every
@@ -169,9 +157,9 @@ class BatchGuard(StepLog, Carried):
             if not math.isfinite(value):
                 return self.policy.not_finite, name, value
         if self.policy.spike != "ignore":
-            if _is_spike(self.losses, loss, LEAST_LOSS):
+            if spike_steps([*self.losses, loss], LEAST_LOSS)[-1]:
                 return self.policy.spike, "the loss", loss
-            if _is_spike(self.log_norms, _log_norm(norm), LEAST_GRADIENT):
+            if spike_steps([*self.log_norms, _log_norm(norm)], LEAST_GRADIENT)[-1]:
                 return self.policy.spike, "the gradient norm", norm
         return None
 
@@ -210,19 +198,6 @@ def step_windows(dataset: Any, first: int, last: int, config: RunConfig) -> list
 def is_decision(row: dict[str, Any]) -> bool:
     """Whether a row of ``guard.jsonl`` leaves batches out; such rows stay after a roll-back."""
     return "first" in row
-
-
-def _decisions(path: Path) -> list[dict[str, Any]]:
-    cut_half_row(path)
-    try:
-        rows = read_jsonl(path) if path.exists() else []
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} {_WAY_OUT}") from error
-    return [row for row in rows if is_decision(row)]
-
-
-def _is_spike(before: Sequence[float], value: float, least: float) -> bool:
-    return bool(spike_steps([*before, value], least)[-1])
 
 
 def _log_norm(norm: float) -> float:

@@ -24,17 +24,10 @@ class LambdaPolicy(StepLog):
         self.config = config
 
     @torch.no_grad()
-    def on_optimizer_step(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        optimizer: Any = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Clip or draw anew, and write a row."""
-        attention_layers = enumerate(block.self_attn for block in model.model.layers)
+        blocks, optimizer = kwargs["model"].model.layers, kwargs["optimizer"]
+        attention_layers = enumerate(block.self_attn for block in blocks)
         layers = {number: layer for number, layer in attention_layers if hasattr(layer, "lam")}
         values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
         action, step = self.config.guard.lam, state.global_step + 1

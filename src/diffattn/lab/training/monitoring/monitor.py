@@ -32,25 +32,17 @@ class Monitor:
         return last_checkpoint(self.folder / "checkpoints", self.on_message, **fits)
 
     def attach(self, trainer: Any, metrics: MetricsCallback, probe: Mapping[str, Any]) -> None:
-        """Connect the guard to a trainer, and add the callbacks that measure.
-
-        Args:
-            trainer: A trainer that was made with ``first_callbacks``.
-            metrics: The log whose λ goes to the trackers too.
-            probe: The validation windows that measurements read, see :class:`WatchCallback`.
-        """
+        """Connect the guard to a trainer that was made with ``first_callbacks``, and add the
+        callbacks that measure; ``metrics`` sends λ to the trackers too."""
         trainer.guard = self.guard
         if self.guard is not None:
             self.guard.trainer = trainer
         if self.config.guard.lam != "report" and self.config.model.uses("lambda_vectors"):
             trainer.add_callback(LambdaPolicy(self.folder / GUARD, self.config))
-        norm = trainer.gradient_norm
         if self.config.gradient_steps:
-            trainer.add_callback(GradientFlowCallback(self.folder, self.config, gradient_norm=norm))
-        metrics.report = send = partial(report, trainer)
-        trainer.add_callback(
-            WatchCallback(self.folder, self.config, probe, gradient_norm=norm, report=send)
-        )
+            trainer.add_callback(GradientFlowCallback(self.folder, self.config, trainer))
+        metrics.report = partial(report, trainer)
+        trainer.add_callback(WatchCallback(self.folder, self.config, probe, trainer))
 
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
         """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
@@ -60,8 +52,7 @@ class Monitor:
 
         Raises:
             RolledBack: Training has to begin again from an earlier step.
-            Terminated: SIGTERM came, so that the run ends here.
-            KeyboardInterrupt: SIGINT came.
+            Terminated, KeyboardInterrupt: SIGTERM or SIGINT came, so that the run ends here.
         """
         if self.guard is not None and self.config.guard.not_finite == "roll_back":
             try:

@@ -26,10 +26,8 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
     """Compute the step that failed once more, and write losses, activations and gradients.
 
     The weights are the run's last. If the guard judges batches, the failed step has not changed
-    them; else they include all updates until a log or evaluation found the failure.
-
-    Args:
-        trainer: The run's trainer; its gradients are overwritten.
+    them; else they include all updates until a log or evaluation found the failure. The trainer's
+    gradients are overwritten.
     """
     step = max(1, error.step)
     rows = recover_jsonl(folder / METRICS)[0]
@@ -81,11 +79,8 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
     groups: dict[str, list[torch.Tensor]] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
-            *parts, last = saved_name(name).split(".")
-            if last.startswith("lambda_"):
-                group = ".".join([*parts, "lambda"])
-            else:
-                group = ".".join(parts)
+            group, _, last = saved_name(name).rpartition(".")
+            group += ".lambda" * last.startswith("lambda_")
             groups.setdefault(group, []).append(parameter.grad)
     return {
         group: float(torch.stack([x.double().norm() for x in grads]).norm())

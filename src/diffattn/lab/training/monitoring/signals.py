@@ -2,7 +2,7 @@
 
 import os
 import signal
-from types import TracebackType
+import threading
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch import distributed
 from transformers import TrainerCallback
 
 from diffattn.lab.training.distributed import num_processes
-from diffattn.lab.training.monitoring.termination import Terminated, in_main_thread
+from diffattn.lab.training.monitoring.termination import Terminated
 
 
 class StopSignals(TrainerCallback):
@@ -26,18 +26,13 @@ class StopSignals(TrainerCallback):
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "StopSignals":
-        if in_main_thread():
+        if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 if signal.getsignal(number) != signal.SIG_IGN:  # ignored in a background job
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
@@ -54,12 +49,7 @@ class StopSignals(TrainerCallback):
     def require_none(self, state: str, device: torch.device) -> None:
         """End the run if any process has received a signal; all processes call this.
 
-        Args:
-            state: The state that a later start finds, in words.
-
-        Raises:
-            Terminated: SIGTERM came.
-            KeyboardInterrupt: SIGINT came; the message is ``state``.
+        ``Terminated`` or ``KeyboardInterrupt`` says ``state``: what a later start finds, in words.
         """
         if not self._agreed(device):
             return

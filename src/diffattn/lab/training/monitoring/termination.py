@@ -22,15 +22,10 @@ class Terminated(SystemExit):
         self.state, self.status = state, status
 
 
-def in_main_thread() -> bool:
-    """Whether signals can be handled here."""
-    return threading.current_thread() is threading.main_thread()
-
-
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Raise :class:`Terminated` on SIGTERM in a process that only waits; a second one kills."""
-    if not in_main_thread():
+    if threading.current_thread() is not threading.main_thread():  # it cannot handle signals
         yield
         return
 

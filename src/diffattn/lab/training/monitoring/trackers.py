@@ -1,17 +1,18 @@
 """TensorBoard, Weights & Biases and trackio, through transformers."""
 
 import copy
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from transformers.integrations.integration_utils import (
+    TensorBoardCallback,
+    get_reporting_integration_callbacks,
+)
+
 from diffattn.errors import ConfigError
 from diffattn.lab.training.engine import TRACKERS, EngineConfig
-
-_TENSORBOARD_FOLDER = "TENSORBOARD_LOGGING_DIR"  # where transformers reads the folder
 
 
 def require_trackers(engine: EngineConfig) -> None:
@@ -25,26 +26,15 @@ def require_trackers(engine: EngineConfig) -> None:
             )
 
 
-@contextmanager
-def tracked_in(folder: Path, engine: EngineConfig) -> Iterator[None]:
-    """While a trainer is made, send TensorBoard's files to ``tracking/`` of the run directory.
-
-    A folder that the environment variable already names is left in place.
-    """
-    if "tensorboard" not in engine.trackers or _TENSORBOARD_FOLDER in os.environ:
-        yield
-        return
-    os.environ[_TENSORBOARD_FOLDER] = str(folder / "tracking")
-    try:
-        yield
-    finally:
-        del os.environ[_TENSORBOARD_FOLDER]
+def track_in(folder: Path, trainer: Any) -> None:
+    """Have TensorBoard write to ``folder``, unless TENSORBOARD_LOGGING_DIR names another one."""
+    for tracker in trainer.callback_handler.callbacks:
+        if isinstance(tracker, TensorBoardCallback) and tracker.logging_dir is None:
+            tracker.logging_dir = str(folder)
 
 
 def report(trainer: Any, values: Mapping[str, Any]) -> None:
     """Send values that transformers does not log to the trackers of a ``transformers.Trainer``."""
-    from transformers.integrations.integration_utils import get_reporting_integration_callbacks
-
     kinds = tuple(get_reporting_integration_callbacks(trainer.args.report_to))
     for tracker in trainer.callback_handler.callbacks:
         if isinstance(tracker, kinds):

@@ -53,14 +53,7 @@ DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 
 
 def device(name: str) -> Device:
-    """The facts of an accelerator.
-
-    Args:
-        name: A name from :data:`DEVICES`, in small or capital letters.
-
-    Raises:
-        ConfigError: The device is unknown.
-    """
+    """The facts of an accelerator in :data:`DEVICES`, named in small or capital letters."""
     check_known("plan", "gpu", name.lower(), DEVICES)
     return DEVICES[name.lower()]
 

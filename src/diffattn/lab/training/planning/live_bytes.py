@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
@@ -40,15 +40,13 @@ class LiveBytes(TorchDispatchMode):
         entry = self._alive.get(_key(tensor))
         return entry[1] if entry else None
 
-    def move(self, tensors: Iterable[Tensor], part: str) -> None:
-        """Move tensors to another part."""
-        for tensor in tensors:
-            entry = self._alive.get(_key(tensor))
-            if entry is not None:
-                reference, before, size = entry
-                self._alive[_key(tensor)] = (reference, part, size)
-                self.now[before] -= size
-                self.now[part] += size
+    def move(self, tensor: Tensor, part: str) -> None:
+        """Move a tensor's storage to another part."""
+        if (entry := self._alive.get(_key(tensor))) is not None:
+            reference, before, size = entry
+            self._alive[_key(tensor)] = (reference, part, size)
+            self.now[before] -= size
+            self.now[part] += size
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -56,15 +54,12 @@ class LiveBytes(TorchDispatchMode):
         """Run an operator and count its outputs."""
         out = func(*args, **(kwargs or {}))
         for tensor in tree_iter(out):
-            if isinstance(tensor, Tensor):
+            if isinstance(tensor, Tensor) and _key(tensor) not in self._alive:
                 self._add(func, args, tensor)
         return out
 
     def _add(self, func: Any, args: tuple[Any, ...], tensor: Tensor) -> None:
-        key = _key(tensor)
-        if key in self._alive:
-            return
-        storage = tensor.untyped_storage()
+        key, storage = _key(tensor), tensor.untyped_storage()
         part, size = self._sort(func, args, tensor), storage.nbytes()
 
         def gone(_: Any) -> None:

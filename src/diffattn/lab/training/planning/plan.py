@@ -16,7 +16,6 @@ from diffattn.lab.training.planning.step_memory import (
     step_memory,
 )
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.memory import available_bytes
 
 ROOM = 0.9
@@ -85,17 +84,15 @@ def make_plan(
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Price of one device for one hour, in US dollars.
-        cache_sequences: Sequences in the key-value cache.
-        cache_tokens: Tokens of each sequence. Default: the model's longest context.
-
-    Raises:
-        ConfigError: A number is out of range, or the batch cannot be divided.
-        BackendError: The configured backend cannot run there.
+        cache_tokens: Tokens of each sequence in the key-value cache. Default: the longest context.
     """
     model, train = config.model, config.train
     memory = RunMemory(config, device, devices)
     micro = train.micro_batch(devices, f"plan with --gpus {devices}")
     forward, repeated = flops_per_token(model, train.seq_len), _repeated(config)
+    cache_tokens = cache_tokens or model.max_position_embeddings
+    heads, width = model.cached_kv_shape
+    cached = 4 * model.num_hidden_layers * heads * width  # keys and values of a token in bfloat16
     step, parts = memory.step(micro), memory.parts(micro)
     return Plan(
         name=config.name,
@@ -121,7 +118,11 @@ def make_plan(
         memory_bytes=sum(parts.values()),
         device_memory_bytes=memory.available,
         fits=None if memory.available is None else memory.fits(micro),
-        kv_cache=_kv_cache(model, cache_sequences, cache_tokens),
+        kv_cache={
+            "sequences": cache_sequences,
+            "tokens": cache_tokens,
+            "bytes": cache_sequences * cache_tokens * cached,
+        },
         **_time_and_cost(
             config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
         ),
@@ -135,14 +136,6 @@ def _repeated(config: RunConfig) -> int:
     blocks = flops_per_token(model, config.train.seq_len) - logits
     logits_again = 0 if engine.loss_chunk_tokens is None else logits
     return logits_again + (blocks if engine.activation_checkpointing else 0)
-
-
-def _memory_of(device: Device, devices: int) -> int | None:
-    """Bytes of one device. ``devices`` CPU processes share the machine's memory."""
-    if device.memory_bytes is not None:
-        return device.memory_bytes
-    machine = available_bytes()
-    return None if machine is None else machine // devices
 
 
 def _time_and_cost(
@@ -180,28 +173,12 @@ def _time_and_cost(
     }
 
 
-def _kv_cache(model: DiffTransformerConfig, sequences: int, tokens: int | None) -> dict[str, int]:
-    tokens = tokens or model.max_position_embeddings
-    size = sequences * tokens * kv_cache_bytes_per_token(model)
-    return {"sequences": sequences, "tokens": tokens, "bytes": size}
-
-
-def kv_cache_bytes_per_token(model: DiffTransformerConfig) -> int:
-    """Bytes per token of a dynamic or static cache in bfloat16, over all layers."""
-    heads, width = model.cached_kv_shape
-    keys_and_values, element_bytes = 2, 2
-    return keys_and_values * model.num_hidden_layers * heads * width * element_bytes
-
-
 def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, dict[str, int]]:
     """Phase of a step -> part -> bytes, on one device of several.
 
     Shards are sent in float32. Autocast makes a bfloat16 copy of every gathered matrix. The graph
-    keeps the copy until the backward pass, unless the block is computed again.
-
-    Args:
-        step: A step on one device that holds the whole model.
-        shards: Number of devices that share one copy of the model; 1: whole copies.
+    keeps the copy until the backward pass, unless the block is computed again. With one shard every
+    device holds a whole copy.
     """
     phases = {name: dict(parts) for name, parts in step.phases.items()}
     if devices == 1:
@@ -228,7 +205,6 @@ class RunMemory:
 
     Attributes:
         share: Sequences of a batch on one device.
-        shards: Number of devices that share one copy of the model.
         available: Bytes of one device; ``None`` if not known.
     """
 
@@ -236,7 +212,9 @@ class RunMemory:
         self._config, self._device, self._devices = config, device, devices
         self.shards = config.engine.shards(devices, "plan")
         self.share = config.train.batch_sequences // devices
-        self.available = _memory_of(device, devices)
+        self.available = device.memory_bytes
+        if self.available is None and (machine := available_bytes()) is not None:
+            self.available = machine // devices  # processes on a CPU share the machine's memory
         self._steps: dict[int, StepMemory] = {}
 
     def step(self, micro: int) -> StepMemory:

@@ -41,10 +41,6 @@ def best_plan(
     Args:
         fixed: Names in :data:`SEARCHED` that stay as they are.
         **options: Further arguments of :func:`make_plan`.
-
-    Raises:
-        ConfigError: A number is out of range, or the batch cannot be divided.
-        BackendError: The configured backend cannot run there.
     """
     train = config.train
     is_fixed = "train.micro_batch_sequences" in fixed
@@ -52,7 +48,7 @@ def best_plan(
         config = replace(config, train=replace(train, micro_batch_sequences=None))
     share = config.train.micro_batch(devices, f"plan with --gpus {devices}")
     most = share if is_fixed else min(train.micro_batch_sequences or share, share)
-    slower: RunConfig | None = None
+    best: RunConfig | None = None
     for candidate in _candidates(config, devices, fixed):
         memory = RunMemory(candidate, device, devices)
         micro = most * memory.fits(most) if is_fixed else memory.largest_micro_batch(most)
@@ -61,11 +57,10 @@ def best_plan(
         if micro != share or train.micro_batch_sequences is not None:
             candidate = replace(candidate, train=replace(train, micro_batch_sequences=micro))
         if micro * train.seq_len >= min(_ENOUGH_TOKENS, most * train.seq_len):
-            return candidate, make_plan(candidate, device, devices=devices, **options)
-        slower = slower or candidate
-    if slower is None:
-        return None
-    return slower, make_plan(slower, device, devices=devices, **options)
+            best = candidate
+            break
+        best = best or candidate
+    return None if best is None else (best, make_plan(best, device, devices=devices, **options))
 
 
 def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iterator[RunConfig]:

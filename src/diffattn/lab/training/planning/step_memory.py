@@ -82,22 +82,19 @@ def step_memory(
     Args:
         config: The model. If it has several attention types, all layers count as the type that
             needs most.
-        train: Sequence length and precision.
         sequences: Sequences of one forward pass on the device.
         accumulates: Whether a step has several passes: then gradients exist during a pass.
         device: ``"cpu"`` or ``"cuda"``, the device of the run.
-        checkpointing: Whether the backward pass computes a block's activations again.
-        loss_chunk_tokens: Tokens whose logits exist at once. Default: all.
         apart: Whether documents are kept apart: the sequences are one packed row.
         elsewhere: Whether the run is on another machine: all backends of its device are allowed.
         tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
         whole: Run all layers instead of two, which takes longer and gives the same result.
-
-    Raises:
-        BackendError: The configured backend cannot run there.
     """
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
-    rows, steps = _packed_rows(sequences, train.seq_len, apart), []
+    ids = torch.zeros(sequences, train.seq_len, dtype=torch.int64)
+    positions = torch.arange(train.seq_len).expand_as(ids) if apart else None
+    # The inputs of a pass are made before the fake mode: it could not read the borders.
+    rows, steps = window_inputs(ids, positions), []
     for kind, _ in config.by_type():
         backend = chosen_backend(
             kind,
@@ -114,12 +111,6 @@ def step_memory(
             step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)
         steps.append(step.memory(kind.num_hidden_layers - ran))
     return max(steps, key=lambda step: sum(step.peak.values()))
-
-
-def _packed_rows(sequences: int, seq_len: int, apart: bool) -> dict[str, Tensor]:
-    """The inputs of a pass. They are made before the fake mode: it could not read the borders."""
-    ids = torch.zeros(sequences, seq_len, dtype=torch.int64)
-    return window_inputs(ids, torch.arange(seq_len).expand_as(ids) if apart else None)
 
 
 class _Step:
@@ -161,7 +152,12 @@ class _Step:
             # There is no dropout, so no random state has to be saved.
             options = {"use_reentrant": False, "preserve_rng_state": False}
             checkpoint_activations(self.model, options)
-        optimizer = self._optimizer_with_state()
+        # One parameter after another, as on a CPU; ``_phases`` adds the temporaries of a GPU.
+        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
+        self._give_gradients()
+        self._stage = "optimizer"
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
         if accumulates:
             self._give_gradients()
         self._watch()
@@ -184,15 +180,6 @@ class _Step:
         optimizer.step()
         del optimizer
 
-    def _optimizer_with_state(self) -> torch.optim.Optimizer:
-        # One parameter after another, as on a CPU; ``_phases`` adds the temporaries of a GPU.
-        optimizer = torch.optim.AdamW(self.model.parameters(), foreach=False)
-        self._give_gradients()
-        self._stage = "optimizer"
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return optimizer
-
     def _give_gradients(self) -> None:
         self._stage = "gradients"
         for parameter in self.model.parameters():
@@ -201,7 +188,7 @@ class _Step:
     def _watch(self) -> None:
         for parameter in self.model.parameters():
             parameter.register_post_accumulate_grad_hook(
-                lambda p: self.live.move([p.grad], "gradients")
+                lambda p: self.live.move(p.grad, "gradients")
             )
         blocks = list(self.model.model.layers)
         for number, block in enumerate(blocks):

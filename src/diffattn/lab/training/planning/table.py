@@ -7,8 +7,6 @@ from diffattn.lab.training.planning.step_memory import PARTS
 
 _SHOWN = 0.01
 """A part with a smaller share of the memory gets no line."""
-_BYTES = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-_COUNTS = (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3))
 
 
 def plan_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
@@ -33,30 +31,27 @@ def heading(plan: Plan) -> str:
 
 def cost_of_difference(plan: Plan, title: str, other: Plan, baseline: str) -> str:
     """A sentence on the time and memory of ``plan``, called ``title``, relative to a baseline."""
-    parts = []
+    parts, room = [], ""
     if plan.days is not None and other.days is not None:
         parts.append(f"{plan.days / other.days:.2f} times the time")
     if plan.micro_batch_sequences == other.micro_batch_sequences:
         parts.append(f"{plan.memory_bytes / other.memory_bytes:.2f} times the memory")
-    costs = f"{title} takes {' and '.join(parts)} of the {baseline}." if parts else ""
-    if plan.micro_batch_sequences != other.micro_batch_sequences:
-        costs += (
+    else:
+        room = (
             f" There is room for {plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens a pass, "
             f"with the {baseline} for {other.micro_batch_sequences:,} x {plan.seq_len:,}."
         )
-    return costs.strip()
+    costs = f"{title} takes {' and '.join(parts)} of the {baseline}." if parts else ""
+    return (costs + room).strip()
 
 
 def notes(plan: Plan) -> list[str]:
     """Sentences about the assumptions behind the numbers."""
-    sentences = []
-    if plan.days is not None:
-        sentences.append(f"Share of the peak: {plan.utilisation_source}.")
-        if plan.devices > 1:
-            sentences.append(
-                "It is assumed, not measured, that devices do not wait for each other."
-            )
-    return sentences
+    if plan.days is None:
+        return []
+    source = f"Share of the peak: {plan.utilisation_source}."
+    waits = "It is assumed, not measured, that devices do not wait for each other."
+    return [source, waits] if plan.devices > 1 else [source]
 
 
 def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
@@ -109,14 +104,14 @@ def _amount(value: float) -> str:
 
 
 def _bytes(size: int) -> str:
-    for unit, least in _BYTES:
+    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if size >= least:
             return f"{size / least:,.1f} {unit}"
     return f"{size:,} bytes"
 
 
 def _count(count: float) -> str:
-    for unit, least in _COUNTS:
+    for unit, least in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if count >= least:
             return f"{count / least:,.4g}{unit}"
     return f"{count:,.0f}"
