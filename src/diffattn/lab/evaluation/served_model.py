@@ -37,6 +37,7 @@ class ServedSettings(JudgeSettings):
     """Settings of a served model; address, retries and key are as for a judge."""
 
     who: ClassVar[str] = "served model"
+    limits: ClassVar = JudgeSettings.limits | {"max_length": (2, 2**31 - 1)}
     tokenizer: str
     """Folder or hub name of the model's tokenizer. Prompts are sent as token ids."""
     max_length: int
@@ -62,24 +63,7 @@ def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> Served
             raise ConfigError(
                 f"{label}: a served model needs --served {label}.{key}=..., got none."
             )
-    settings = ServedSettings(endpoint=endpoint, **values)
-    settings._require_number("max_length", 2, 2**31 - 1)
-    return settings
-
-
-class _Completions(EndpointJudge):
-    """A client of ``POST {endpoint}/completions`` with a prompt of token ids."""
-
-    path, kind = "/completions", "completion"
-
-    def body(self, messages: Any) -> dict[str, Any]:
-        """See :meth:`EndpointJudge.body`."""
-        return dict(messages)
-
-    @staticmethod
-    def text_of(choice: dict[str, Any]) -> Any:
-        """See :meth:`EndpointJudge.text_of`."""
-        return choice["text"]
+    return ServedSettings(endpoint=endpoint, **values)
 
 
 class ServedModel(LanguageModel):
@@ -93,7 +77,7 @@ class ServedModel(LanguageModel):
         except (OSError, ValueError) as error:
             got = first_line(error)
             raise CheckpointError(f"{label}: must have a tokenizer, got: {got}.") from error
-        self.settings, self._endpoint = settings, _Completions(settings)
+        self.settings, self._endpoint = settings, EndpointJudge(settings, "/completions")
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
         self.bos = tokenizer.bos_token_id if add_bos is not False else None
@@ -159,7 +143,7 @@ class ServedModel(LanguageModel):
 
     def _reply(self, body: dict[str, Any]) -> Reply:
         try:
-            return self._endpoint.reply("", body, Event())
+            return self._endpoint.request(body, Event())
         except DiffAttnError as error:  # no server, or a wrong key, model or address
             if isinstance(error, JudgeFailure) and not isinstance(error, JudgeUnreachable):
                 raise  # only this prompt failed

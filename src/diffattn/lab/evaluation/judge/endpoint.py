@@ -20,7 +20,7 @@ from diffattn.lab.evaluation.judge.interface import (
     JudgeUnreachable,
     Reply,
 )
-from diffattn.lab.evaluation.judge.prompt import storable
+from diffattn.lab.evaluation.judge.prompt import Messages, storable
 
 # At lower levels httpx2 logs URLs, whose query may hold a key.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -45,20 +45,14 @@ class _TemporaryFailure(Exception):
 
 
 class EndpointJudge(Judge):
-    """A client of ``POST {endpoint}/chat/completions``. It uses the environment's proxy, if any.
+    """A client of ``POST {endpoint}{path}``. It uses the environment's proxy, if any."""
 
-    A subclass for another kind of request overrides ``path``, ``kind``, :meth:`body` and
-    :meth:`text_of`.
-    """
-
-    path, kind = "/chat/completions", "chat completion"
-
-    def __init__(self, settings: JudgeSettings) -> None:
+    def __init__(self, settings: JudgeSettings, path: str = "/chat/completions") -> None:
         url = settings.url()
         assert url is not None, "a judge at an endpoint has its address"
         super().__init__(settings)
         self.workers = settings.workers
-        path = url.path.rstrip("/").removesuffix(self.path) + self.path
+        path = url.path.rstrip("/").removesuffix(path) + path
         self._url, self._tls = url._replace(path=path).geturl(), ssl.create_default_context()
         self._key = os.environ.get(settings.key_variable or "", "").strip()
         # The user may have typed the key instead of the variable's name, so it is not shown.
@@ -68,21 +62,19 @@ class EndpointJudge(Judge):
                 "got another name."
             )
 
-    def body(self, messages: Any) -> dict[str, Any]:
-        """The body of the request, without model and settings."""
-        return {"messages": messages}
+    def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
+        """See :meth:`Judge.reply`."""
+        return self.request({"messages": messages}, stop)
 
-    @staticmethod
-    def text_of(choice: dict[str, Any]) -> Any:
-        """The text of one choice of an answer; ``KeyError`` or ``TypeError`` if there is none."""
-        return choice["message"]["content"]
+    def request(self, body: Mapping[str, Any], stop: Event) -> Reply:
+        """Ask until there is a reply, at most ``max_attempts`` times, with growing waits.
 
-    def reply(self, name: str, messages: Any, stop: Event) -> Reply:
-        """Ask until there is a reply, at most ``max_attempts`` times, with growing waits."""
+        ``body`` is the body of the request without the model and its settings.
+        """
         settings = self.settings
         for attempt in range(1, settings.max_attempts + 1):
             try:
-                text, details = self._read(self._post(messages))
+                text, details = self._read(self._post(body))
                 return Reply(text, details | {"attempts": attempt})
             except _TemporaryFailure as failure:
                 reason, wait = str(failure), failure.wait_seconds
@@ -95,18 +87,16 @@ class EndpointJudge(Judge):
             f"{settings.model}: no reply after {settings.max_attempts} attempts, last: {reason}"
         )
 
-    def _post(self, messages: Any) -> str:
+    def _post(self, body: Mapping[str, Any]) -> str:
         """The content of an answer with status 2xx; an exception for other statuses.
 
         Redirects are not followed, as they would send the key to another host.
         """
         settings = self.settings
-        body: dict[str, Any] = {"model": settings.model, **self.body(messages)}
-        for name in ("temperature", "max_tokens"):
-            if getattr(settings, name) is not None:
-                body[name] = getattr(settings, name)
+        options = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
+        sent = {name: value for name, value in options.items() if value is not None}
         try:
-            status, headers, content = self._exchange(body)
+            status, headers, content = self._exchange({"model": settings.model, **body, **sent})
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             raise _TemporaryFailure(self._shown(f"{type(error).__name__}: {error}")) from None
         if status < 300:
@@ -142,9 +132,9 @@ class EndpointJudge(Judge):
         try:
             value = json.loads(content)
             choice = value["choices"][0]
-            text = self.text_of(choice)
+            text = choice["message"]["content"] if "message" in choice else choice["text"]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
-            raise _TemporaryFailure(f"no {self.kind}: {self._shown(content)}") from error
+            raise _TemporaryFailure(f"no completion: {self._shown(content)}") from error
         finish = choice.get("finish_reason")
         if not isinstance(text, str):
             raise JudgeFailure(

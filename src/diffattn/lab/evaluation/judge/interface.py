@@ -14,14 +14,6 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.judge.prompt import PROMPT_VERSION, Messages
 from diffattn.lab.records.settings import read_settings
 
-_LIMITS = {
-    "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
-    "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
-    "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
-    "give_up_after": (1, 10**9),
-}  # fmt: skip
-"""Setting to its smallest and largest value. The value must be an integer if the limits are."""
-
 
 class JudgeFailure(DiffAttnError):
     """There is no reply to one request. This is recorded, and the next call asks again."""
@@ -46,6 +38,13 @@ class JudgeSettings:
 
     who: ClassVar[str] = "judge"
     """The name that begins error messages."""
+    limits: ClassVar[dict[str, tuple[float, float]]] = {
+        "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
+        "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
+        "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
+        "give_up_after": (1, 10**9),
+    }  # fmt: skip
+    """Setting to its smallest and largest value. The value must be an integer if the limits are."""
     model: str
     """Name of the model at the endpoint; without an endpoint a local folder or a hub name."""
     endpoint: str | None = field(default=None, repr=False)
@@ -77,8 +76,17 @@ class JudgeSettings:
     """After so many failed requests in a row, the other requests are left for the next call."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _LIMITS.items():
-            self._require_number(name, low, high)
+        for name, (low, high) in self.limits.items():
+            value = getattr(self, name)
+            if value is None and name in ("temperature", "max_tokens"):
+                continue
+            kinds = int if isinstance(high, int) else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+                noun = "a whole number" if kinds is int else "a number"
+                shown = "a longer number" if len(repr(value)) > 40 else repr(value)
+                raise ConfigError(
+                    f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
+                )
         for name in ("model", "name", "key_variable"):
             value = getattr(self, name)
             if (value is not None or name == "model") and (not value or not isinstance(value, str)):
@@ -86,18 +94,6 @@ class JudgeSettings:
         if self.document not in ("whole", "read"):
             raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
         self.url()
-
-    def _require_number(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if value is None and name in ("temperature", "max_tokens"):
-            return
-        kinds = int if isinstance(high, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-            noun = "a whole number" if kinds is int else "a number"
-            shown = "a longer number" if len(repr(value)) > 40 else repr(value)
-            raise ConfigError(
-                f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
-            )
 
     def url(self) -> SplitResult | None:
         """The parts of the endpoint's URL; ``None`` without an endpoint; raises if it is wrong."""
@@ -137,8 +133,7 @@ class JudgeSettings:
 class Judge(ABC):
     """A model that answers messages with text."""
 
-    workers = 1
-    """Number of requests that may run in parallel."""
+    workers = 1  # number of requests that may run in parallel
 
     def __init__(self, settings: JudgeSettings) -> None:
         self.settings = settings

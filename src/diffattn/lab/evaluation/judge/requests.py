@@ -15,7 +15,7 @@ BEGINNING = '{"request": "'
 """The characters with which every file of requests begins."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Request:
     """The request to judge one output."""
 
@@ -31,7 +31,7 @@ class Request:
         return {"request": self.digest, "id": self.name, "messages": self.messages}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outputs:
     """The recorded outputs of one model on one dataset."""
 
@@ -44,14 +44,14 @@ class Outputs:
         """One request per non-empty output. For ``document`` see :class:`JudgeSettings`."""
         requests = []
         for row in self.rows():
-            if not row["output"]:
-                continue
-            is_part = document == "read"
-            text = text_read(row["document"], row["read"]) if is_part else row["document"]
-            messages = judge_messages(row, text)
-            digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
-            name = f"{self.label}/{self.variant}/{row['id']}"
-            requests.append(Request(name=name, item=row["id"], messages=messages, digest=digest))
+            if row["output"]:
+                text = row["document"]
+                if document == "read":
+                    text = text_read(text, row["read"])
+                messages = judge_messages(row, text)
+                digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+                name = f"{self.label}/{self.variant}/{row['id']}"
+                requests.append(Request(name, row["id"], messages, digest))
         return requests
 
     def rows(self) -> list[dict[str, Any]]:
@@ -65,11 +65,10 @@ def recorded_outputs(folder: Path) -> list[Outputs]:
     for label in marker["models"]:
         for variant in marker["variants"]:
             part = folder / label / variant
-            if not (part / "result.json").exists():
-                continue
-            result = EvalResult.read(part)
-            if result.protocol == JUDGED_PROTOCOL:
-                recorded.append(Outputs(label=label, variant=variant, folder=part, result=result))
+            if (part / "result.json").exists():
+                result = EvalResult.read(part)
+                if result.protocol == JUDGED_PROTOCOL:
+                    recorded.append(Outputs(label, variant, part, result))
     if not recorded:
         raise ConfigError(
             f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."

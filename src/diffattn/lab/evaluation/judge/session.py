@@ -11,13 +11,7 @@ from typing import Any
 
 from diffattn.errors import DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
-from diffattn.lab.evaluation.judge.interface import (
-    Judge,
-    JudgeFailure,
-    JudgeSettings,
-    JudgeUnreachable,
-    Reply,
-)
+from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
 from diffattn.lab.evaluation.judge.prompt import read_verdict
 from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.lab.evaluation.metrics import metric
@@ -42,28 +36,16 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """Results of one call of :func:`judge_folder`."""
-
-    results: list[EvalResult]
-    missing: list[str]
-    """One sentence for each part without any verdict."""
-
-
-class _NoVerdict(DiffAttnError):
-    """A part has no verdict to report."""
-
-
+@dataclass
 class _Asker:
     """Asks a judge until ``give_up_after`` requests in a row get no reply."""
 
-    def __init__(self, judge: Judge, give_up_after: int) -> None:
-        self.judge, self.give_up_after, self.unanswered = judge, give_up_after, 0
+    judge: Judge
+    unanswered: int = 0
 
     @property
     def has_given_up(self) -> bool:
-        return self.unanswered >= self.give_up_after
+        return self.unanswered >= self.judge.settings.give_up_after
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
         """Yield each request with its reply or failure, in the order in which they arrive."""
@@ -101,10 +83,9 @@ class _Asker:
 def judge_folder(
     folder: Path,
     judge: Judge,
-    settings: JudgeSettings,
     *,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
-) -> Judged:
+) -> tuple[list[EvalResult], list[str]]:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
     For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
@@ -112,41 +93,41 @@ def judge_folder(
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
     the name of a part, its requests asked, and its requests in all.
 
+    Returns:
+        The results, and one sentence for each part without any verdict.
+
     Raises:
         CheckpointError: A folder holds other records, or records of another judge.
         ConfigError: There is no output to judge.
         DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
     results, missing = [], []
-    asker = _Asker(judge, settings.give_up_after)
+    asker = _Asker(judge)
     for outputs in recorded_outputs(folder):
-        variant = f"{outputs.variant}.judged-{settings.folder_name}"
+        variant = f"{outputs.variant}.judged-{judge.settings.folder_name}"
         report = partial(on_progress, f"{outputs.label}/{variant}")
-        try:
-            results.append(_judge_outputs(outputs, variant, asker, settings.document, report))
-        except _NoVerdict as error:
-            missing.append(str(error))
-            continue
-        register(folder, outputs.label, variant)
+        result = _judge_outputs(outputs, variant, asker, report)
+        if isinstance(result, str):
+            missing.append(result)
+        else:
+            results.append(result)
+            register(folder, outputs.label, variant)
     if not results:
         raise DiffAttnError(missing[0])
-    return Judged(results=results, missing=missing)
+    return results, missing
 
 
 def _judge_outputs(
-    outputs: Outputs,
-    variant: str,
-    asker: _Asker,
-    document: str,
-    on_progress: Callable[[int, int], None],
-) -> EvalResult:
+    outputs: Outputs, variant: str, asker: _Asker, on_progress: Callable[[int, int], None]
+) -> EvalResult | str:
+    """Judge one part; a sentence if there is no verdict to report."""
     folder = outputs.folder.parent / variant
     with sole_writer(folder):
         config = {"protocol": PROTOCOL, "version": VERSION, "judge": asker.judge.facts()}
         record = RunRecord(name=f"{outputs.label}/{variant}", config=config, seed=0)
         hint = "Choose another name (--set name=...)."
         claim_run(folder, record, "verdicts of the same judge", hint=hint)
-        requests = outputs.requests(document)
+        requests = outputs.requests(asker.judge.settings.document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         rows, _ = recover_jsonl(folder / "replies.jsonl")  # a damaged reply is asked for again
         replies = {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}
@@ -167,7 +148,8 @@ def _judge_outputs(
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / ITEMS, rows)
         result = _result(outputs, variant, asker.judge, rows, log_facts(folder / ITEMS))
-        result.write(folder)
+        if isinstance(result, EvalResult):
+            result.write(folder)
     return result
 
 
@@ -185,13 +167,13 @@ def _row(
     if reply is None:
         reason = reasons.get(request.name, "not asked: the judge had failed too often before")
         return known | {"error": reason}
-    verdict = read_verdict(reply)
+    correct, spans = read_verdict(reply)
     return known | {
         "output": row["output"],
-        "verdict": verdict.correct,
-        "problematic_spans": list(verdict.problematic_spans),
+        "verdict": correct,
+        "problematic_spans": spans,
         "empty": False,
-        "scores": {"accuracy": float(verdict.correct is True)},
+        "scores": {"accuracy": float(correct is True)},
     }
 
 
@@ -201,13 +183,14 @@ def _result(
     judge: Judge,
     rows: Sequence[Mapping[str, Any]],
     items: dict[str, Any],
-) -> EvalResult:
+) -> EvalResult | str:
     scored = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
     if all(row["empty"] for row in scored) and (failed or not rows):
-        raise _NoVerdict(
+        first = failed[0]["error"] if failed else "no output"
+        return (
             f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
-            f"failures, first: {failed[0]['error'] if failed else 'no output'}"
+            f"failures, first: {first}"
         )
     unparsable = [row["id"] for row in scored if row["verdict"] is None and not row["empty"]]
     counts = {
