@@ -150,7 +150,7 @@ class Hallucination(Protocol):
 
     @property
     def task(self) -> Task:
-        """Prompt, limits and columns of the dataset."""
+        """Facts of the dataset."""
         return TASKS[self.dataset]
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -198,15 +198,17 @@ class Hallucination(Protocol):
                 signed = name.startswith("lookback_")  # may be negative, so it is no share
                 interval = (cluster_mean if signed else share_interval)(values)
                 better = None if name in _NO_DIRECTION or prefix else name != "empty"
-                shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}
-                metrics.append(metric(f"{prefix}{name}", interval, **shown))
+                shown = name in _HEADLINES
+                metrics.append(
+                    metric(f"{prefix}{name}", interval, headline=shown, higher_is_better=better)
+                )
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
         }
         tables = {"counts": counts, "lookback": _mean_ratios(rows)}
-        tables |= used_of("examples", self.samples, len(rows))
-        return Summary(metrics=metrics, tables=tables)
+        used = used_of("examples", self.samples, len(rows))
+        return Summary(metrics=metrics, tables=tables | used)
 
     def _limits(self) -> tuple[int, int]:
         """Most tokens of the prompt, and of the output."""
@@ -261,11 +263,11 @@ class Hallucination(Protocol):
             ("entities", answer_metrics.entity_support),
             ("numbers", answer_metrics.number_support),
         ):
-            support = find(text, source)
-            if support.share is not None:
-                scores[f"{name}_found"] = support.share
-                row[f"{name}_missing"] = list(support.missing)
-        if (known_bigrams := answer_metrics.bigram_support(text, source).share) is not None:
+            share, missing = find(text, source)
+            if share is not None:
+                scores[f"{name}_found"] = share
+                row[f"{name}_missing"] = missing
+        if (known_bigrams := answer_metrics.bigram_support(text, source)[0]) is not None:
             scores["novel_bigrams"] = 1 - known_bigrams
         if self.lookback and output.ids:
             context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
@@ -281,7 +283,7 @@ class Hallucination(Protocol):
         """Scores of the document's first sentences, as if a model had copied them."""
         copied = answer_metrics.first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
-        share = answer_metrics.entity_support(copied, source).share
+        share, _ = answer_metrics.entity_support(copied, source)
         return scores if share is None else scores | {"entities_found": share}
 
 

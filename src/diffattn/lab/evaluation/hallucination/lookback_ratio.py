@@ -12,13 +12,10 @@ MAPS = ("a1", "difference", "absolute")
 _ROWS = 16
 """Number of tokens whose rows of the maps are in memory together."""
 
-Ratios = dict[str, list[list[float | None]]]
-"""Name in ``MAPS`` to ratios ``[layers][heads]``."""
-
 
 def lookback_ratios(
     model: LanguageModel, prompt: Sequence[int], written: Sequence[int], num_context: int
-) -> Ratios:
+) -> dict[str, list[list[float | None]]]:
     r"""Lookback ratio of every layer and head, averaged over the steps that wrote a token.
 
     .. math:: r = \frac{\bar a_\mathrm{context}}{|\bar a_\mathrm{context}| + |\bar a_\mathrm{new}|}
@@ -32,7 +29,8 @@ def lookback_ratios(
     Source: arXiv:2407.07071, section 2.
 
     Returns:
-        Ratios; ``None`` for a head with a step whose mean weights are both 0.
+        Name in ``MAPS`` to ratios ``[layers][heads]``; ``None`` for a head with a step whose mean
+        weights are both 0.
     """
     before = model.read(prompt[:-1])
     cache, seen = before.rows(1), before.length
