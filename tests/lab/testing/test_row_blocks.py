@@ -3,10 +3,13 @@
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import exact_weights, output_and_gradients
+from diffattn.lab.testing.assertions import (
+    exact_weights,
+    output_and_gradients,
+    reference_by_rows,
+)
 from diffattn.lab.testing.inputs import OP_CASES, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_errors
-from diffattn.lab.testing.row_blocks import reference_by_rows, row_blocks
+from diffattn.lab.testing.rounding import rounding_errors, row_blocks
 from diffattn.ops.attention import diff_attention
 
 

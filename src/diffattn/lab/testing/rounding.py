@@ -1,18 +1,33 @@
 """Bounds of rounding errors, from which all tolerances follow; see docs/reference/numerics.md."""
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from diffattn.lab.testing.inputs import DiffAttentionInputs
-from diffattn.lab.testing.row_blocks import BLOCK_SCORES, row_blocks
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
+BLOCK_SCORES = 2**24
+"""Most scores of one block. They take 128 MiB in float64; a comparison holds about 20 copies."""
+
+
+def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:
+    """Indices of the query rows in blocks, int64 ``[R]``, so that the attention maps fit in memory.
+
+    ``scores`` is the largest number of entries of one block, over both maps, all heads and all
+    batch rows. A block has at least one row, even if that row exceeds the limit.
+    """
+    batch, num_queries, num_heads = inputs.q.shape[:3]
+    per_row = 2 * batch * num_heads * inputs.k.shape[1]
+    rows = torch.arange(num_queries, device=inputs.q.device)
+    yield from rows.split(max(1, scores // max(1, per_row)))
+
 
 def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
-    r"""Bound the error of float arithmetic in ``diff_attention``: number of steps, magnitude.
+    r"""Bound the error of float arithmetic in ``diff_attention``: n steps of magnitude M.
 
     .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
 
@@ -21,9 +36,6 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
     bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
     largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
     again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
-
-    Returns:
-        n and M.
     """
     q, k, v, lam = (x.detach().double().abs() for x in inputs.tensors().values())
     head_dim, num_keys = q.shape[-1], k.shape[1]
@@ -52,9 +64,7 @@ def rounding_errors(
     gradients; docs/reference/numerics.md lists the steps. Errors of logits can be large: in
     bfloat16 a logit of 1e4 is off by up to 40. So the softmax is evaluated at both extremes.
 
-    Args:
-        weights: Gradient of the output, ``[B, T, H, Dv]``.
-        scores: See :func:`row_blocks`.
+    ``weights`` is the gradient of the output; for ``scores`` see :func:`row_blocks`.
 
     Returns:
         E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, in their shapes, float64.
