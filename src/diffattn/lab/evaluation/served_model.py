@@ -17,7 +17,7 @@ from diffattn.lab.evaluation.judge.interface import (
     JudgeUnreachable,
     Reply,
 )
-from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.decoding import Generation, first_stop
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
@@ -134,11 +134,11 @@ class ServedModel(LanguageModel):
             replies = list(pool.map(self._reply, requests))
         written = []
         for reply in replies:
-            ends = [at for s in stop if s and (at := reply.text.find(s)) >= 0]
-            text = reply.text[: min(ends)] if ends else reply.text
+            end = first_stop(reply.text, stop)
             finished = "length" if reply.details.get("finish_reason") == "length" else "eos"
+            text = reply.text[:end]
             ids = tuple(self.encode(text)) if text else ()
-            written.append(Generation(ids, text, "stop" if ends else finished))
+            written.append(Generation(ids, text, finished if end is None else "stop"))
         return written
 
     def _reply(self, body: dict[str, Any]) -> Reply:

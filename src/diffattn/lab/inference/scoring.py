@@ -13,12 +13,10 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Token ids to score, and the token ids before them."""
+    """One token id or more to score, and one or more before them, which are given."""
 
     context: tuple[int, ...]
-    """One token id or more that are given."""
     target: tuple[int, ...]
-    """One token id or more that are scored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,11 @@ class Score:
 
 
 def score(
-    model: NetworkReader,
-    continuations: Sequence[Continuation],
-    *,
-    before: Prefix | None = None,
+    model: NetworkReader, continuations: Sequence[Continuation], *, before: Prefix | None = None
 ) -> list[Score]:
     """Score continuations; prefixes that they share are read once.
 
-    ``before`` holds tokens that are already read and precede all contexts. Default: none.
+    ``before`` holds tokens that are already read and precede all contexts.
 
     Raises:
         ItemError: A continuation does not fit the model, has no context or target, or unknown ids.
@@ -59,11 +54,11 @@ def score(
     # The last context token predicts the first target token, so it is never part of a prefix.
     limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
     scores: dict[int, Score] = {}
-    for group in share_prefixes(inputs, limits):
-        prefix = model.read(inputs[group.members[0]][: group.length], before)
-        known = group.length  # context tokens in the prefix; ``before`` does not count
-        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
-        for i in set(group.members) - set(members):
+    # ``known`` counts context tokens in the prefix, without those of ``before``.
+    for known, group in share_prefixes(inputs, limits):
+        prefix = model.read(inputs[group[0]][:known], before)
+        members = [i for i in group if len(inputs[i]) - known <= _whole_rows(model)]
+        for i in set(group) - set(members):
             scores[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
         targets = [continuations[i].target for i in members]

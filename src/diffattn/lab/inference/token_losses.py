@@ -43,7 +43,10 @@ def sliding_losses(
     model.require_ids(tokens.tolist())
     first, *rest = windows(len(tokens), window, stride)
     losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
-    size = _windows_at_once(model, window + len(given), stride)
+    row, size = window + len(given), 1  # windows that run in one pass
+    if row <= model.limits.chunk_tokens and not model.rows_alone:
+        logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
+        size = max(1, min(model.limits.batch_tokens // row, logits))
     full = [whole for whole in rest if whole[2] - whole[0] == window]
     groups = [full[i : i + size] for i in range(0, len(full), size)]
     groups += [[shorter] for shorter in rest[len(full) :]]  # the last window may be shorter
@@ -63,14 +66,6 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
         begin, predicted = begin + stride, end
 
 
-def _windows_at_once(model: NetworkReader, row: int, stride: int) -> int:
-    """Number of windows of ``row`` tokens that run in one pass."""
-    if row > model.limits.chunk_tokens or model.rows_alone:
-        return 1
-    logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
-    return max(1, min(model.limits.batch_tokens // row, logits))
-
-
 def _window_losses(
     model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
 ) -> list[np.ndarray]:
@@ -86,11 +81,8 @@ def _window_losses(
         return [-np.array(row.token_logprobs) for row in score(model, asked)]
     kept = torch.arange(length - last, length)
     logits, _ = model.forward_rows(model.read([]), inputs, keep=kept)
-    return [
-        -row.log_softmax(-1)
-        .gather(-1, torch.from_numpy(target).to(row.device)[:, None])[:, 0]
-        .double()
-        .cpu()
-        .numpy()
-        for row, target in zip(logits, wanted, strict=True)
-    ]
+    losses = []
+    for row, target in zip(logits, wanted, strict=True):
+        index = torch.from_numpy(target).to(row.device)[:, None]
+        losses.append(-row.log_softmax(-1).gather(-1, index)[:, 0].double().cpu().numpy())
+    return losses
