@@ -71,9 +71,8 @@ class Answers:
 class Pairing(NamedTuple):
     """Ids of the items that two models have both answered."""
 
-    same: list[str]
-    """Items whose prompts are equal: they are paired."""
-    other_text: list[str]  # items whose prompts differ: they are not paired
+    same: list[str]  # their prompts are equal: they are paired
+    other_text: list[str]  # their prompts differ: they are not paired
 
 
 def compare_folder(folder: Path) -> Comparison | None:
@@ -126,10 +125,10 @@ def compare_answers(
     for variant in variants:
         sides, of_variant = answers.get(variant, {}), list[PairedDifference]()
         for label, baseline in partners(labels):
-            absent = [name for name in (baseline, label) if name not in sides]
-            if absent:
-                none = f"{absent[0]} has no result of {variant}"
-                fault = missing.get((absent[0], variant), none)
+            absent = next((name for name in (baseline, label) if name not in sides), None)
+            if absent is not None:
+                none = f"{absent} has no result of {variant}"
+                fault = missing.get((absent, variant), none)
             else:
                 fault = sides[label].result.unlike(sides[baseline].result)
             if fault:
@@ -165,8 +164,10 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
     paired: list[PairedDifference] = []
     for name in names:
         whole = _difference(model, baseline, pairing, name, pairing.same)
-        if whole is None or name != primary:
-            paired += [] if whole is None else [whole]
+        if whole is None:
+            continue
+        if name != primary:
+            paired.append(whole)
             continue
         floors = _floors(model, baseline, pairing.same, name, names)
         whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
@@ -237,22 +238,15 @@ def _floors(
         model_guess, base_guess = model.guess(kind, score), baseline.guess(kind, score)
         if model_guess.ceiling is None or base_guess.ceiling is None:
             continue
-        floors.append(
-            Floor(
-                where=where,
-                n=len(set(row_clusters(base_guess.rows))),
-                value=_mean(model_guess.rows, score),
-                guess=model_guess.ceiling,
-                baseline_value=_mean(base_guess.rows, score),
-                baseline_guess=base_guess.ceiling,
-            )
-        )
+        means = []
+        for guess in (model_guess, base_guess):
+            weights = [row_weight(row, score) for row in guess.rows]
+            values = [row["scores"][score] for row in guess.rows]
+            means.append(float(np.average(values, weights=weights)))
+        floor = {"value": means[0], "guess": model_guess.ceiling, "baseline_value": means[1]}
+        n = len(set(row_clusters(base_guess.rows)))
+        floors.append(Floor(where=where, n=n, baseline_guess=base_guess.ceiling, **floor))
     return floors
-
-
-def _mean(rows: Sequence[Row], score: str) -> float:
-    weights = [row_weight(row, score) for row in rows]
-    return float(np.average([row["scores"][score] for row in rows], weights=weights))
 
 
 def _split(
@@ -280,24 +274,22 @@ def _comparable(
             f"text than {base.label}'s, {_reason(model, base)}."
         ]
     paired = differences(model, base, pairing)
-    if not _other_vocabulary(model, base):
-        return paired, []
     unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
-    sentence = (
+    if not unlike or not _other_vocabulary(model, base):
+        return paired, []
+    return [item for item in paired if item.score not in unlike], [
         f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
         "vocabulary, and these count per token."
-    )
-    return [item for item in paired if item.score not in unlike], [sentence] if unlike else []
+    ]
 
 
 def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
     """Sentences about models that were compared although they ran differently."""
-    notes = []
-    if pairing.other_text and pairing.same:
+    notes, others = [], len(pairing.other_text)
+    if others and pairing.same:
         notes.append(
-            f"{len(pairing.other_text)} of {len(pairing.other_text) + len(pairing.same)} items of "
-            f"{model.label} hold another text than {base.label}'s and are not paired, "
-            f"{_reason(model, base)}."
+            f"{others} of {others + len(pairing.same)} items of {model.label} hold another text "
+            f"than {base.label}'s and are not paired, {_reason(model, base)}."
         )
     if _other_vocabulary(model, base) and pairing.same:
         notes.append(

@@ -38,9 +38,18 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
     """
     asked = [row for row in rows if score in row["scores"]]
     if protocol == "single_needle":
-        return _without_needle(asked, rows, f"control_{score}")
+        control = f"control_{score}"
+        shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
+        if not shares or not asked:
+            return Guess()
+        return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
     if protocol == "hallucination":
-        return _copied_lead(asked, score.partition(", ")[0])
+        name = score.partition(", ")[0]
+        led = tuple(row for row in asked if name in row.get("lead", {}))
+        if not led:
+            return Guess()
+        ceiling = fmean(float(row["lead"][name]) for row in led)
+        return Guess(None, ceiling, "the first sentences of the document, copied", led)
     stated = _stated_guess(asked)
     if protocol == "hidden_needle" and len(stated.rows) < _FEWEST_ROWS:
         stated = Guess()
@@ -60,21 +69,6 @@ def _stated_guess(asked: Sequence[Row]) -> Guess:
     return Guess(chance, max(chance, ceiling), how, rows)
 
 
-def _without_needle(asked: Sequence[Row], rows: Sequence[Row], control: str) -> Guess:
-    shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
-    if not shares or not asked:
-        return Guess()
-    return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
-
-
-def _copied_lead(asked: Sequence[Row], score: str) -> Guess:
-    rows = tuple(row for row in asked if score in row.get("lead", {}))
-    if not rows:
-        return Guess()
-    ceiling = fmean(float(row["lead"][score]) for row in rows)
-    return Guess(None, ceiling, "the first sentences of the document, copied", rows)
-
-
 def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
     """The guess in classification and multiple choice, by how often each answer is right."""
     tasks = [str(row.get("task")) for row in asked]
@@ -84,10 +78,8 @@ def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
         answers, how = [str(row.get("gold")) for row in asked], "the same position always"
         sizes = [len(row["logprobs"]) for row in asked]
     elif protocol in ("many_shot", "order_robustness", "hidden_needle") and asked:
-        answers, how = (
-            [str(row.get("expected")) for row in asked],
-            "the most frequent answer always",
-        )
+        answers = [str(row.get("expected")) for row in asked]
+        how = "the most frequent answer always"
         seen = {task: len(set(given)) for task, given in _by_task(tasks, answers).items()}
         sizes = [int(row.get("labels", seen[task])) for row, task in zip(asked, tasks, strict=True)]
     else:

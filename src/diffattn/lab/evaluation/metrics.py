@@ -62,8 +62,7 @@ def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
 def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
     """Names that a pattern stands for: the first task; all windows, the largest first."""
     if "{task}" in pattern:
-        tasks = parameters.get("tasks") or []
-        return [f"{task} {task_metric(task)}" for task in tasks[:1]]
+        return [f"{task} {task_metric(task)}" for task in (parameters.get("tasks") or [])[:1]]
     if "{windows}" in pattern:
         windows = sorted(parameters.get("windows") or [], reverse=True)
         return [pattern.format(windows=window) for window in windows]
@@ -105,27 +104,23 @@ def metric(
 
 
 def score_metric(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    where: dict[str, Any],
-    *,
-    headline: bool = False,
-    higher_is_better: bool | None = True,
+    name: str, rows: Sequence[Mapping[str, Any]], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """One metric, the mean of a score over rows with its interval over clusters; else none."""
+    """One metric, the mean of a score over rows with its interval over clusters; else none.
+
+    ``facts`` are ``headline`` and ``higher_is_better`` of :func:`metric`.
+    """
     if not rows:
         return []
-    values = [row["scores"][name] for row in rows]
-    share = is_share(name)
+    values, share = [row["scores"][name] for row in rows], is_share(name)
     interval = (share_interval if share else cluster_mean)(values, row_clusters(rows))
     unit = "share" if share else "nats per token"
-    facts: dict[str, Any] = {"headline": headline, "higher_is_better": higher_is_better}
     return [metric(name, interval, unit=unit, where=where, **facts)]
 
 
 GUESSES = ("guess", "guess_of_all_that_fit")
-"""Fields of a row with the scores of two guesses that ignore the question. Each protocol defines
-its guesses. The larger score is the floor: a model must be above it."""
+"""Fields of a row with the scores of two guesses that ignore the question, as its protocol defines
+them. The larger score is the floor: a model must be above it."""
 NAMED = "guess_of_all_named"  # in place of the second: as many strings as this model's output names
 
 

@@ -67,11 +67,9 @@ class Protocol(ABC):
             values |= cls.quick_short
         if cls.quick_context is not None and longest is not None:
             value = values[cls.quick_context]
-            values[cls.quick_context] = (
-                tuple(sorted({min(length, longest) for length in value}))
-                if isinstance(value, tuple)
-                else min(value, longest)
-            )
+            if isinstance(value, tuple):
+                value = tuple(sorted({min(length, longest) for length in value}))
+            values[cls.quick_context] = value if isinstance(value, tuple) else min(value, longest)
         return values
 
     @property
@@ -123,11 +121,13 @@ class Protocol(ABC):
         a list of different such integers, or ``None``."""
         for name in names:
             value = getattr(self, name)
+            if value is None:
+                continue
             numbers = value if isinstance(value, tuple | list) else [value]
             sound = all(
                 isinstance(n, int) and least <= n and (most is None or n <= most) for n in numbers
             )
-            if value is not None and not (numbers and sound and len(set(numbers)) == len(numbers)):
+            if not (numbers and sound and len(set(numbers)) == len(numbers)):
                 end = "" if most is None else f" and at most {most}"
                 raise ConfigError(
                     f"{self.name}: {name} must be {least} or more{end}, as a whole number or as a "
@@ -147,9 +147,8 @@ class Protocol(ABC):
     def require_columns(self, known: Iterable[str]) -> None:
         """Raise unless the setting ``columns`` maps known names to names of columns in a file."""
         columns = self.columns  # type: ignore[attr-defined]
-        if not isinstance(columns, Mapping) or not all(
-            isinstance(name, str) and name for name in columns.values()
-        ):
+        is_mapping = isinstance(columns, Mapping)
+        if not is_mapping or not all(isinstance(x, str) and x for x in columns.values()):
             raise ConfigError(
                 f"{self.name}: columns must be an object of names to names in the file, such as "
                 f'{{"{next(iter(known))}": "my_column"}}, got {columns!r}.'
@@ -195,21 +194,16 @@ def shortfall(tables: Mapping[str, Any]) -> str | None:
     )
 
 
-_BEGINS, _ENDS = 400, 1_200
-"""Characters of a prompt's beginning and end that a row keeps; questions are at the end."""
-
-
 def prompt_facts(text: str) -> dict[str, Any]:
-    """Facts of a prompt for ``row["prompt"]``.
+    """Facts of a prompt for ``row["prompt"]``: its hash, length, beginning and end.
 
-    They are ``sha256`` (16 hex digits), ``characters``, and the beginning and end of the text.
     Items of two models are paired only if the hashes are equal.
     """
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}
-    if len(text) <= _BEGINS + _ENDS:
+    if len(text) <= 1_600:
         return facts | {"begins": text}
-    return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
+    return facts | {"begins": text[:400], "ends": text[-1_200:]}  # questions are at the end
 
 
 def split_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:

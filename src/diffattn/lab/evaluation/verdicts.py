@@ -54,7 +54,7 @@ def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
     for item in items:
         a, b = seed_of(item.model), seed_of(item.baseline)
         if item.primary and a is not None and b is not None and a[1] == b[1]:
-            groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
+            groups.setdefault(_name_over_seeds(item), []).append(item)
     verdicts = []
     for (_, _, model, baseline), group in groups.items():
         values = [item.difference for item in group]
@@ -109,10 +109,9 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
 def _verdict(item: PairedDifference, every: Sequence[PairedDifference]) -> str:
     parts = [item]
     if item.over == "seeds":  # uninformative if all seeds are
-        name = (item.variant, item.score, item.model, item.baseline)
-        parts = [
-            x for x in every if x.primary and x.over == "items" and _name_over_seeds(x) == name
-        ]
+        name = _name_over_seeds(item)
+        of_seeds = [x for x in every if x.primary and x.over == "items"]
+        parts = [x for x in of_seeds if _name_over_seeds(x) == name]
     reasons = [_uninformative(part) for part in parts]
     if reasons and all(reasons):
         return f"uninformative: {reasons[0]}"
@@ -146,16 +145,18 @@ def _uninformative(item: PairedDifference) -> str:
 
 
 def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
-    """Whether the model, and whether its baseline, is above guessing in at least one task."""
+    """Whether the model, and whether its baseline, is above guessing in at least one task.
+
+    This is conservative: each of the n clusters counts as one item.
+    """
     # With several tasks one is passed by chance more easily, so they share the 5 %.
     level = 1 - 0.05 / max(1, len(item.floors))
+
+    def is_above(value: float, guess: float, n: int) -> bool:
+        low = wilson_interval(round(min(value, 1.0) * n), n, level).low
+        return low is not None and low > guess + ABOVE
+
     return (
-        any(_is_above(at.value, at.guess, at.n, level) for at in item.floors),
-        any(_is_above(at.baseline_value, at.baseline_guess, at.n, level) for at in item.floors),
+        any(is_above(at.value, at.guess, at.n) for at in item.floors),
+        any(is_above(at.baseline_value, at.baseline_guess, at.n) for at in item.floors),
     )
-
-
-def _is_above(value: float, guess: float, n: int, level: float) -> bool:
-    """Whether a score is above a guess; conservative: each of the n clusters counts as one item."""
-    low = wilson_interval(round(min(value, 1.0) * n), n, level).low
-    return low is not None and low > guess + ABOVE

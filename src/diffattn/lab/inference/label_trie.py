@@ -69,6 +69,11 @@ class LabelTrie:
             self._walks.append(walk)
         self.edges = [(at, token) for at, below in enumerate(self.children) for token in below]
 
+    @property
+    def longest(self) -> int:
+        """Number of tokens of the longest label, its line break included."""
+        return max(map(len, self.paths))
+
     def inner(self) -> list[int]:
         """Nodes with children; the end of the prompt comes first."""
         return [at for at, below in enumerate(self.children) if below]
@@ -109,11 +114,10 @@ def read_labels(
     """
     model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before
-    longest = max(map(len, trie.paths))
     for prompt in prompts:
         if not prompt:
             raise ItemError("read_labels: a prompt must hold a token or more, got none.")
-        size = prefix.length + len(prompt) + longest
+        size = prefix.length + len(prompt) + trie.longest
         model.require_length(size, "read_labels: prompt and label")
     if not can_branch(model, prefix):
         return [_read_by_rows(model, trie, prefix, prompt) for prompt in prompts]
