@@ -1,26 +1,13 @@
-"""Metrics keep everything that their interval says."""
+"""Perplexities with their intervals."""
 
 import math
 
 import pytest
 
-from diffattn.lab.evaluation.metrics import (
-    loss_metric,
-    metric,
-    perplexity_metric,
-)
-from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.evaluation.metrics import perplexity_metric
 from diffattn.lab.stats.intervals import Interval
 
 INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand")
-
-
-@pytest.mark.parametrize("make", [metric, loss_metric])
-def test_an_interval_enters_whole(make):
-    result = make("x", INTERVAL, where={"length": 8}, headline=True, unit="units")
-    ends = {"value": 2.0, "low": 1.0, "high": 3.0, "level": 0.9, "n": 7, "method": "by hand"}
-    facts = {"name": "x", "where": {"length": 8}, "headline": True, "unit": "units"}
-    assert result == Metric(**ends, **facts, higher_is_better=make is metric)
 
 
 def test_a_perplexity_is_the_exponential_of_all_three():

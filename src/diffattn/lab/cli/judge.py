@@ -56,7 +56,7 @@ def judge(
     """
     from diffattn.files.io import write_plain_jsonl
     from diffattn.lab.evaluation.judge.interface import judge_settings
-    from diffattn.lab.evaluation.judge.requests import recorded_outputs
+    from diffattn.lab.evaluation.judge.session import recorded_outputs
 
     _require_options(evaluation, model, endpoint, replies, requests)
     settings = judge_settings("any" if model is None else model, endpoint, set_ or [])
@@ -94,7 +94,7 @@ def _require_options(
         require_outside,
         require_replaceable,
     )
-    from diffattn.lab.evaluation.judge.requests import BEGINNING
+    from diffattn.lab.evaluation.judge.session import BEGINNING
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")

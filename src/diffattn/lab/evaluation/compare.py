@@ -30,12 +30,8 @@ from diffattn.lab.records.evaluations import (
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.stats.contrasts import paired_contrast
 
-_RAN_WITH = ("dtype", "bos", "max_length")
-"""Options of loading a model that can change its scores."""
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 """Names of scores per token. They cannot be compared between tokenizers."""
-_MOST_PARTS = 64
-"""A field with more distinct values is not used to split the items."""
 _KINDS = (("task",), ("needles", "asked"))
 """Groups of fields of a row that tell tasks apart. Each task has its own score of guessing."""
 _PARTS = (("length",), *_KINDS, ("depth",), ("shots",), ("kind",), ("pairs",))
@@ -76,11 +72,7 @@ class Pairing(NamedTuple):
 
 
 def compare_folder(folder: Path) -> Comparison | None:
-    """Compare the models of an evaluation folder in all its parts; ``None`` if it has one model.
-
-    Raises:
-        CheckpointError: ``folder`` is not an evaluation folder.
-    """
+    """Compare the models of an evaluation folder in all its parts; ``None`` if it has one model."""
     with sole_writer(folder, wait=True):  # the last of several processes sees all results
         marker = evaluation_marker(folder)
         if len(marker["models"]) < 2:
@@ -89,10 +81,7 @@ def compare_folder(folder: Path) -> Comparison | None:
 
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
-    """Compare every model with its baseline, score by score, and write ``comparison.json``.
-
-    :func:`partners` chooses the baselines. ``variants`` are the folder names of parts.
-    """
+    """Compare models score by score, and write ``comparison.json``; see :func:`compare_answers`."""
     answers: dict[str, dict[str, Answers]] = {}
     missing: dict[tuple[str, str], str] = {}
     for variant in variants:
@@ -252,14 +241,14 @@ def _floors(
 def _split(
     rows: Mapping[str, Row], ids: Sequence[str], every: Sequence[Sequence[str]]
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Ids by the values of each group of fields, sorted; a group with one value is skipped."""
+    """Ids by the values of each group of fields, sorted; groups of 2 to 64 values are split."""
     for fields in every:
         groups: dict[tuple[Any, ...], list[str]] = {}
         for i in ids:
             values = tuple(rows[i].get(key) for key in fields)
             if all(isinstance(value, str | int | float) for value in values):
                 groups.setdefault(values, []).append(i)
-        if 1 < len(groups) <= _MOST_PARTS:
+        if 1 < len(groups) <= 64:
             for values in sorted(groups, key=lambda x: [(isinstance(v, str), v) for v in x]):
                 yield dict(zip(fields, values, strict=True)), tuple(groups[values])
 
@@ -297,7 +286,7 @@ def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
             "another amount of text; the paired items hold the same text."
         )
     ran, other = model.result.model, base.result.model
-    unequal = [key for key in _RAN_WITH if ran[key] != other[key]]
+    unequal = [key for key in ("dtype", "bos", "max_length") if ran[key] != other[key]]
     if unequal:
         facts = (f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal)
         notes.append(f"{model.label} ran with {', '.join(facts)}.")

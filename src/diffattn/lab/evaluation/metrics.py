@@ -37,8 +37,8 @@ def primary_score(
 ) -> tuple[str, bool] | None:
     """The primary score among ``names``, the scores of the rows, and whether higher is better.
 
-    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is the
-    primary score of the wrapped protocol at the smallest number of bits.
+    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is that
+    of the wrapped protocol at the smallest number of bits.
     """
     if protocol == "quantized_logits":
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
@@ -127,8 +127,8 @@ NAMED = "guess_of_all_named"  # in place of the second: as many strings as this 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
     """Expected scores of guesses that name random strings of the context.
 
-    Of N ``candidates`` in the context, the question asks for R ``references``, and the output names
-    K (``named``). ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
+    Of N ``candidates``, the question asks for R ``references``, and the output names K (``named``).
+    ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
     """
     if candidates <= references:
         return {}

@@ -90,12 +90,13 @@ class Outliers(Protocol):
         for number, ids in enumerate(windows, start=first):
             scan_window(scan, model, ids, number)
         groups = pooled(scan)
+        largest = {name: max(x.largest for x in parts.values()) for name, parts in groups.items()}
         row = {
             "tokens": sum(map(len, windows)),
             "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
             "scores": {
-                LARGEST["logits"]: max(_largest(groups[name]) for name in groups if name != HIDDEN),
-                LARGEST["hidden"]: _largest(groups[HIDDEN]),
+                LARGEST["logits"]: max(x for name, x in largest.items() if name != HIDDEN),
+                LARGEST["hidden"]: largest[HIDDEN],
             },
             "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
             "tallies": {
@@ -143,10 +144,6 @@ def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], num
     read_layers(model.network, tokens[None], on_attention, on_hidden)
 
 
-def _largest(parts: Parts) -> float:
-    return max(tally.largest for tally in parts.values())
-
-
 def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
     """Token id, as a string, to text of the tokens at the largest values."""
     tokens: set[int] = set()
@@ -170,10 +167,10 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
         for which, row in of_name.items():
             where = {"activation": name, "over": which}
             values = {f"top-{rank}": value for rank, value in row["top"].items()}
-            values |= {"median": row["median"]}
-            values |= {"kurtosis": row["kurtosis"]} if row["kurtosis"] is not None else {}
-            values |= {"massive activations": row["massive"]} if "massive" in row else {}
-            metrics += [metric(key, value, where=where) for key, value in values.items()]
+            values |= {key: row[key] for key in ("median", "kurtosis")}
+            values["massive activations"] = row.get("massive")
+            known = {key: value for key, value in values.items() if value is not None}
+            metrics += [metric(key, value, where=where) for key, value in known.items()]
     for label, name in ((LARGEST["logits"], LOGITS), (LARGEST["hidden"], HIDDEN)):
         for which, row in table[name].items():
             printed = which != WITHOUT
@@ -184,13 +181,9 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
 
 def _layers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """For each layer, the largest values over all items."""
-    return [
-        {
-            name: {
-                which: max(row["layers"][layer][name][which]["largest"] for row in rows)
-                for which in of_name
-            }
-            for name, of_name in first.items()
-        }
-        for layer, first in enumerate(rows[0]["layers"])
-    ]
+    layers: list[dict[str, Any]] = []
+    for of_layer in zip(*(row["layers"] for row in rows), strict=True):
+        layers.append({})
+        for name, of_name in of_layer[0].items():
+            layers[-1][name] = {x: max(y[name][x]["largest"] for y in of_layer) for x in of_name}
+    return layers

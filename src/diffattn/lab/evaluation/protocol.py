@@ -28,17 +28,15 @@ class Item:
     payload: Any
     """Data for the prompt. Keep it small: ``ask`` builds long prompts."""
     cluster: str | None = None
-    """Name of a group of items that share a text or a seed and so are not independent.
-    Default: each item is its own cluster."""
+    """Name of a group of items that share a text or a seed and so are not independent."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Metrics and tables of a protocol."""
+    """Metrics of a protocol, and tables for the report: name to JSON value."""
 
     metrics: list[Metric]
     tables: dict[str, Any] = field(default_factory=dict)
-    """Name to JSON value, for the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +47,6 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str]
-    """The protocol's name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
     """Topic to our decision where the source leaves it open. Saved with every result."""
     quick: ClassVar[Mapping[str, Any]] = {}
@@ -91,10 +88,7 @@ class Protocol(ABC):
         """
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
-        """Data that the prompts need and the items do not hold. Default: none.
-
-        It is hashed together with the items, so that no evaluation continues with other data.
-        """
+        """Data that the prompts need and the items do not hold; hashed with the items."""
         return None
 
     @abstractmethod
@@ -105,8 +99,7 @@ class Protocol(ABC):
             One row of JSON values per item, in order. ``scores`` maps names to the numbers that
             are compared between models: shares from 0 to 1 unless the name says otherwise
             (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may map a score to the
-            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the text that the
-            model read. Other fields belong to the protocol.
+            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the prompt.
 
         Raises:
             ItemError: An item cannot be asked. Then each item is asked alone.

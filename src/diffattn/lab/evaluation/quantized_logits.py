@@ -140,11 +140,17 @@ class QuantizedLogits(Protocol):
         # Logits of a chunk share a scale, so the size of chunks must not depend on free memory.
         alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
-        bits = asked[0].bits
+        bits, window = asked[0].bits, asked[0].window
         inner = [question.item for question in asked if question.item is not None]
         with quantized_logits(model.network, bits, granularity=self.granularity):
-            rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
-        names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
+            if inner:
+                rows = self.wrapped().ask(alone, inner)
+            else:
+                (score,) = alone.score([Continuation(window[:1], window[1:])])
+                size = len(score.token_logprobs)
+                row = {"tokens": size, "prompt": prompt_facts(alone.decode(window))}
+                rows = [row | {"scores": {_LOSS: -score.logprob / size}}]
+        names = [item.id.removeprefix(f"{bits}-bits-") for item in items]
         return [
             {**_renamed(row, lambda key: f"{key}, {bits} bits"), "bits": bits, "wrapped_id": name}
             for row, name in zip(rows, names, strict=True)
@@ -157,21 +163,19 @@ class QuantizedLogits(Protocol):
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
         better: dict[str, bool | None] = {}
         for bits, of_width in by_bits.items():
-            inner = [row for row in of_width if _LOSS not in row["scores"]]
-            if inner:
+            if inner := [row for row in of_width if _LOSS not in row["scores"]]:
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
                 better |= self._directions(inner, summary.metrics)
                 metrics += [replace(x, where=x.where | {"bits": bits}) for x in summary.metrics]
-            text = [row for row in of_width if _LOSS in row["scores"]]
-            if text:
+            if text := [row for row in of_width if _LOSS in row["scores"]]:
                 interval = cluster_mean([row["scores"][_LOSS] for row in text], row_clusters(text))
                 where = {"bits": bits}
                 metrics.append(loss_metric(_LOSS, interval, where))
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
-        for bits in self.bits:
-            if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
-                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits, better)
+        exact = by_bits.pop(UNQUANTIZED_BITS, [])
+        for bits, of_width in by_bits.items():
+            metrics += _changes(of_width, exact, bits, better)
         return Summary(metrics=metrics, tables=tables)
 
     def _directions(
@@ -209,16 +213,6 @@ class QuantizedLogits(Protocol):
 
 def _item(asked: _Asked, item: Item) -> Item:
     return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
-
-
-def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
-    (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
-    size = len(score.token_logprobs)
-    return {
-        "tokens": size,
-        "prompt": prompt_facts(model.decode(asked.window)),
-        "scores": {_LOSS: -score.logprob / size},
-    }
 
 
 def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:

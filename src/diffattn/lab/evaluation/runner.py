@@ -47,15 +47,13 @@ def evaluate(
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
     ``result.json`` and ``costs.json``. Answers are copied from finished shares beside ``folder``
     (``PART.shard-I-of-N``) with the same settings and data. Items that failed for a temporary
-    reason, such as lack of memory, are asked again by every later call. With ``wait`` the call
-    waits for another process that works in ``folder``. ``on_progress`` gets the items done and the
-    items in all after every batch; ``on_message`` one line for each item or file that is asked
+    reason, such as lack of memory, are asked again by every later call. ``on_progress`` gets the
+    items done and the items in all; ``on_message`` one line for each item or file that is asked
     again, left out or not checked.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation or rows from other data, or its record
-            of the data is damaged.
+        CheckpointError: ``folder`` holds another evaluation, rows from other data, or damage.
         BusyError: Another process works there, and ``wait`` is false.
         DiffAttnError: No item could be asked; the message gives the first error.
     """

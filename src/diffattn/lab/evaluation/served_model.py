@@ -10,13 +10,13 @@ import torch
 from transformers import AutoTokenizer
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, first_line
-from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
     Reply,
 )
+from diffattn.lab.evaluation.judge.judges import EndpointJudge
 from diffattn.lab.inference.decoding import Generation, first_stop
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, ModelError
@@ -24,12 +24,6 @@ from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
 from diffattn.models.hub import name_or_cached
-
-_MOST_STOPS = 4
-"""Most stop strings that servers accept. We cut the text at all stop strings afterwards."""
-
-_FIXED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
-"""Settings of a judge that ``--served`` does not take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +41,8 @@ class ServedSettings(JudgeSettings):
 
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
     """Settings of the served model ``label``; ``changes`` are ``LABEL.KEY=VALUE`` of all models."""
-    known = [f.name for f in fields(ServedSettings) if f.name not in _FIXED]
+    fixed = ("endpoint", "document", "name", "max_tokens", "give_up_after")  # those of a judge
+    known = [f.name for f in fields(ServedSettings) if f.name not in fixed]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
     replies = []
     for change in changes:
@@ -128,7 +123,8 @@ class ServedModel(LanguageModel):
                     f"{self.label}, got {len(prompt)} + {max_new_tokens}."
                 )
         common: dict[str, Any] = {"max_tokens": max_new_tokens}
-        common |= {"stop": list(stop)[:_MOST_STOPS]} if stop else {}
+        if stop:  # servers accept four; the text is cut at all of them afterwards
+            common["stop"] = list(stop)[:4]
         requests = [{"prompt": list(prompt), **common} for prompt in prompts]
         with ThreadPoolExecutor(self.settings.workers) as pool:
             replies = list(pool.map(self._reply, requests))

@@ -30,8 +30,8 @@ def seed_of(label: str) -> tuple[str, int] | None:
 def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of a model and its baseline, which is the first model or its run with the same seed.
 
-    If the first label is ``NAME-seedK``, a model ``OTHER-seedJ`` is compared with ``NAME-seedJ`` if
-    there is one, else with the first. Other seeds of the first model's NAME are not compared.
+    If the first label is ``NAME-seedK``, ``OTHER-seedJ`` is compared with ``NAME-seedJ`` if there
+    is one, else with the first. Other seeds of the first model's NAME are not compared.
     """
     first, pairs = seed_of(labels[0]) if labels else None, []
     for label in labels[1:]:
@@ -47,8 +47,7 @@ def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
 def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
     """Primary differences pooled over seeds, for pairs of models that ran with the same seeds.
 
-    The interval is Student's t over the seeds' differences. It is the only one here that describes
-    the model type and not the trained weights.
+    The interval is Student's t over the seeds: it describes the model type, not trained weights.
     """
     groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
     for item in items:

@@ -20,11 +20,10 @@ _BRANCH_TOKENS = 2_048  # most tokens of rows in one tree: the mask has this man
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A continuation by a model."""
+    """A continuation by a model: its tokens, and their text, cut before the first stop string."""
 
     ids: tuple[int, ...]
     text: str
-    """Text of ``ids``, cut before the first stop string."""
     finished: str
     """Reason of the end: ``"stop"`` (a stop string), ``"eos"`` (an end token) or ``"length"``."""
 

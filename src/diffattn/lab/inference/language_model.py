@@ -69,8 +69,7 @@ class LanguageModel(NetworkReader):
             raise ConfigError(f"dtype must be in {{{', '.join(DTYPES)}}}, got {dtype!r}.")
         if device is not None and device_map is not None:
             raise ConfigError(
-                f"device must be left out where a device_map is given, got {device!r} and "
-                f"{device_map!r}."
+                f"device must be left out where a device_map is given, got {device!r}."
             )
         where = usable_device(device)
         network, tokenizer = load_model(

@@ -25,12 +25,8 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
     """The text of a prompt: a question and the beginning of its answer.
 
     Spaces at the end are cut, as they belong to the first token of the answer. With ``chat`` the
-    question is the user's turn, and the prefix begins the assistant's turn. The template's BOS is
-    left out if the model adds BOS itself.
-
-    Raises:
-        ConfigError: ``chat`` with a tokenizer without a template.
-        ItemError: ``chat``, and the question or prefix spells out a special token.
+    question is the user's turn, and the prefix begins the assistant's turn; neither may spell out
+    a special token. The template's BOS is left out if the model adds BOS itself.
     """
     if not chat:
         return (question + answer_prefix).rstrip()
@@ -40,10 +36,9 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
             "Ask by completion: leave chat at false."
         )
     require_no_special(model, question + answer_prefix)
-    text = str(
-        model.tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-        )
+    turns = [{"role": "user", "content": question}]
+    text: str = model.tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True
     )
     if model.bos is not None:
         text = text.removeprefix(model.tokenizer.bos_token)
@@ -53,12 +48,12 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A continuation of a prompt, and the log-probability of the right answer."""
+    """A continuation of a prompt, and the mean log-probability of the right answer's tokens in
+    nats (``None`` if not asked for)."""
 
     text: str
     prompt_tokens: int
     logprob_per_token: float | None
-    """Mean log-probability of the right answer's tokens, in nats; ``None`` if not asked for."""
     prompt: str = ""
 
 
@@ -81,9 +76,6 @@ def complete(
         answers: One right answer per prompt, without a leading space; ``None``: no scores. An
             answer too long for the model is cut to the tokens that fit.
         chat: Whether the prompts come from a chat template, with special tokens spelled out.
-
-    Raises:
-        ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
     pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
     asked = [_Asked.encode(model, *pair, special=chat) for pair in pairs]

@@ -21,16 +21,15 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Log-probabilities of one continuation."""
+    """Log-probability of each target token given all tokens before it, in nats, and whether each
+    has the highest logit, so that greedy decoding would write the target."""
 
     token_logprobs: tuple[float, ...]
-    """Log-probability of each target token given all tokens before it, in nats."""
     is_greedy: bool
-    """Whether each target token has the highest logit: greedy decoding would write the target."""
 
     @property
     def logprob(self) -> float:
-        """Log-probability of the whole target, in nats."""
+        """Log-probability of the whole target."""
         return sum(self.token_logprobs)
 
 

@@ -5,9 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
 
-_WORTH_SHARING = 128
-"""Shortest shared prefix, in tokens, that gets its own pass; a shorter one is read per prompt."""
-
 
 def read_prompts(
     model: NetworkReader, prompts: Sequence[Sequence[int]]
@@ -41,7 +38,7 @@ def read_prompts(
         if len(members) == 1:
             yield members[0], model.read(prompts[members[0]][known:shared], before)
             continue
-        if shared - known >= _WORTH_SHARING:
+        if shared - known >= _GROUP_COST:
             before = model.read(prompts[members[0]][known:shared], before)
         groups: dict[tuple[int, int], list[int]] = {}
         for i in members:  # group by the next token; a prompt whose last token it is stays alone

@@ -1,7 +1,7 @@
 """Bounds of rounding errors, from which all tolerances follow; see docs/reference/numerics.md."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +74,7 @@ def rounding_errors(
     per_row: dict[str, list[Tensor]] = {x: [] for x in ("output", "q", "mean", "mean_off")}
     for_keys, for_values = _SumOverRows(), _SumOverRows()
     for rows in row_blocks(inputs, scores):
-        block = _block(call, rows, weights)
+        block = _Block(call, rows, weights)
         factor, moved, rounded = block.factor, block.moved, block.rounded
         output = call.summed(rounded, values) + moved.square() @ values.square()
         per_logit, per_logit_off, mean, mean_off = _logit_gradients(call, block)
@@ -127,36 +127,29 @@ class _Call:
         return (1 + self.fine**2 * x.shape[-1]) * (x.square() @ y.square() + (x @ y).square())
 
 
-class _Block(NamedTuple):
-    """R query rows."""
+class _Block:
+    """R query rows: their maps ``[B, H, 2, R, S]``, and how far rounding moves them."""
 
-    q: Tensor  # times s: [B, H, 2, R, D]
-    maps: Tensor  # [B, H, 2, R, S]
-    factor: Tensor  # 1 and −λ: [B, H, 2, R, 1]
-    given: Tensor  # gradient of the output, [B, H, 1, R, Dv]
-    moved: Tensor  # E of each weight because of its logits, [B, H, 2, R, S]
-    row_moves: Tensor  # relative E of a row because of its log-sum, [B, H, 2, R, 1]
-    rounded: Tensor  # E of each weight because of its own rounding, [B, H, 2, R, S]
-
-
-def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
-    map_1, map_2, _ = reference.maps(
-        call.q, call.k, call.lam, scale=call.scale, mask=call.mask, rows=rows
-    )
-    maps = torch.stack([map_1, map_2], dim=2)
-    q = call.scale * call.q[:, rows].permute(0, 2, 3, 1, 4)
-    factor = -call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
-    factor = torch.cat([torch.ones_like(factor), factor], dim=2)
-    given = weights[:, rows].double().transpose(1, 2)[:, :, None]
-    # A weight that is 0 in float64 has a logit 700 or more below the largest of its row. Rounding
-    # errors of logits are smaller.
-    logits = (q @ call.keys.mT).masked_fill(maps == 0, -torch.inf)
-    log_sum = logits.logsumexp(-1, keepdim=True)
-    log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
-    moved = _softmax_moves(logits, call.eps * call.summed(q, call.keys.mT).sqrt()) / call.eps
-    row_moves = (1 + (call.fine * log_sum).square()).sqrt()
-    rounded = row_moves * maps.clamp(min=call.tiny)
-    return _Block(q, maps, factor, given, moved, row_moves, rounded)
+    def __init__(self, call: _Call, rows: Tensor, weights: Tensor) -> None:
+        map_1, map_2, _ = reference.maps(
+            call.q, call.k, call.lam, scale=call.scale, mask=call.mask, rows=rows
+        )
+        self.maps = torch.stack([map_1, map_2], dim=2)
+        self.q = call.scale * call.q[:, rows].permute(0, 2, 3, 1, 4)  # times s: [B, H, 2, R, D]
+        lam = call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
+        self.factor = torch.cat([torch.ones_like(lam), -lam], dim=2)  # [B, H, 2, R, 1]
+        # Gradient of the output: [B, H, 1, R, Dv]
+        self.given = weights[:, rows].double().transpose(1, 2)[:, :, None]
+        # A weight that is 0 in float64 has a logit 700 or more below the largest of its row.
+        # Rounding errors of logits are smaller.
+        logits = (self.q @ call.keys.mT).masked_fill(self.maps == 0, -torch.inf)
+        log_sum = logits.logsumexp(-1, keepdim=True)
+        log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
+        off = call.eps * call.summed(self.q, call.keys.mT).sqrt()
+        self.moved = _softmax_moves(logits, off) / call.eps  # E of a weight by its logits
+        # Relative E of a row by its log-sum, [B, H, 2, R, 1]; E of a weight by its own rounding.
+        self.row_moves = (1 + (call.fine * log_sum).square()).sqrt()
+        self.rounded = self.row_moves * self.maps.clamp(min=call.tiny)
 
 
 def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:

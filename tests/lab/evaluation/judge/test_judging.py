@@ -10,7 +10,6 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import compare_folder
-from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
@@ -18,9 +17,8 @@ from diffattn.lab.evaluation.judge.interface import (
     Reply,
     judge_settings,
 )
-from diffattn.lab.evaluation.judge.judges import LocalJudge, RecordedReplies
-from diffattn.lab.evaluation.judge.requests import recorded_outputs
-from diffattn.lab.evaluation.judge.session import judge_folder
+from diffattn.lab.evaluation.judge.judges import EndpointJudge, LocalJudge, RecordedReplies
+from diffattn.lab.evaluation.judge.session import judge_folder, recorded_outputs
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, register

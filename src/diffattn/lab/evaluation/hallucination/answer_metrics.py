@@ -91,7 +91,6 @@ def _support(pieces: Iterable[str], is_in_source: Callable[[str], bool]) -> Supp
 
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
@@ -99,7 +98,7 @@ def normalise(text: str) -> str:
 
     Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
     """
-    text = text.lower().translate(_PUNCTUATION)
+    text = text.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
@@ -111,10 +110,7 @@ def span_match(output: str, references: Sequence[str]) -> float:
     Source: arXiv:2407.07071, ``eval_exact_match.py``.
     """
     written = normalise(output)
-    for reference in map(normalise, references):
-        if reference in written if reference else not written:
-            return 1.0
-    return 0.0
+    return float(any(x in written if x else not written for x in map(normalise, references)))
 
 
 def word_f1(output: str, references: Sequence[str]) -> float:

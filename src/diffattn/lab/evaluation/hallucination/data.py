@@ -34,12 +34,10 @@ def load_examples(
 ) -> list[Example]:
     """The first ``samples`` rows of a dataset, in file order.
 
-    Args:
-        data: A ``.jsonl`` file in a layout of the task (``task.columns``), a folder that holds
-            ``<task>.jsonl``, ``"hub"`` for the published dataset, ``"hub:NAME[:CONFIG[:SPLIT]]"``
-            for another copy, or ``"generated"`` for made-up articles.
-        seed: Seed of the made-up articles.
-        columns: ``document``, ``question`` and ``references`` to their names in the rows.
+    ``data`` is a ``.jsonl`` file in a layout of the task (``task.columns``), a folder that holds
+    ``<task>.jsonl``, ``"hub"`` for the published dataset, ``"hub:NAME[:CONFIG[:SPLIT]]"`` for
+    another copy, or ``"generated"`` for made-up articles, which depend on the seed. ``columns``
+    maps ``document``, ``question`` and ``references`` to their names in the rows.
     """
     name, rows = _rows(task, data, samples, seed)
     examples: list[Example] = []

@@ -55,19 +55,15 @@ class JudgeSettings:
     name: str | None = None
     """Name in the result folders. Default: the model's name, or the last part of its folder."""
     document: str = "whole"
-    """Text to check against: the ``"whole"`` document, as in the reference, or the part ``"read"``
-    by the model."""
+    """Check against the ``"whole"`` document, as in the reference, or the part ``"read"``."""
     temperature: float | None = None
     """Default: not sent, as in the reference; the server decides. Local models are greedy."""
     max_tokens: int | None = None
     """Most tokens of a reply. Default: not sent; 512 for a local model."""
-    workers: int = 4
-    """Number of parallel requests."""
-    timeout_seconds: float = 120.0
-    """Largest duration of one attempt."""
+    workers: int = 4  # number of parallel requests
+    timeout_seconds: float = 120.0  # of one attempt
     max_attempts: int = 6
-    """Attempts per request. Temporary failures are tried again: no connection, timeouts, statuses
-    408, 409, 425, 429 and 5xx, replies that are not a completion."""
+    """Attempts per request, after timeouts and other failures that may be temporary."""
     first_wait_seconds: float = 1.0
     """Wait before the second attempt; it doubles each time. A server's Retry-After overrides it."""
     longest_wait_seconds: float = 120.0
@@ -144,9 +140,7 @@ class Judge(ABC):
 
     @abstractmethod
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Answer one request. ``name`` is unique within an evaluation folder.
-
-        The caller sets ``stop`` when it gives up; then waits must end early.
+        """Answer one request. The caller sets ``stop`` when it gives up; then waits end early.
 
         Raises:
             JudgeFailure: There is no reply to this request.

@@ -1,5 +1,7 @@
 """Ask a judge about the recorded outputs of an evaluation folder. It can be continued."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -9,15 +11,15 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
 from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
-from diffattn.lab.evaluation.judge.prompt import read_verdict
-from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
+from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
 from diffattn.lab.evaluation.metrics import metric
 from diffattn.lab.records.claim import claim_run
-from diffattn.lab.records.evaluations import ITEMS, EvalResult, register
+from diffattn.lab.records.evaluations import ITEMS, EvalResult, evaluation_marker, register
 from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.proportions import wilson_interval
 
@@ -34,6 +36,71 @@ CHOICES = {
     "empty output": "not correct, without asking",
     "temperature": "not sent unless set, as in the reference: verdicts vary from call to call",
 }
+
+
+BEGINNING = '{"request": "'
+"""The characters with which every file of requests begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request to judge one output."""
+
+    name: str
+    """``<label>/<variant>/<item>``."""
+    item: str
+    messages: Messages
+    digest: str
+    """Hash of the messages. A reply counts only for a request with the same hash."""
+
+    def plain(self) -> dict[str, Any]:
+        """The request as a JSON object, whose text begins with :data:`BEGINNING`."""
+        return {"request": self.digest, "id": self.name, "messages": self.messages}
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The recorded outputs of one model on one dataset."""
+
+    label: str
+    variant: str
+    folder: Path
+    result: EvalResult
+
+    def requests(self, document: str) -> list[Request]:
+        """One request per non-empty output. For ``document`` see :class:`JudgeSettings`."""
+        requests = []
+        for row in self.rows():
+            if row["output"]:
+                text = row["document"]
+                if document == "read":
+                    text = text_read(text, row["read"])
+                messages = judge_messages(row, text)
+                digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+                name = f"{self.label}/{self.variant}/{row['id']}"
+                requests.append(Request(name, row["id"], messages, digest))
+        return requests
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the items that were scored."""
+        return [row for row in self.result.read_items(self.folder) if "error" not in row]
+
+
+def recorded_outputs(folder: Path) -> list[Outputs]:
+    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder; raises without any."""
+    marker, recorded = evaluation_marker(folder), []
+    for label in marker["models"]:
+        for variant in marker["variants"]:
+            part = folder / label / variant
+            if (part / "result.json").exists():
+                result = EvalResult.read(part)
+                if result.protocol == JUDGED_PROTOCOL:
+                    recorded.append(Outputs(label, variant, part, result))
+    if not recorded:
+        raise ConfigError(
+            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
+        )
+    return recorded
 
 
 @dataclass
@@ -91,10 +158,8 @@ def judge_folder(
     For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (one line per reply or failure, written at once), and
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
-    the name of a part, its requests asked, and its requests in all.
-
-    Returns:
-        The results, and one sentence for each part without any verdict.
+    the name of a part, its requests asked, and its requests in all. The second result holds one
+    sentence for each part without any verdict.
 
     Raises:
         CheckpointError: A folder holds other records, or records of another judge.

@@ -42,13 +42,10 @@ def harness_questions(
     limit: int | None = None,
     seed: int = 1234,
 ) -> tuple[list[Question], str]:
-    """Questions of a multiple-choice task, with the harness's prompts.
+    """Questions of a multiple-choice task, and the split of their few-shot examples.
 
-    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones.
-
-    Returns:
-        The questions in the order of the documents, and the split of the few-shot examples:
-        ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
+    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones. The
+    split is ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
     """
     try:
         import lm_eval.tasks  # noqa: F401
@@ -102,10 +99,8 @@ def harness_task(
 def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
     """Tokens of ``text`` after ``context``, and the number of tokens cut off the context.
 
-    A context that is too long loses its beginning. If a token spans both texts, the context has
-    the tokens that it has alone, as in the harness, and not those that
-    :meth:`LanguageModel.encode_pair` gives it. The input has at most the model's ``max_length``
-    tokens; the last token of ``text`` is only predicted.
+    A context that is too long loses its beginning; the last token of ``text`` is only predicted. If
+    a token spans both texts, the context has the tokens that it has alone, as in the harness.
     """
     given, target = model.encode_pair(context, text, special=True)
     alone = model.encode_prompt(context.rstrip(), special=True)

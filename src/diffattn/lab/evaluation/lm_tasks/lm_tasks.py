@@ -24,10 +24,6 @@ from diffattn.lab.inference.scoring import Score
 from diffattn.lab.stats.proportions import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
-_GENERATED = 100
-"""Number of made-up documents of a task, if no limit is set."""
-_ASKED_TOGETHER = 16
-"""Documents per batch. An interruption loses the work on one batch at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class LmTasks(Protocol):
             if self.data == "hub":
                 local[task] = None
             elif self.data == "generated":
-                local[task] = generated_documents(task, self.limit or _GENERATED, self.seed)
+                local[task] = generated_documents(task, self.limit or 100, self.seed)
             else:
                 local[task] = read_task(Path(self.data).expanduser(), task, self.columns)
         read = {
@@ -111,7 +107,7 @@ class LmTasks(Protocol):
                 Item(id=f"{task}-{i}", payload=_Asked(task, i, weight, question, source))
                 for i, question in enumerate(questions)
             ]
-            batches += split_batches([items], _ASKED_TOGETHER)
+            batches += split_batches([items], 16)
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
