@@ -5,8 +5,7 @@ import random
 import pytest
 
 from diffattn.lab.evaluation.compare import compare_answers
-from diffattn.lab.evaluation.guessing import Guess, guessing
-from diffattn.lab.evaluation.metrics import NAMED, guess_shares
+from diffattn.lab.evaluation.metrics import NAMED, Guess, guess_shares, guessing
 from evaluation_folders import answers
 
 NEITHER = "uninformative: neither is above guessing where one can guess"

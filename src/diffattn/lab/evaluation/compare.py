@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.evaluation.guessing import Guess, Row, guessing
 from diffattn.lab.evaluation.metrics import (
+    Guess,
+    Row,
+    guessing,
     is_share,
     part_score,
     primary_score,
@@ -44,8 +46,7 @@ class Answers:
 
     label: str
     result: EvalResult
-    every: Sequence[Row]
-    """Rows of all items, failed items included."""
+    every: Sequence[Row]  # rows of all items, failed items included
 
     @classmethod
     def read(cls, label: str, part: Path) -> "Answers":

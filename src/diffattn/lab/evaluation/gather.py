@@ -64,10 +64,6 @@ def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
     """Read evaluation folders; each may hold several models and protocols.
 
     ``baseline`` is the label that the other models are compared with. Default: the first one.
-
-    Raises:
-        CheckpointError: A folder is not an evaluation folder, or there is no readable result.
-        ConfigError: No model has the label ``baseline``.
     """
     gathered = Gathered()
     for folder in map(Path, dict.fromkeys(folders)):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from diffattn.lab.evaluation.metrics import Row
 from diffattn.lab.evaluation.perplexity.documents import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
@@ -108,7 +109,7 @@ class Outliers(Protocol):
         }
         return [row]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Statistics of all items together, and the largest value of each layer."""
         groups: dict[str, Parts] = {}
         texts: dict[int, str] = {}
@@ -179,7 +180,7 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
     return metrics
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _layers(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each layer, the largest values over all items."""
     layers: list[dict[str, Any]] = []
     for of_layer in zip(*(row["layers"] for row in rows), strict=True):

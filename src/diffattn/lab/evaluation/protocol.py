@@ -15,8 +15,7 @@ if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
 
 
-SHORT_CONTEXT = 1_024
-"""Most prompts do not fit a context of fewer tokens."""
+SHORT_CONTEXT = 1_024  # most prompts do not fit a context of fewer tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.metrics import (
+    Row,
     is_loss,
     is_share,
     loss_metric,
@@ -97,11 +98,7 @@ class QuantizedLogits(Protocol):
         self.wrapped()
 
     def wrapped(self) -> Protocol:
-        """The wrapped protocol with its settings.
-
-        Raises:
-            ConfigError: Its name or one of its settings is wrong.
-        """
+        """The wrapped protocol with its settings."""
         others = [name for name in PROTOCOLS if name != self.name]
         check_known(self.name, "protocol", self.protocol, others)
         named = [
@@ -112,10 +109,8 @@ class QuantizedLogits(Protocol):
     def parameters(self) -> dict[str, Any]:
         """All settings, with all parameters and the version of the wrapped protocol."""
         inner = self.wrapped()
-        return super().parameters() | {
-            "settings": inner.parameters(),
-            "wrapped_version": inner.version,
-        }
+        wrapped = {"settings": inner.parameters(), "wrapped_version": inner.version}
+        return super().parameters() | wrapped
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """All items with the first number of bits, then all with the next, and so on."""
@@ -156,7 +151,7 @@ class QuantizedLogits(Protocol):
             for row, name in zip(rows, names, strict=True)
         ]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Metrics of the wrapped protocol for each number of bits, and differences from 16 bits."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
@@ -178,9 +173,7 @@ class QuantizedLogits(Protocol):
             metrics += _changes(of_width, exact, bits, better)
         return Summary(metrics=metrics, tables=tables)
 
-    def _directions(
-        self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
-    ) -> dict[str, bool | None]:
+    def _directions(self, rows: Sequence[Row], metrics: Sequence[Metric]) -> dict[str, bool | None]:
         """For each wrapped score, whether higher is better, by the wrapped protocol's metrics."""
         names = sorted({name for row in rows for name in row["scores"]})
         known = {metric.name: metric.higher_is_better for metric in metrics}
@@ -215,14 +208,14 @@ def _item(asked: _Asked, item: Item) -> Item:
     return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
 
 
-def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+def _renamed(row: Row, rename: Callable[[str], str]) -> dict[str, Any]:
     """The row with its scores renamed."""
     return dict(row) | {
         key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
     }
 
 
-def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
+def _unwrapped(rows: Sequence[Row], bits: int) -> list[dict[str, Any]]:
     """Rows of one number of bits, with the ids and scores of the wrapped protocol."""
     end = f", {bits} bits"
     return [
@@ -233,10 +226,7 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
 
 
 def _changes(
-    rows: Sequence[Mapping[str, Any]],
-    exact: Sequence[Mapping[str, Any]],
-    bits: int,
-    better: Mapping[str, bool | None],
+    rows: Sequence[Row], exact: Sequence[Row], bits: int, better: Mapping[str, bool | None]
 ) -> list[Metric]:
     """Weighted paired differences from the same items without rounding, for each score.
 

@@ -126,10 +126,6 @@ def run_evaluation(
         served: ``LABEL.KEY=VALUE`` settings of models whose path is the URL of a server.
         on_start, on_progress, on_message: Called with a part's name; with its name, its items done
             and its items in all; and with one line of text per event.
-
-    Raises:
-        DiffAttnError: No part has a result; the error of the first part.
-        CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     is_claimed(Path(folder), EVALUATION_MARKER, "an evaluation")  # before a model is loaded
     session = _Session(

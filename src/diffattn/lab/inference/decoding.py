@@ -42,10 +42,6 @@ def generate(
     A continuation ends at any of :func:`diffattn.models.loading.end_tokens`, at a ``stop`` string,
     or after ``max_new_tokens``. Ties go to the smallest token id. ``before`` holds tokens that are
     already read and precede all prompts.
-
-    Raises:
-        ItemError: ``max_new_tokens`` is below 1, or a prompt is empty, has an unknown id, or does
-            not fit the model with ``max_new_tokens`` more.
     """
     if max_new_tokens < 1:
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")

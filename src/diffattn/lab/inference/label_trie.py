@@ -106,9 +106,6 @@ def read_labels(
     """Choose the label that follows each prompt. One pass takes several prompts and all labels.
 
     ``before`` holds tokens that are already read and precede all prompts.
-
-    Raises:
-        ItemError: A prompt is empty, has an unknown id, or does not fit with the longest label.
     """
     model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before

@@ -27,10 +27,6 @@ def labelled(
 
     ``on_message`` gets a line for each study, which names the model that is taken.
     ``has_no_folder`` says whether a path is allowed although it is not a model folder.
-
-    Raises:
-        ConfigError: There is no model, or a label is missing, not a folder name, or used twice.
-        CheckpointError: A path holds no model.
     """
     paths: dict[str, str] = {}
     for text in models:
@@ -69,9 +65,6 @@ def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
 
     The best model is in the first study that has a finished model. It is the differential model
     with the lowest validation loss, or without any the best softmax model; never a control.
-
-    Raises:
-        CheckpointError: No study has a finished model.
     """
     # A study, or a folder of 'diffattn reproduce' with several: text comes first.
     folders = [Path(name) / part for part in ("", "text", "recall")]

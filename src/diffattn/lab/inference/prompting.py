@@ -101,10 +101,11 @@ def complete(
         ]
         scores = score(model, right, before=before) if right else [None] * len(some)
         for i, output, answer in zip(batch, written, scores, strict=True):
+            mean = None if answer is None else answer.logprob / len(answer.token_logprobs)
             completions[i] = Completion(
                 text=output.text,
                 prompt_tokens=len(asked[i].prompt),
-                logprob_per_token=answer and answer.logprob / len(answer.token_logprobs),
+                logprob_per_token=mean,
                 prompt=prompts[i],
             )
     return [completions[i] for i in range(len(asked))]

@@ -16,9 +16,6 @@ def read_prompts(
     prefixes that grow with the depth. Where prompts differ, smaller groups are read first and the
     largest last. So at most two prompts' keys and values are held at a time, if the caller drops
     each prefix before it asks for the next.
-
-    Raises:
-        ItemError: A prompt is empty, longer than the model allows, or has an unknown id.
     """
     if not all(prompts):
         raise ItemError("read_prompts: a prompt must hold a token or more, got none.")

@@ -26,9 +26,6 @@ def stream_text(
 
     ``settings`` are keyword arguments of transformers' ``generate``; ``on_message`` gets a hint
     about small models and recall models. Without ``max_new_tokens`` at most 64 tokens are written.
-
-    Raises:
-        ConfigError: The prompt is empty, too long, or has ids that the model does not know.
     """
     where = usable_device(device)
     network, tokenizer = load_model(

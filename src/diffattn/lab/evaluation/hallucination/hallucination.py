@@ -1,7 +1,7 @@
 """Contextual hallucination: generate summaries or answers and score them against the document."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.hallucination import answer_metrics
 from diffattn.lab.evaluation.hallucination.data import Example, load_examples
 from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.language_model import LanguageModel
@@ -35,9 +35,6 @@ def cut(
     keeps half of the free tokens at either end.
 
     Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens; ``pred.py`` of THUDM/LongBench.
-
-    Raises:
-        ItemError: The prompt does not fit even without a document.
     """
 
     def size(text: str) -> int:
@@ -78,8 +75,7 @@ def _last_that_fits(candidates: list[int], fits: Callable[[int], bool]) -> int:
 
 _BATCH = 8
 MAPS = ("a1", "difference", "absolute")
-_ROWS = 16
-"""Number of tokens whose rows of the maps are in memory together."""
+_ROWS = 16  # number of tokens whose rows of the maps are in memory together
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 LEAD = 3
 """Number of the document's first sentences that are scored, as a control that copies them."""
@@ -192,7 +188,7 @@ class Hallucination(Protocol):
             for item, pair, tokens, output in zip(items, asked, ids, written, strict=True)
         ]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Mean of each score over the rows that have it; lookback ratios by layer and head."""
         metrics = []
         for key, prefix in (("scores", ""), ("lead", "lead_")):
@@ -291,7 +287,7 @@ class Hallucination(Protocol):
         return scores if share is None else scores | {"entities_found": share}
 
 
-def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _mean_ratios(rows: Sequence[Row]) -> dict[str, Any]:
     """Map to means over rows, ``[layers][heads]``; ``None`` if no row has a value."""
     ratios: dict[str, Any] = {}
     for name in MAPS:

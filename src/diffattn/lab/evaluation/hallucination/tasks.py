@@ -22,17 +22,14 @@ class Task:
     """Prompt, limits and columns of one dataset."""
 
     name: str
-    kind: str
-    """``"summary"`` or ``"answer"``."""
-    before: str
-    """Prompt before the document."""
+    kind: str  # ``"summary"`` or ``"answer"``
+    before: str  # prompt before the document
     after: str
     """Prompt after the document, with ``{question}`` in place of the question."""
     cue: str
     """The end of the prompt, before the answer. Lookback ratios count it as new."""
     max_new_tokens: int
-    prompt_tokens: int
-    """Most tokens of the prompt, BOS included."""
+    prompt_tokens: int  # most tokens of the prompt, BOS included
     cut: str
     """The part that is cut from a long document: its ``"end"``, or its ``"middle"``."""
     columns: tuple[dict[str, str], ...]

@@ -36,8 +36,7 @@ class Reply:
 class JudgeSettings:
     """Settings of a judge."""
 
-    who: ClassVar[str] = "judge"
-    """The name that begins error messages."""
+    who: ClassVar[str] = "judge"  # the name that begins error messages
     limits: ClassVar[dict[str, tuple[float, float]]] = {
         "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
         "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),

@@ -30,8 +30,7 @@ if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
 # At lower levels httpx2 logs URLs, whose query may hold a key.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
-_MOST_BYTES = 8 * 1024 * 1024
-"""Size of the largest answer that is accepted."""
+_MOST_BYTES = 8 * 1024 * 1024  # size of the largest answer that is accepted
 
 
 class _TemporaryFailure(Exception):

@@ -15,7 +15,7 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
 from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
 from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.records.claim import claim_run
 from diffattn.lab.records.evaluations import ITEMS, EvalResult, evaluation_marker, register
 from diffattn.lab.records.lock import sole_writer
@@ -24,8 +24,7 @@ from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"
-VERSION = 3
-"""Raised with each change of how replies are read."""
+VERSION = 3  # raised with each change of how replies are read
 SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
 CHOICES = {
     "document": "the whole document, as the reference; or the part the model has read",
@@ -38,16 +37,14 @@ CHOICES = {
 }
 
 
-BEGINNING = '{"request": "'
-"""The characters with which every file of requests begins."""
+BEGINNING = '{"request": "'  # the characters with which every file of requests begins
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
     """The request to judge one output."""
 
-    name: str
-    """``<label>/<variant>/<item>``."""
+    name: str  # ``<label>/<variant>/<item>``
     item: str
     messages: Messages
     digest: str
@@ -160,11 +157,6 @@ def judge_folder(
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
     the name of a part, its requests asked, and its requests in all. The second result holds one
     sentence for each part without any verdict.
-
-    Raises:
-        CheckpointError: A folder holds other records, or records of another judge.
-        ConfigError: There is no output to judge.
-        DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
     """
     results, missing = [], []
     asker = _Asker(judge)
@@ -219,7 +211,7 @@ def _judge_outputs(
 
 
 def _row(
-    row: Mapping[str, Any],
+    row: Row,
     request: Request | None,
     replies: Mapping[tuple[str, str], str],
     reasons: Mapping[str, str],
@@ -243,11 +235,7 @@ def _row(
 
 
 def _result(
-    outputs: Outputs,
-    variant: str,
-    judge: Judge,
-    rows: Sequence[Mapping[str, Any]],
-    items: dict[str, Any],
+    outputs: Outputs, variant: str, judge: Judge, rows: Sequence[Row], items: dict[str, Any]
 ) -> EvalResult | str:
     scored = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
@@ -263,15 +251,11 @@ def _result(
         "unparsable": len(unparsable),
         "empty": sum(row["empty"] for row in scored),
     }
-    metrics = [
-        metric(
-            name,
-            wilson_interval(count, len(scored)),
-            headline=name == "accuracy" or (name == "unparsable" and count > 0),
-            higher_is_better=name == "accuracy",
-        )
-        for name, count in counts.items()
-    ]
+    metrics = []
+    for name, count in counts.items():
+        is_shown = name == "accuracy" or (name == "unparsable" and count > 0)
+        better, interval = name == "accuracy", wilson_interval(count, len(scored))
+        metrics.append(metric(name, interval, headline=is_shown, higher_is_better=better))
     return EvalResult(
         protocol=PROTOCOL,
         version=VERSION,

@@ -22,8 +22,7 @@ _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande"
 class Question:
     """One document as the harness asks it: the most likely continuation is the answer."""
 
-    pairs: tuple[tuple[str, str], ...]
-    """Context and continuation of each choice."""
+    pairs: tuple[tuple[str, str], ...]  # context and continuation of each choice
     choices: tuple[str, ...]
     """Continuations without the space before them; normalised scores divide by their length."""
     gold: int  # index of the right choice

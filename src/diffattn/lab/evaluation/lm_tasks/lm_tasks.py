@@ -1,6 +1,6 @@
 """The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from diffattn.lab.evaluation.lm_tasks.documents import (
     read_task,
 )
 from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
-from diffattn.lab.evaluation.metrics import metric, task_metric
+from diffattn.lab.evaluation.metrics import Row, metric, task_metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
@@ -160,7 +160,7 @@ class LmTasks(Protocol):
             **({"weights": {"average": asked.weight}} if "average" in scored else {}),
         }
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """All metrics of each task, and the mean over tasks of the metrics in the paper's table."""
         metrics, columns, counts = [], [], {}
         for task in self.tasks:
