@@ -6,7 +6,7 @@ Guessing gives an answer that does not depend on the question.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -243,27 +243,23 @@ def _stated_guess(asked: Sequence[Row]) -> Guess:
 
 def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
     """The guess in classification and multiple choice, by how often each answer is right."""
-    tasks = [str(row.get("task")) for row in asked]
-    if protocol == "lm_tasks" and asked:
+    is_choice, how = protocol == "lm_tasks", "the most frequent answer always"
+    if is_choice:
+        how = "the same position always"
         if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):
             return Guess()
-        answers, how = [str(row.get("gold")) for row in asked], "the same position always"
-        sizes = [len(row["logprobs"]) for row in asked]
-    elif protocol in ("many_shot", "order_robustness", "hidden_needle") and asked:
-        answers = [str(row.get("expected")) for row in asked]
-        how = "the most frequent answer always"
-        seen = {task: len(set(given)) for task, given in _by_task(tasks, answers).items()}
-        sizes = [int(row.get("labels", seen[task])) for row, task in zip(asked, tasks, strict=True)]
-    else:
+    elif protocol not in ("many_shot", "order_robustness", "hidden_needle"):
         return Guess()
-    chances = _by_task(tasks, [1 / size for size in sizes]).values()
-    right = _by_task(tasks, answers).values()
-    ceiling = fmean(Counter(gold).most_common(1)[0][1] / len(gold) for gold in right)
-    return Guess(fmean(map(fmean, chances)), ceiling, how, tuple(asked))
-
-
-def _by_task(tasks: Iterable[str], values: Iterable[Any]) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = defaultdict(list)
-    for task, value in zip(tasks, values, strict=True):
-        groups[task].append(value)
-    return groups
+    if not asked:
+        return Guess()
+    by_task: dict[str, list[Row]] = defaultdict(list)
+    for row in asked:
+        by_task[str(row.get("task"))].append(row)
+    chances, ceilings = [], []
+    for group in by_task.values():
+        answers = [str(row.get("gold" if is_choice else "expected")) for row in group]
+        seen = len(set(answers))
+        sizes = [len(x["logprobs"]) if is_choice else int(x.get("labels", seen)) for x in group]
+        chances.append(fmean(1 / size for size in sizes))
+        ceilings.append(Counter(answers).most_common(1)[0][1] / len(answers))
+    return Guess(fmean(chances), fmean(ceilings), how, tuple(asked))

@@ -112,15 +112,13 @@ class Outliers(Protocol):
     def summarise(self, rows: Sequence[Row]) -> Summary:
         """Statistics of all items together, and the largest value of each layer."""
         groups: dict[str, Parts] = {}
-        texts: dict[int, str] = {}
         for name in rows[0]["tallies"]:
             width = len(HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE)
             groups[name] = {
                 of_first: merged([Tally.from_json(r["tallies"][name][i], width) for r in rows])
                 for i, of_first in enumerate((True, False))
             }
-        for row in rows:
-            texts |= {int(token): text for token, text in row["texts"].items()}
+        texts = {int(token): text for row in rows for token, text in row["texts"].items()}
         scale = common_scale([scale for row in rows for scale in row["scales"]])
         table = outlier_summary(groups, scale, lambda token: texts.get(token, str(token)))
         num_tokens = sum(row["tokens"] for row in rows)

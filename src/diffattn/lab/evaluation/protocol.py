@@ -1,6 +1,7 @@
 """The interface of a protocol: its items, how it asks a model, and its summary."""
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -64,8 +65,9 @@ class Protocol(ABC):
         if cls.quick_context is not None and longest is not None:
             value = values[cls.quick_context]
             if isinstance(value, tuple):
-                value = tuple(sorted({min(length, longest) for length in value}))
-            values[cls.quick_context] = value if isinstance(value, tuple) else min(value, longest)
+                values[cls.quick_context] = tuple(sorted({min(x, longest) for x in value}))
+            else:
+                values[cls.quick_context] = min(value, longest)
         return values
 
     @property
@@ -116,9 +118,8 @@ class Protocol(ABC):
             if value is None:
                 continue
             numbers = value if isinstance(value, tuple | list) else [value]
-            sound = all(
-                isinstance(n, int) and least <= n and (most is None or n <= most) for n in numbers
-            )
+            largest = math.inf if most is None else most
+            sound = all(isinstance(n, int) and least <= n <= largest for n in numbers)
             if not (numbers and sound and len(set(numbers)) == len(numbers)):
                 end = "" if most is None else f" and at most {most}"
                 raise ConfigError(
