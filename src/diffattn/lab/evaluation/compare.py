@@ -125,11 +125,10 @@ def compare_answers(
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
             model, base = sides[label], sides[baseline]
-            pairing = pair_items(model, base)
-            paired, left_out = _comparable(model, base, pairing)
+            paired, left_out, remarks = _compare_pair(model, base)
             of_variant += paired
             skipped += [f"{variant}: {sentence}" for sentence in left_out]
-            notes += [f"{variant}: {sentence}" for sentence in _notes(model, base, pairing)]
+            notes += [f"{variant}: {sentence}" for sentence in remarks]
         compared += [*of_variant, *over_seeds(of_variant)]
     return Comparison(
         baseline=labels[0], differences=with_verdicts(compared), skipped=skipped, notes=notes
@@ -254,51 +253,41 @@ def _split(
                 yield dict(zip(fields, values, strict=True)), tuple(groups[values])
 
 
-def _comparable(
-    model: Answers, base: Answers, pairing: Pairing
-) -> tuple[list[PairedDifference], list[str]]:
-    """Differences that can be compared, and a sentence about scores that cannot."""
-    if pairing.other_text and not pairing.same:
-        return [], [
-            f"{model.label} was not compared: all {len(pairing.other_text)} items hold another "
-            f"text than {base.label}'s, {_reason(model, base)}."
-        ]
-    paired = differences(model, base, pairing)
-    unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
-    if not unlike or not _other_vocabulary(model, base):
-        return paired, []
-    return [item for item in paired if item.score not in unlike], [
-        f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
-        "vocabulary, and these count per token."
-    ]
-
-
-def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
-    """Sentences about models that were compared although they ran differently."""
-    notes, others = [], len(pairing.other_text)
-    if others and pairing.same:
+def _compare_pair(
+    model: Answers, base: Answers
+) -> tuple[list[PairedDifference], list[str], list[str]]:
+    """Differences, sentences about scores that cannot be compared, and notes on unlike runs."""
+    pairing = pair_items(model, base)
+    same, others = len(pairing.same), len(pairing.other_text)
+    ran, other = model.result.model, base.result.model
+    other_vocabulary = ran.get("vocabulary") != other.get("vocabulary")
+    reason = "though the tokenizers are alike: the files that they read have changed"
+    if other_vocabulary:
+        reason = "as its tokenizer has another vocabulary and lengths are counted in tokens"
+    notes = []
+    if others and same:
         notes.append(
-            f"{others} of {others + len(pairing.same)} items of {model.label} hold another text "
-            f"than {base.label}'s and are not paired, {_reason(model, base)}."
+            f"{others} of {others + same} items of {model.label} hold another text "
+            f"than {base.label}'s and are not paired, {reason}."
         )
-    if _other_vocabulary(model, base) and pairing.same:
+    if other_vocabulary and same:
         notes.append(
             f"{model.label} has another tokenizer than {base.label}: a length in tokens holds "
             "another amount of text; the paired items hold the same text."
         )
-    ran, other = model.result.model, base.result.model
     unequal = [key for key in ("dtype", "bos", "max_length") if ran[key] != other[key]]
     if unequal:
         facts = (f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal)
         notes.append(f"{model.label} ran with {', '.join(facts)}.")
-    return notes
-
-
-def _other_vocabulary(model: Answers, base: Answers) -> bool:
-    return model.result.model.get("vocabulary") != base.result.model.get("vocabulary")
-
-
-def _reason(model: Answers, base: Answers) -> str:
-    if _other_vocabulary(model, base):
-        return "as its tokenizer has another vocabulary and lengths are counted in tokens"
-    return "though the tokenizers are alike: the files that they read have changed"
+    if others and not same:
+        none = f"{model.label} was not compared: all {others} items hold another text than"
+        return [], [f"{none} {base.label}'s, {reason}."], notes
+    paired = differences(model, base, pairing)
+    unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
+    if not unlike or not other_vocabulary:
+        return paired, [], notes
+    left_out = (
+        f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    )
+    return [item for item in paired if item.score not in unlike], [left_out], notes

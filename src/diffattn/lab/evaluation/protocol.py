@@ -28,7 +28,8 @@ class Item:
     payload: Any
     """Data for the prompt. Keep it small: ``ask`` builds long prompts."""
     cluster: str | None = None
-    """Name of a group of items that share a text or a seed and so are not independent."""
+    """Name of a group of items that share a text or a seed and so are not independent.
+    Default: each item is its own cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +48,7 @@ class Protocol(ABC):
     """
 
     name: ClassVar[str]
+    """The protocol's name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
     choices: ClassVar[Mapping[str, str]] = {}
     """Topic to our decision where the source leaves it open. Saved with every result."""
     quick: ClassVar[Mapping[str, Any]] = {}
