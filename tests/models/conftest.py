@@ -8,8 +8,7 @@ import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from diffattn.lab.testing.budget import compare
-from diffattn.lab.testing.nudging import measured_errors
+from diffattn.lab.testing.budget import compare, measured_errors
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -158,7 +157,7 @@ def assert_only_rounding():
 
     ``compute`` returns tensors, for example logits or gradients. Their exact values come from
     the reference operator in float64, their budgets from nudged runs of the reference operator in
-    the model's own dtype: see ``diffattn.lab.testing.nudging``. ``ulps`` says by how many units the
+    the model's own dtype: see ``diffattn.lab.testing.budget``. ``ulps`` says by how many units the
     inputs of ``actual`` are off already.
     """
 

@@ -1,5 +1,7 @@
 """Which items are paired, part by part, and over seeds."""
 
+import math
+
 import pytest
 
 from diffattn.lab.evaluation.catalog import PRIMARY, PROTOCOLS
@@ -217,6 +219,56 @@ def test_items_of_another_text_count_where_they_have_the_score():
     found = {one.score: one for one in differences(b, a, pair_items(b, a))}
     recall = found["recall"]
     assert (recall.num_items, recall.num_other_text, recall.num_unpaired) == (5, 2, 1)
+
+
+def test_what_one_has_not_scored_is_left_out():
+    failed = {"id": "1", "error": "ItemError: bad"}
+    a = [
+        {"id": str(i), "cluster": str(i // 2), "scores": {"right": float(i % 2 == 0)}}
+        for i in (0, 2, 3, 4, 5)
+    ]
+    b = [row | {"scores": {"right": 1.0}} for row in a if row["id"] != "4"]
+    sides = {"a": answers("a", [*a, failed]), "b": answers("b", [*b, failed])}
+    sides["b"].result.model["max_length"] = 512
+    comparison = compare_answers({"part": sides}, ["a", "b", "c"], ["part"], {})
+    (only,) = comparison.differences
+    assert (only.value, only.baseline_value, only.difference) == pytest.approx((1.0, 0.5, 0.5))
+    assert (only.num_items, only.n, only.num_unpaired) == (4, 3, 1)
+    assert only.test == "Student t over clusters, adjusted"
+    assert only.p_value > 0.05
+    assert only.low < 0 < only.high
+    assert comparison.skipped == ["part: c was not compared: c has no result of part."]
+    assert comparison.notes == ["part: b ran with max_length 512 where a has 8."]
+
+
+def test_weighted_scores_compare_over_equal_items():
+    """Losses 2 -> 1 over 3 tokens, 1 -> 2 over 1; another text; no such tokens at all."""
+    sides = []
+    for label, losses, tokens in (("a", [2, 1, 5], [3, 1, 4]), ("b", [1, 2, 5], [3, 1, 9])):
+        scored = [
+            {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
+            for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
+        ]
+        sides.append(answers(label, [*scored, {"id": "3", "scores": {}}]))
+    (only,) = compared(*sides).differences
+    assert (only.num_items, only.n, only.num_unpaired) == (2, 2, 1)
+    assert only.difference == pytest.approx((-3 + 1) / 4)
+    assert only.test == "Student t over clusters"  # without one: 1; without the other: -1
+    assert only.p_value == pytest.approx(1 - 2 / math.pi * math.atan(0.2**0.5))
+
+
+def test_losses_per_token_of_two_vocabularies_are_not_compared():
+    per_token = ("ar_hit_nll", "logprob_per_token", "nll", "nll_to_128", "text loss, 4 bits")
+    anyway = ("accuracy", "bits_per_byte", "expected_logprob", "nll_per_word")
+    scored = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
+    alike = compared(answers("a", scored), answers("b", scored))
+    assert (len(alike.differences), alike.skipped) == (9, [])
+    other = compared(answers("a", scored), answers("b", scored, vocabulary="w"))
+    assert [entry.score for entry in other.differences] == list(anyway)
+    assert other.skipped == [
+        f"key_values: {', '.join(per_token)} of b was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    ]
 
 
 def test_a_row_says_what_text_its_item_held():

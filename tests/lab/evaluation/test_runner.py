@@ -3,12 +3,10 @@
 import copy
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.judge.interface import JudgeFailure
 from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.lab.evaluation.registry import parts
@@ -18,7 +16,6 @@ from diffattn.lab.evaluation.session import run_evaluation
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.records.evaluations import EvalResult, Metric
-from record_files import read_record, write_items, write_record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,77 +201,6 @@ def test_another_evaluation_in_the_folder_is_refused(models, tmp_path):
     (tmp_path / "b" / "notes.txt").write_text("mine")
     with pytest.raises(CheckpointError, match="other files"):
         run(models["diff"], tmp_path / "b")
-
-
-def test_paired_differences_leave_out_what_one_has_not_scored(models, tmp_path):
-    run(models["softmax"], tmp_path / "one" / "counting", bad=(1,))
-    run(models["diff"], tmp_path / "two" / "counting", bad=(1,))
-    rows = read_jsonl(tmp_path / "two" / "counting" / "items.jsonl")
-    for row in rows:
-        if row["id"] in ("3", "5"):
-            row["scores"]["right"] = 1.0
-    rows = [row for row in rows if row["id"] != "4"]
-    write_items(tmp_path / "two" / "counting", rows)
-    comparison = compare(tmp_path, ["one", "two", "three"], ["counting"])
-    (one,) = comparison.differences
-    assert (one.value, one.baseline_value) == pytest.approx((1.0, 0.5))
-    assert (one.num_items, one.n, one.num_unpaired) == (4, 3, 1)
-    assert one.difference == pytest.approx(0.5)
-    assert one.test == "Student t over clusters, adjusted"
-    assert one.p_value > 0.05
-    assert one.low < 0 < one.high
-    assert comparison.skipped == [
-        "counting: three was not compared: three has no result of counting."
-    ]
-    path = tmp_path / "two" / "counting" / "result.json"
-    value = read_record(path)
-    write_record(path, value | {"model": value["model"] | {"max_length": 512}})
-    assert compare(tmp_path, ["one", "two"], ["counting"]).notes == [
-        "counting: two ran with max_length 512 where one has 1024."
-    ]
-
-
-def test_weighted_scores_compare_over_equal_items(models, tmp_path):
-    run(models["softmax"], tmp_path / "one" / "counting", size=4)
-    run(models["diff"], tmp_path / "two" / "counting", size=4)
-    # Losses per token 2 -> 1 over 3 tokens, 1 -> 2 over 1; another text; no such tokens at all.
-    for label, losses, tokens in (("one", [2, 1, 5], [3, 1, 4]), ("two", [1, 2, 5], [3, 1, 9])):
-        rows = [
-            {"id": str(i), "scores": {"loss": loss}, "weights": {"loss": weight}}
-            for i, (loss, weight) in enumerate(zip(losses, tokens, strict=True))
-        ]
-        write_items(tmp_path / label / "counting", [*rows, {"id": "3", "scores": {}}])
-    (one,) = compare(tmp_path, ["one", "two"], ["counting"]).differences
-    assert (one.num_items, one.n, one.num_unpaired) == (2, 2, 1)
-    assert one.difference == pytest.approx((-3 + 1) / 4)
-    assert one.test == "Student t over clusters"  # without one: 1; without the other: -1
-    assert one.p_value == pytest.approx(1 - 2 / np.pi * np.arctan(0.2**0.5))
-
-
-def test_losses_per_token_of_two_vocabularies_are_not_compared(models, tmp_path):
-    per_token = ("ar_hit_nll", "logprob_per_token", "nll", "nll_to_128", "text loss, 4 bits")
-    anyway = ("accuracy", "bits_per_byte", "expected_logprob", "nll_per_word")
-    for label in ("one", "two"):
-        run(models["softmax"], tmp_path / label / "counting", size=2)
-        rows = [{"id": str(i), "scores": dict.fromkeys(per_token + anyway, i)} for i in (0, 1)]
-        write_items(tmp_path / label / "counting", rows)
-    found = compare(tmp_path, ["one", "two"], ["counting"])
-    assert len(found.differences) == 9
-    assert not found.skipped
-    path = tmp_path / "two" / "counting" / "result.json"
-    value = read_record(path)
-    value["model"]["vocabulary"] = "another"
-    write_record(path, value)
-    found = compare(tmp_path, ["one", "two"], ["counting"])
-    assert [one.score for one in found.differences] == list(anyway)
-    assert found.notes == [
-        "counting: two has another tokenizer than one: a length in tokens holds another amount of "
-        "text; the paired items hold the same text."
-    ]
-    assert found.skipped == [
-        f"counting: {', '.join(per_token)} of two was not compared: its tokenizer has another "
-        "vocabulary, and these count per token."
-    ]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.testing.budget import compare
-from diffattn.lab.testing.nudging import measured_errors
+from diffattn.lab.testing.budget import compare, measured_errors
 from language_models import plain_logprobs
 from scripted_model import alone
 

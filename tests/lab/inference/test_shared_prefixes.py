@@ -22,25 +22,23 @@ def test_groups_partition_the_sequences_and_their_prefix_is_common(seed):
         )
     limits = [generator.randint(0, len(x)) for x in sequences]
     groups = share_prefixes(sequences, limits)
-    assert sorted(i for group in groups for i in group.members) == list(range(len(sequences)))
-    for group in groups:
-        first = sequences[group.members[0]][: group.length]
-        for i in group.members:
-            assert sequences[i][: group.length] == first
-            assert group.length < len(sequences[i])
-            assert group.length <= limits[i]
-    cost = sum(
-        group.length + bool(group.length) * _GROUP_COST
-        + sum(len(sequences[i]) - group.length for i in group.members)
-        for group in groups
-    )  # fmt: skip
+    assert sorted(i for _, members in groups for i in members) == list(range(len(sequences)))
+    cost = 0
+    for length, members in groups:
+        first = sequences[members[0]][:length]
+        cost += length + bool(length) * _GROUP_COST
+        for i in members:
+            assert sequences[i][:length] == first
+            assert length < len(sequences[i])
+            assert length <= limits[i]
+            cost += len(sequences[i]) - length
     assert cost <= sum(map(len, sequences))
 
 
 def test_a_nested_prefix_is_taken_where_it_pays():
     common, longer = [1] * 400, [2] * 400
     sequences = [[*common, i] for i in range(3, 6)] + [[*common, *longer, i] for i in range(3, 9)]
-    lengths = sorted(group.length for group in share_prefixes(sequences))
+    lengths = sorted(length for length, _ in share_prefixes(sequences))
     assert lengths == [400, 800]
     assert share_prefixes([]) == []
 

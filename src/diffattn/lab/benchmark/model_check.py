@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
-from diffattn.lab.testing.budget import compare
-from diffattn.lab.testing.nudging import measured_errors
+from diffattn.lab.testing.budget import compare, measured_errors
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 CHECKED_LAYERS = 2

@@ -56,7 +56,7 @@ def judge(
     """
     from diffattn.files.io import write_plain_jsonl
     from diffattn.lab.evaluation.judge.interface import judge_settings
-    from diffattn.lab.evaluation.judge.requests import recorded_outputs
+    from diffattn.lab.evaluation.judge.session import recorded_outputs
 
     _require_options(evaluation, model, endpoint, replies, requests)
     settings = judge_settings("any" if model is None else model, endpoint, set_ or [])
@@ -77,8 +77,8 @@ def judge(
 
     chosen = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
     with ItemProgress(len(recorded)) as progress:
-        judged = judge_folder(evaluation, chosen, settings, on_progress=progress.on_progress)
-    _print_results(judged, compare_folder(evaluation), evaluation, as_json=json_)
+        judged = judge_folder(evaluation, chosen, on_progress=progress.on_progress)
+    _print_results(*judged, compare_folder(evaluation), evaluation, as_json=json_)
 
 
 def _require_options(
@@ -94,7 +94,7 @@ def _require_options(
         require_outside,
         require_replaceable,
     )
-    from diffattn.lab.evaluation.judge.requests import BEGINNING
+    from diffattn.lab.evaluation.judge.session import BEGINNING
 
     if model is None and requests is None:
         raise ConfigError("judge: --model or --requests must be given, got neither.")
@@ -108,12 +108,13 @@ def _require_options(
         raise ConfigError(f"{replies}: must be a file of replies, got none or something else.")
 
 
-def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: bool) -> None:
+def _print_results(
+    results: Any, missing: list[str], comparison: Any, evaluation: Path, *, as_json: bool
+) -> None:
     """Print the results; exit with status 1 if verdicts are missing."""
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
-    results = judged.results
     if as_json:
         typer.echo(results_json(results, comparison))
     else:
@@ -123,7 +124,7 @@ def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: b
             rows = difference_rows(comparison)
             print_table([row for row in rows if row["protocol"] in variants])
         typer.echo(f"Records: {evaluation}")
-    for sentence in judged.missing:
+    for sentence in missing:
         typer.echo(f"diffattn: {sentence}", err=True)
     failed = sum(result.num_failed for result in results)
     if failed:
@@ -132,5 +133,5 @@ def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: b
             "the same command asks again, replies.jsonl says why.",
             err=True,
         )
-    if failed or judged.missing:
+    if failed or missing:
         raise typer.Exit(1)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.evaluation.guessing import Guess, Row, guessing
 from diffattn.lab.evaluation.metrics import (
+    Guess,
+    Row,
+    guessing,
     is_share,
     part_score,
     primary_score,
@@ -30,12 +32,8 @@ from diffattn.lab.records.evaluations import (
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.stats.contrasts import paired_contrast
 
-_RAN_WITH = ("dtype", "bos", "max_length")
-"""Options of loading a model that can change its scores."""
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 """Names of scores per token. They cannot be compared between tokenizers."""
-_MOST_PARTS = 64
-"""A field with more distinct values is not used to split the items."""
 _KINDS = (("task",), ("needles", "asked"))
 """Groups of fields of a row that tell tasks apart. Each task has its own score of guessing."""
 _PARTS = (("length",), *_KINDS, ("depth",), ("shots",), ("kind",), ("pairs",))
@@ -48,8 +46,7 @@ class Answers:
 
     label: str
     result: EvalResult
-    every: Sequence[Row]
-    """Rows of all items, failed items included."""
+    every: Sequence[Row]  # rows of all items, failed items included
 
     @classmethod
     def read(cls, label: str, part: Path) -> "Answers":
@@ -71,17 +68,12 @@ class Answers:
 class Pairing(NamedTuple):
     """Ids of the items that two models have both answered."""
 
-    same: list[str]
-    """Items whose prompts are equal: they are paired."""
-    other_text: list[str]  # items whose prompts differ: they are not paired
+    same: list[str]  # their prompts are equal: they are paired
+    other_text: list[str]  # their prompts differ: they are not paired
 
 
 def compare_folder(folder: Path) -> Comparison | None:
-    """Compare the models of an evaluation folder in all its parts; ``None`` if it has one model.
-
-    Raises:
-        CheckpointError: ``folder`` is not an evaluation folder.
-    """
+    """Compare the models of an evaluation folder in all its parts; ``None`` if it has one model."""
     with sole_writer(folder, wait=True):  # the last of several processes sees all results
         marker = evaluation_marker(folder)
         if len(marker["models"]) < 2:
@@ -90,10 +82,7 @@ def compare_folder(folder: Path) -> Comparison | None:
 
 
 def compare(folder: Path, labels: Sequence[str], variants: Sequence[str]) -> Comparison:
-    """Compare every model with its baseline, score by score, and write ``comparison.json``.
-
-    :func:`partners` chooses the baselines. ``variants`` are the folder names of parts.
-    """
+    """Compare models score by score, and write ``comparison.json``; see :func:`compare_answers`."""
     answers: dict[str, dict[str, Answers]] = {}
     missing: dict[tuple[str, str], str] = {}
     for variant in variants:
@@ -126,21 +115,20 @@ def compare_answers(
     for variant in variants:
         sides, of_variant = answers.get(variant, {}), list[PairedDifference]()
         for label, baseline in partners(labels):
-            absent = [name for name in (baseline, label) if name not in sides]
-            if absent:
-                none = f"{absent[0]} has no result of {variant}"
-                fault = missing.get((absent[0], variant), none)
+            absent = next((name for name in (baseline, label) if name not in sides), None)
+            if absent is not None:
+                none = f"{absent} has no result of {variant}"
+                fault = missing.get((absent, variant), none)
             else:
                 fault = sides[label].result.unlike(sides[baseline].result)
             if fault:
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
             model, base = sides[label], sides[baseline]
-            pairing = pair_items(model, base)
-            paired, left_out = _comparable(model, base, pairing)
+            paired, left_out, remarks = _compare_pair(model, base)
             of_variant += paired
             skipped += [f"{variant}: {sentence}" for sentence in left_out]
-            notes += [f"{variant}: {sentence}" for sentence in _notes(model, base, pairing)]
+            notes += [f"{variant}: {sentence}" for sentence in remarks]
         compared += [*of_variant, *over_seeds(of_variant)]
     return Comparison(
         baseline=labels[0], differences=with_verdicts(compared), skipped=skipped, notes=notes
@@ -165,8 +153,10 @@ def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[Pai
     paired: list[PairedDifference] = []
     for name in names:
         whole = _difference(model, baseline, pairing, name, pairing.same)
-        if whole is None or name != primary:
-            paired += [] if whole is None else [whole]
+        if whole is None:
+            continue
+        if name != primary:
+            paired.append(whole)
             continue
         floors = _floors(model, baseline, pairing.same, name, names)
         whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
@@ -237,86 +227,67 @@ def _floors(
         model_guess, base_guess = model.guess(kind, score), baseline.guess(kind, score)
         if model_guess.ceiling is None or base_guess.ceiling is None:
             continue
-        floors.append(
-            Floor(
-                where=where,
-                n=len(set(row_clusters(base_guess.rows))),
-                value=_mean(model_guess.rows, score),
-                guess=model_guess.ceiling,
-                baseline_value=_mean(base_guess.rows, score),
-                baseline_guess=base_guess.ceiling,
-            )
-        )
+        means = []
+        for guess in (model_guess, base_guess):
+            weights = [row_weight(row, score) for row in guess.rows]
+            values = [row["scores"][score] for row in guess.rows]
+            means.append(float(np.average(values, weights=weights)))
+        floor = {"value": means[0], "guess": model_guess.ceiling, "baseline_value": means[1]}
+        n = len(set(row_clusters(base_guess.rows)))
+        floors.append(Floor(where=where, n=n, baseline_guess=base_guess.ceiling, **floor))
     return floors
-
-
-def _mean(rows: Sequence[Row], score: str) -> float:
-    weights = [row_weight(row, score) for row in rows]
-    return float(np.average([row["scores"][score] for row in rows], weights=weights))
 
 
 def _split(
     rows: Mapping[str, Row], ids: Sequence[str], every: Sequence[Sequence[str]]
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
-    """Ids by the values of each group of fields, sorted; a group with one value is skipped."""
+    """Ids by the values of each group of fields, sorted; groups of 2 to 64 values are split."""
     for fields in every:
         groups: dict[tuple[Any, ...], list[str]] = {}
         for i in ids:
             values = tuple(rows[i].get(key) for key in fields)
             if all(isinstance(value, str | int | float) for value in values):
                 groups.setdefault(values, []).append(i)
-        if 1 < len(groups) <= _MOST_PARTS:
+        if 1 < len(groups) <= 64:
             for values in sorted(groups, key=lambda x: [(isinstance(v, str), v) for v in x]):
                 yield dict(zip(fields, values, strict=True)), tuple(groups[values])
 
 
-def _comparable(
-    model: Answers, base: Answers, pairing: Pairing
-) -> tuple[list[PairedDifference], list[str]]:
-    """Differences that can be compared, and a sentence about scores that cannot."""
-    if pairing.other_text and not pairing.same:
-        return [], [
-            f"{model.label} was not compared: all {len(pairing.other_text)} items hold another "
-            f"text than {base.label}'s, {_reason(model, base)}."
-        ]
-    paired = differences(model, base, pairing)
-    if not _other_vocabulary(model, base):
-        return paired, []
-    unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
-    sentence = (
-        f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
-        "vocabulary, and these count per token."
-    )
-    return [item for item in paired if item.score not in unlike], [sentence] if unlike else []
-
-
-def _notes(model: Answers, base: Answers, pairing: Pairing) -> list[str]:
-    """Sentences about models that were compared although they ran differently."""
+def _compare_pair(
+    model: Answers, base: Answers
+) -> tuple[list[PairedDifference], list[str], list[str]]:
+    """Differences, sentences about scores that cannot be compared, and notes on unlike runs."""
+    pairing = pair_items(model, base)
+    same, others = len(pairing.same), len(pairing.other_text)
+    ran, other = model.result.model, base.result.model
+    other_vocabulary = ran.get("vocabulary") != other.get("vocabulary")
+    reason = "though the tokenizers are alike: the files that they read have changed"
+    if other_vocabulary:
+        reason = "as its tokenizer has another vocabulary and lengths are counted in tokens"
     notes = []
-    if pairing.other_text and pairing.same:
+    if others and same:
         notes.append(
-            f"{len(pairing.other_text)} of {len(pairing.other_text) + len(pairing.same)} items of "
-            f"{model.label} hold another text than {base.label}'s and are not paired, "
-            f"{_reason(model, base)}."
+            f"{others} of {others + same} items of {model.label} hold another text "
+            f"than {base.label}'s and are not paired, {reason}."
         )
-    if _other_vocabulary(model, base) and pairing.same:
+    if other_vocabulary and same:
         notes.append(
             f"{model.label} has another tokenizer than {base.label}: a length in tokens holds "
             "another amount of text; the paired items hold the same text."
         )
-    ran, other = model.result.model, base.result.model
-    unequal = [key for key in _RAN_WITH if ran[key] != other[key]]
+    unequal = [key for key in ("dtype", "bos", "max_length") if ran[key] != other[key]]
     if unequal:
         facts = (f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal)
         notes.append(f"{model.label} ran with {', '.join(facts)}.")
-    return notes
-
-
-def _other_vocabulary(model: Answers, base: Answers) -> bool:
-    return model.result.model.get("vocabulary") != base.result.model.get("vocabulary")
-
-
-def _reason(model: Answers, base: Answers) -> str:
-    if _other_vocabulary(model, base):
-        return "as its tokenizer has another vocabulary and lengths are counted in tokens"
-    return "though the tokenizers are alike: the files that they read have changed"
+    if others and not same:
+        none = f"{model.label} was not compared: all {others} items hold another text than"
+        return [], [f"{none} {base.label}'s, {reason}."], notes
+    paired = differences(model, base, pairing)
+    unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
+    if not unlike or not other_vocabulary:
+        return paired, [], notes
+    left_out = (
+        f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
+        "vocabulary, and these count per token."
+    )
+    return [item for item in paired if item.score not in unlike], [left_out], notes

@@ -20,10 +20,8 @@ _IDENTITY = (
 class Gathered:
     """The models and answers of several evaluation folders."""
 
-    facts: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Label to the facts of the model."""
-    labels: list[str] = field(default_factory=list)
-    """Labels of the models, the baseline first."""
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # of a label's model
+    labels: list[str] = field(default_factory=list)  # the baseline first
     variants: list[str] = field(default_factory=list)
     answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
     """Variant to label to answers."""
@@ -52,11 +50,10 @@ class Gathered:
         If another model has the label, the new one becomes ``LABEL@FOLDER``.
         """
         facts = {key: answers.result.model.get(key) for key in _IDENTITY}
-        label = name = answers.label
-        count = 1
+        name, count = answers.label, 1
         while self.facts.setdefault(name, facts) != facts:
             end = "" if count == 1 else f"-{count}"
-            name, count = f"{label}@{folder.resolve().name}{end}", count + 1
+            name, count = f"{answers.label}@{folder.resolve().name}{end}", count + 1
         if name in self.answers.setdefault(variant, {}):
             self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
             return
@@ -66,12 +63,7 @@ class Gathered:
 def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
     """Read evaluation folders; each may hold several models and protocols.
 
-    If a later folder gives the label of another model, its model becomes ``LABEL@FOLDER``.
     ``baseline`` is the label that the other models are compared with. Default: the first one.
-
-    Raises:
-        CheckpointError: A folder is not an evaluation folder, or there is no readable result.
-        ConfigError: No model has the label ``baseline``.
     """
     gathered = Gathered()
     for folder in map(Path, dict.fromkeys(folders)):

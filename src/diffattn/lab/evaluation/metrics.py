@@ -1,8 +1,13 @@
-"""Names of scores, and metrics of a summary with their confidence intervals."""
+"""Names of scores, metrics with their confidence intervals, and the score of guessing.
+
+Guessing gives an answer that does not depend on the question.
+"""
 
 import math
 import re
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +17,7 @@ from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.lab.stats.intervals import Interval
 from diffattn.lab.stats.proportions import share_interval
 
+Row = Mapping[str, Any]
 _LOSS = re.compile(r"nll|loss|bits_per_byte")
 _NO_SHARE = re.compile(r"logprob|largest|signed|lookback_")
 """Scores that may leave [0, 1]: log-probabilities, maxima, signed attention, lookback scores."""
@@ -37,8 +43,8 @@ def primary_score(
 ) -> tuple[str, bool] | None:
     """The primary score among ``names``, the scores of the rows, and whether higher is better.
 
-    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is the
-    primary score of the wrapped protocol at the smallest number of bits.
+    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is that
+    of the wrapped protocol at the smallest number of bits.
     """
     if protocol == "quantized_logits":
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
@@ -62,8 +68,7 @@ def wrapped_protocol(protocol: str, parameters: Mapping[str, Any]) -> str:
 def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
     """Names that a pattern stands for: the first task; all windows, the largest first."""
     if "{task}" in pattern:
-        tasks = parameters.get("tasks") or []
-        return [f"{task} {task_metric(task)}" for task in tasks[:1]]
+        return [f"{task} {task_metric(task)}" for task in (parameters.get("tasks") or [])[:1]]
     if "{windows}" in pattern:
         windows = sorted(parameters.get("windows") or [], reverse=True)
         return [pattern.format(windows=window) for window in windows]
@@ -105,42 +110,38 @@ def metric(
 
 
 def score_metric(
-    name: str,
-    rows: Sequence[Mapping[str, Any]],
-    where: dict[str, Any],
-    *,
-    headline: bool = False,
-    higher_is_better: bool | None = True,
+    name: str, rows: Sequence[Row], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """One metric, the mean of a score over rows with its interval over clusters; else none."""
+    """One metric, the mean of a score over rows with its interval over clusters; else none.
+
+    ``facts`` are ``headline`` and ``higher_is_better`` of :func:`metric`.
+    """
     if not rows:
         return []
-    values = [row["scores"][name] for row in rows]
-    share = is_share(name)
+    values, share = [row["scores"][name] for row in rows], is_share(name)
     interval = (share_interval if share else cluster_mean)(values, row_clusters(rows))
     unit = "share" if share else "nats per token"
-    facts: dict[str, Any] = {"headline": headline, "higher_is_better": higher_is_better}
     return [metric(name, interval, unit=unit, where=where, **facts)]
 
 
 GUESSES = ("guess", "guess_of_all_that_fit")
-"""Fields of a row with the scores of two guesses that ignore the question. Each protocol defines
-its guesses. The larger score is the floor: a model must be above it."""
+"""Fields of a row with the scores of two guesses that ignore the question, as its protocol defines
+them. The larger score is the floor: a model must be above it."""
 NAMED = "guess_of_all_named"  # in place of the second: as many strings as this model's output names
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
     """Expected scores of guesses that name random strings of the context.
 
-    Of N ``candidates`` in the context, the question asks for R ``references``, and the output names
-    K (``named``). ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
+    Of N ``candidates``, the question asks for R ``references``, and the output names K (``named``).
+    ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
     """
     if candidates <= references:
         return {}
     return {GUESSES[0]: references / candidates, NAMED: named / candidates}
 
 
-def guess_metrics(rows: Sequence[Mapping[str, Any]], where: dict[str, Any]) -> list[Metric]:
+def guess_metrics(rows: Sequence[Row], where: dict[str, Any]) -> list[Metric]:
     """Means of the guesses over the rows that state them, without intervals."""
     facts: dict[str, Any] = {"where": where, "headline": True, "higher_is_better": None}
     shares = {kind: [row[kind] for row in rows if kind in row] for kind in (*GUESSES, NAMED)}
@@ -156,7 +157,7 @@ def rows_with(rows: Sequence[Mapping[str, Any]], **values: Any) -> list[Mapping[
     return [row for row in rows if all(row[key] == value for key, value in values.items())]
 
 
-def row_clusters(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def row_clusters(rows: Sequence[Row]) -> list[str]:
     """The cluster of each row; a row without a cluster forms its own, named by its id."""
     return [str(row["cluster"] if "cluster" in row else row["id"]) for row in rows]
 
@@ -188,3 +189,82 @@ def perplexity_metric(
     method = interval.method if low is None else f"exp of the loss's: {interval.method}"
     exponential = Interval(mean, low, high, interval.level, interval.n, method)
     return loss_metric(name, exponential, where, headline=headline, unit="perplexity")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The score of guessing; ``None`` if it is unknown."""
+
+    chance: float | None = None  # expected score of a random answer
+    ceiling: float | None = None  # score of the best guess that is known
+    how: str = ""
+    rows: tuple[Row, ...] = ()  # rows for which the guess is known
+
+
+def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
+    """The score of guessing in one protocol. If there are several guesses, the best one counts.
+
+    - A row may state it: ``guess``, and with it ``guess_of_all_that_fit`` or
+      ``guess_of_all_named``; see :data:`GUESSES` and :data:`NAMED`.
+    - Classification: chance is a random label, the ceiling the most frequent answer, task by task.
+      Multiple choice: a random choice, and always the same position.
+    - ``single_needle``: the model's score on texts without the sentence.
+    - ``hallucination``: the score of the document's first sentences as an answer.
+
+    ``rows`` are of one model; rows without ``score`` do not count.
+    """
+    asked = [row for row in rows if score in row["scores"]]
+    if protocol == "single_needle":
+        control = f"control_{score}"
+        shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
+        if not shares or not asked:
+            return Guess()
+        return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
+    if protocol == "hallucination":
+        name = score.partition(", ")[0]
+        led = tuple(row for row in asked if name in row.get("lead", {}))
+        if not led:
+            return Guess()
+        ceiling = fmean(float(row["lead"][name]) for row in led)
+        return Guess(None, ceiling, "the first sentences of the document, copied", led)
+    stated = _stated_guess(asked)
+    if protocol == "hidden_needle" and len(stated.rows) < 20:  # too few for a mean
+        stated = Guess()
+    known = [guess for guess in (stated, _majority(protocol, asked)) if guess.ceiling is not None]
+    return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
+
+
+def _stated_guess(asked: Sequence[Row]) -> Guess:
+    rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
+    if not rows:
+        return Guess()
+    chance = fmean(float(row["guess"]) for row in rows)
+    ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
+    how = "strings of the context named without regard to the question"
+    if any(NAMED in row for row in rows):
+        return Guess(chance, ceiling, f"{how}, as many as the model names itself", rows)
+    return Guess(chance, max(chance, ceiling), how, rows)
+
+
+def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
+    """The guess in classification and multiple choice, by how often each answer is right."""
+    is_choice, how = protocol == "lm_tasks", "the most frequent answer always"
+    if is_choice:
+        how = "the same position always"
+        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):
+            return Guess()
+    elif protocol not in ("many_shot", "order_robustness", "hidden_needle"):
+        return Guess()
+    if not asked:
+        return Guess()
+    by_task: dict[str, list[Row]] = defaultdict(list)
+    for row in asked:
+        by_task[str(row.get("task"))].append(row)
+    chances, ceilings = [], []
+    for group in by_task.values():
+        answers = [str(row.get("gold" if is_choice else "expected")) for row in group]
+        seen = len(set(answers))
+        sizes = [len(x["logprobs"]) if is_choice else int(x.get("labels", seen)) for x in group]
+        chances.append(fmean(1 / size for size in sizes))
+        ceilings.append(Counter(answers).most_common(1)[0][1] / len(answers))
+    return Guess(fmean(chances), fmean(ceilings), how, tuple(asked))

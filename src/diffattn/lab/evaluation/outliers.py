@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from diffattn.lab.evaluation.metrics import Row
 from diffattn.lab.evaluation.perplexity.documents import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
@@ -90,12 +91,13 @@ class Outliers(Protocol):
         for number, ids in enumerate(windows, start=first):
             scan_window(scan, model, ids, number)
         groups = pooled(scan)
+        largest = {name: max(x.largest for x in parts.values()) for name, parts in groups.items()}
         row = {
             "tokens": sum(map(len, windows)),
             "prompt": prompt_facts("\n\n".join(map(model.decode, windows))),
             "scores": {
-                LARGEST["logits"]: max(_largest(groups[name]) for name in groups if name != HIDDEN),
-                LARGEST["hidden"]: _largest(groups[HIDDEN]),
+                LARGEST["logits"]: max(x for name, x in largest.items() if name != HIDDEN),
+                LARGEST["hidden"]: largest[HIDDEN],
             },
             "scales": [scan.scales[layer] for layer in sorted(scan.scales)],
             "tallies": {
@@ -107,18 +109,16 @@ class Outliers(Protocol):
         }
         return [row]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Statistics of all items together, and the largest value of each layer."""
         groups: dict[str, Parts] = {}
-        texts: dict[int, str] = {}
         for name in rows[0]["tallies"]:
             width = len(HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE)
             groups[name] = {
                 of_first: merged([Tally.from_json(r["tallies"][name][i], width) for r in rows])
                 for i, of_first in enumerate((True, False))
             }
-        for row in rows:
-            texts |= {int(token): text for token, text in row["texts"].items()}
+        texts = {int(token): text for row in rows for token, text in row["texts"].items()}
         scale = common_scale([scale for row in rows for scale in row["scales"]])
         table = outlier_summary(groups, scale, lambda token: texts.get(token, str(token)))
         num_tokens = sum(row["tokens"] for row in rows)
@@ -141,10 +141,6 @@ def scan_window(scan: OutlierScan, model: LanguageModel, ids: Sequence[int], num
         scan.add_hidden(layer, x, tokens, number)
 
     read_layers(model.network, tokens[None], on_attention, on_hidden)
-
-
-def _largest(parts: Parts) -> float:
-    return max(tally.largest for tally in parts.values())
 
 
 def _texts(model: LanguageModel, groups: Mapping[str, Parts]) -> dict[str, str]:
@@ -170,10 +166,10 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
         for which, row in of_name.items():
             where = {"activation": name, "over": which}
             values = {f"top-{rank}": value for rank, value in row["top"].items()}
-            values |= {"median": row["median"]}
-            values |= {"kurtosis": row["kurtosis"]} if row["kurtosis"] is not None else {}
-            values |= {"massive activations": row["massive"]} if "massive" in row else {}
-            metrics += [metric(key, value, where=where) for key, value in values.items()]
+            values |= {key: row[key] for key in ("median", "kurtosis")}
+            values["massive activations"] = row.get("massive")
+            known = {key: value for key, value in values.items() if value is not None}
+            metrics += [metric(key, value, where=where) for key, value in known.items()]
     for label, name in ((LARGEST["logits"], LOGITS), (LARGEST["hidden"], HIDDEN)):
         for which, row in table[name].items():
             printed = which != WITHOUT
@@ -182,15 +178,11 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
     return metrics
 
 
-def _layers(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _layers(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """For each layer, the largest values over all items."""
-    return [
-        {
-            name: {
-                which: max(row["layers"][layer][name][which]["largest"] for row in rows)
-                for which in of_name
-            }
-            for name, of_name in first.items()
-        }
-        for layer, first in enumerate(rows[0]["layers"])
-    ]
+    layers: list[dict[str, Any]] = []
+    for of_layer in zip(*(row["layers"] for row in rows), strict=True):
+        layers.append({})
+        for name, of_name in of_layer[0].items():
+            layers[-1][name] = {x: max(y[name][x]["largest"] for y in of_layer) for x in of_name}
+    return layers

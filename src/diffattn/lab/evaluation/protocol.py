@@ -1,6 +1,7 @@
 """The interface of a protocol: its items, how it asks a model, and its summary."""
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -15,8 +16,7 @@ if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
 
 
-SHORT_CONTEXT = 1_024
-"""Most prompts do not fit a context of fewer tokens."""
+SHORT_CONTEXT = 1_024  # most prompts do not fit a context of fewer tokens
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +34,10 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Metrics and tables of a protocol."""
+    """Metrics of a protocol, and tables for the report: name to JSON value."""
 
     metrics: list[Metric]
     tables: dict[str, Any] = field(default_factory=dict)
-    """Name to JSON value, for the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +66,10 @@ class Protocol(ABC):
             values |= cls.quick_short
         if cls.quick_context is not None and longest is not None:
             value = values[cls.quick_context]
-            values[cls.quick_context] = (
-                tuple(sorted({min(length, longest) for length in value}))
-                if isinstance(value, tuple)
-                else min(value, longest)
-            )
+            if isinstance(value, tuple):
+                values[cls.quick_context] = tuple(sorted({min(x, longest) for x in value}))
+            else:
+                values[cls.quick_context] = min(value, longest)
         return values
 
     @property
@@ -93,10 +91,7 @@ class Protocol(ABC):
         """
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
-        """Data that the prompts need and the items do not hold. Default: none.
-
-        It is hashed together with the items, so that no evaluation continues with other data.
-        """
+        """Data that the prompts need and the items do not hold; hashed with the items."""
         return None
 
     @abstractmethod
@@ -107,8 +102,7 @@ class Protocol(ABC):
             One row of JSON values per item, in order. ``scores`` maps names to the numbers that
             are compared between models: shares from 0 to 1 unless the name says otherwise
             (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may map a score to the
-            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the text that the
-            model read. Other fields belong to the protocol.
+            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the prompt.
 
         Raises:
             ItemError: An item cannot be asked. Then each item is asked alone.
@@ -123,11 +117,12 @@ class Protocol(ABC):
         a list of different such integers, or ``None``."""
         for name in names:
             value = getattr(self, name)
+            if value is None:
+                continue
             numbers = value if isinstance(value, tuple | list) else [value]
-            sound = all(
-                isinstance(n, int) and least <= n and (most is None or n <= most) for n in numbers
-            )
-            if value is not None and not (numbers and sound and len(set(numbers)) == len(numbers)):
+            largest = math.inf if most is None else most
+            sound = all(isinstance(n, int) and least <= n <= largest for n in numbers)
+            if not (numbers and sound and len(set(numbers)) == len(numbers)):
                 end = "" if most is None else f" and at most {most}"
                 raise ConfigError(
                     f"{self.name}: {name} must be {least} or more{end}, as a whole number or as a "
@@ -147,9 +142,8 @@ class Protocol(ABC):
     def require_columns(self, known: Iterable[str]) -> None:
         """Raise unless the setting ``columns`` maps known names to names of columns in a file."""
         columns = self.columns  # type: ignore[attr-defined]
-        if not isinstance(columns, Mapping) or not all(
-            isinstance(name, str) and name for name in columns.values()
-        ):
+        is_mapping = isinstance(columns, Mapping)
+        if not is_mapping or not all(isinstance(x, str) and x for x in columns.values()):
             raise ConfigError(
                 f"{self.name}: columns must be an object of names to names in the file, such as "
                 f'{{"{next(iter(known))}": "my_column"}}, got {columns!r}.'
@@ -195,21 +189,16 @@ def shortfall(tables: Mapping[str, Any]) -> str | None:
     )
 
 
-_BEGINS, _ENDS = 400, 1_200
-"""Characters of a prompt's beginning and end that a row keeps; questions are at the end."""
-
-
 def prompt_facts(text: str) -> dict[str, Any]:
-    """Facts of a prompt for ``row["prompt"]``.
+    """Facts of a prompt for ``row["prompt"]``: its hash, length, beginning and end.
 
-    They are ``sha256`` (16 hex digits), ``characters``, and the beginning and end of the text.
     Items of two models are paired only if the hashes are equal.
     """
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}
-    if len(text) <= _BEGINS + _ENDS:
+    if len(text) <= 1_600:
         return facts | {"begins": text}
-    return facts | {"begins": text[:_BEGINS], "ends": text[-_ENDS:]}
+    return facts | {"begins": text[:400], "ends": text[-1_200:]}  # questions are at the end
 
 
 def split_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:

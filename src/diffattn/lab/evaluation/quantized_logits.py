@@ -8,6 +8,7 @@ from typing import Any
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.metrics import (
+    Row,
     is_loss,
     is_share,
     loss_metric,
@@ -97,11 +98,7 @@ class QuantizedLogits(Protocol):
         self.wrapped()
 
     def wrapped(self) -> Protocol:
-        """The wrapped protocol with its settings.
-
-        Raises:
-            ConfigError: Its name or one of its settings is wrong.
-        """
+        """The wrapped protocol with its settings."""
         others = [name for name in PROTOCOLS if name != self.name]
         check_known(self.name, "protocol", self.protocol, others)
         named = [
@@ -112,10 +109,8 @@ class QuantizedLogits(Protocol):
     def parameters(self) -> dict[str, Any]:
         """All settings, with all parameters and the version of the wrapped protocol."""
         inner = self.wrapped()
-        return super().parameters() | {
-            "settings": inner.parameters(),
-            "wrapped_version": inner.version,
-        }
+        wrapped = {"settings": inner.parameters(), "wrapped_version": inner.version}
+        return super().parameters() | wrapped
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """All items with the first number of bits, then all with the next, and so on."""
@@ -140,43 +135,45 @@ class QuantizedLogits(Protocol):
         # Logits of a chunk share a scale, so the size of chunks must not depend on free memory.
         alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
-        bits = asked[0].bits
+        bits, window = asked[0].bits, asked[0].window
         inner = [question.item for question in asked if question.item is not None]
         with quantized_logits(model.network, bits, granularity=self.granularity):
-            rows = self.wrapped().ask(alone, inner) if inner else [_text_row(alone, asked[0])]
-        names = [item.id for item in inner] or [items[0].id.removeprefix(f"{bits}-bits-")]
+            if inner:
+                rows = self.wrapped().ask(alone, inner)
+            else:
+                (score,) = alone.score([Continuation(window[:1], window[1:])])
+                size = len(score.token_logprobs)
+                row = {"tokens": size, "prompt": prompt_facts(alone.decode(window))}
+                rows = [row | {"scores": {_LOSS: -score.logprob / size}}]
+        names = [item.id.removeprefix(f"{bits}-bits-") for item in items]
         return [
             {**_renamed(row, lambda key: f"{key}, {bits} bits"), "bits": bits, "wrapped_id": name}
             for row, name in zip(rows, names, strict=True)
         ]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Metrics of the wrapped protocol for each number of bits, and differences from 16 bits."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
         better: dict[str, bool | None] = {}
         for bits, of_width in by_bits.items():
-            inner = [row for row in of_width if _LOSS not in row["scores"]]
-            if inner:
+            if inner := [row for row in of_width if _LOSS not in row["scores"]]:
                 summary = self.wrapped().summarise(inner)
                 tables[f"{bits} bits"] = summary.tables
                 better |= self._directions(inner, summary.metrics)
                 metrics += [replace(x, where=x.where | {"bits": bits}) for x in summary.metrics]
-            text = [row for row in of_width if _LOSS in row["scores"]]
-            if text:
+            if text := [row for row in of_width if _LOSS in row["scores"]]:
                 interval = cluster_mean([row["scores"][_LOSS] for row in text], row_clusters(text))
                 where = {"bits": bits}
                 metrics.append(loss_metric(_LOSS, interval, where))
                 metrics.append(perplexity_metric("perplexity", interval, where, headline=False))
-        for bits in self.bits:
-            if bits != UNQUANTIZED_BITS and UNQUANTIZED_BITS in by_bits:
-                metrics += _changes(by_bits[bits], by_bits[UNQUANTIZED_BITS], bits, better)
+        exact = by_bits.pop(UNQUANTIZED_BITS, [])
+        for bits, of_width in by_bits.items():
+            metrics += _changes(of_width, exact, bits, better)
         return Summary(metrics=metrics, tables=tables)
 
-    def _directions(
-        self, rows: Sequence[Mapping[str, Any]], metrics: Sequence[Metric]
-    ) -> dict[str, bool | None]:
+    def _directions(self, rows: Sequence[Row], metrics: Sequence[Metric]) -> dict[str, bool | None]:
         """For each wrapped score, whether higher is better, by the wrapped protocol's metrics."""
         names = sorted({name for row in rows for name in row["scores"]})
         known = {metric.name: metric.higher_is_better for metric in metrics}
@@ -211,24 +208,14 @@ def _item(asked: _Asked, item: Item) -> Item:
     return Item(id=f"{asked.bits}-bits-{item.id}", payload=asked, cluster=item.cluster or item.id)
 
 
-def _text_row(model: LanguageModel, asked: _Asked) -> dict[str, Any]:
-    (score,) = model.score([Continuation(asked.window[:1], asked.window[1:])])
-    size = len(score.token_logprobs)
-    return {
-        "tokens": size,
-        "prompt": prompt_facts(model.decode(asked.window)),
-        "scores": {_LOSS: -score.logprob / size},
-    }
-
-
-def _renamed(row: Mapping[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+def _renamed(row: Row, rename: Callable[[str], str]) -> dict[str, Any]:
     """The row with its scores renamed."""
     return dict(row) | {
         key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
     }
 
 
-def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, Any]]:
+def _unwrapped(rows: Sequence[Row], bits: int) -> list[dict[str, Any]]:
     """Rows of one number of bits, with the ids and scores of the wrapped protocol."""
     end = f", {bits} bits"
     return [
@@ -239,10 +226,7 @@ def _unwrapped(rows: Sequence[Mapping[str, Any]], bits: int) -> list[dict[str, A
 
 
 def _changes(
-    rows: Sequence[Mapping[str, Any]],
-    exact: Sequence[Mapping[str, Any]],
-    bits: int,
-    better: Mapping[str, bool | None],
+    rows: Sequence[Row], exact: Sequence[Row], bits: int, better: Mapping[str, bool | None]
 ) -> list[Metric]:
     """Weighted paired differences from the same items without rounding, for each score.
 

@@ -18,7 +18,7 @@ DATA = "data.json"
 def data_digest(items: Iterable[Item], material: Any) -> str:
     """First 16 hex digits of the SHA-256 of all items, also of items that are not selected.
 
-    Parameters only name files and packages; the digest covers their content. ``material`` is from
+    Parameters only name files and packages; the digest covers their content. For ``material`` see
     :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
     """
     digest = hashlib.sha256()
@@ -29,11 +29,7 @@ def data_digest(items: Iterable[Item], material: Any) -> str:
 
 
 def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
-    """Write the digest, or check that existing rows were made from the same data.
-
-    Raises:
-        CheckpointError: The rows were made from other data.
-    """
+    """Write the digest, or check that existing rows were made from the same data."""
     recorded = recorded_data(folder) if has_rows else None
     if recorded is None:
         write_json(folder / DATA, {"schema": 1, "sha256": digest})

@@ -1,7 +1,7 @@
 """Build protocols from their names and settings."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from importlib import import_module
 from typing import Any, get_type_hints
 
@@ -50,7 +50,7 @@ def parts(
             built.append(Part(variant=variant, protocol=kind(**values)))
         except ConfigError:
             raise
-        except (TypeError, ValueError, AttributeError) as error:  # a value of the wrong type
+        except (TypeError, ValueError, AttributeError) as error:
             raise ConfigError(
                 f"{name}: settings must have the right types, got {error}."
             ) from error
@@ -68,8 +68,9 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
     """Protocol to field to value."""
     changes: dict[str, dict[str, Any]] = {}
     for setting in settings:
-        protocol = setting.partition("=")[0].strip().partition(".")[0]
-        if "=" not in setting or "." not in setting.partition("=")[0]:
+        name, separator, _ = setting.partition("=")
+        protocol, dot, _ = name.strip().partition(".")
+        if not separator or not dot:
             raise ConfigError(f"--set: must be PROTOCOL.KEY=VALUE, got {setting!r}.")
         if protocol not in protocols:
             raise ConfigError(
@@ -78,10 +79,8 @@ def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, A
             )
         kind = protocol_class(protocol)
         hints = get_type_hints(kind)
-        kinds = {
-            f"{protocol}.{field.name}": hints[field.name] for field in dataclasses.fields(kind)
-        }
-        for key, value in read_settings([setting], kinds, form="PROTOCOL.KEY=VALUE").items():
+        kinds = {f"{protocol}.{field.name}": hints[field.name] for field in fields(kind)}
+        for key, value in read_settings([setting], kinds).items():
             field = key.partition(".")[2]
             require_counts(key, field, value)
             changes.setdefault(protocol, {})[field] = value

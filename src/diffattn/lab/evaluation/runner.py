@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord, package_versions
 
 OnProgress = Callable[[int, int], None]
-"""Called with (items done, items in all) after every batch."""
 OnMessage = Callable[[str], None]
 _PERMANENT = ("ItemError: ", "ConfigError: ")
 """Beginnings of errors that an item would raise again if it were asked again."""
@@ -49,14 +47,13 @@ def evaluate(
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
     ``result.json`` and ``costs.json``. Answers are copied from finished shares beside ``folder``
     (``PART.shard-I-of-N``) with the same settings and data. Items that failed for a temporary
-    reason, such as lack of memory, are asked again by every later call. With ``wait`` the call
-    waits for another process that works in ``folder``. ``on_message`` gets one line for each item
-    or file that is asked again, left out or not checked.
+    reason, such as lack of memory, are asked again by every later call. ``on_progress`` gets the
+    items done and the items in all; ``on_message`` one line for each item or file that is asked
+    again, left out or not checked.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
-        CheckpointError: ``folder`` holds another evaluation or rows from other data, or its record
-            of the data is damaged.
+        CheckpointError: ``folder`` holds another evaluation, rows from other data, or damage.
         BusyError: Another process works there, and ``wait`` is false.
         DiffAttnError: No item could be asked; the message gives the first error.
     """
@@ -161,24 +158,18 @@ def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]]
     return batches, data_digest(items, protocol.material(model, items))
 
 
-@dataclass
 class _Log:
-    """The rows of ``items.jsonl``: id to row."""
+    """The rows of ``items.jsonl``: id to row. If all items of a call failed, it begins anew."""
 
-    folder: Path
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    num_lines: int = 0
-
-    @classmethod
-    def recover(cls, folder: Path, on_message: OnMessage) -> "_Log":
-        """Read the rows of an earlier call. If all of its items failed, the log begins anew."""
+    def __init__(self, folder: Path, on_message: OnMessage) -> None:
         known, faults = recover_jsonl(folder / ITEMS)
         for fault in faults:
             on_message(f"An item is asked again: {fault}")
         if all("error" in row for row in known):
             (folder / ITEMS).unlink(missing_ok=True)
             known = []
-        return cls(folder, {row["id"]: row for row in known}, len(known))
+        self.folder, self.num_lines = folder, len(known)
+        self.rows = {row["id"]: row for row in known}
 
     def add(self, row: dict[str, Any]) -> None:
         # An earlier result no longer belongs to these rows.
@@ -198,7 +189,7 @@ def _ask_all(
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
     """Rows of all selected items, in their order. Answers of finished shares are copied."""
-    log = _Log.recover(folder, on_message)
+    log = _Log(folder, on_message)
     try:
         every, data = _batches(model, protocol)
     except DiffAttnError:
@@ -250,15 +241,12 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
             return [row for item in items for row in _ask(model, protocol, [item])]
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         return [{"id": items[0].id, "error": reason}]
-    assert len(answers) == len(items), f"{protocol.name}: one row per item"
     return [_row(item, answer) for item, answer in zip(items, answers, strict=True)]
 
 
 def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
-    """The row of an answer; an error row if a file cannot hold the answer.
-
-    JSON has no NaN or infinity, and UTF-8 no lone surrogate.
-    """
+    """The row of an answer; an error row for NaN, infinity or a lone surrogate, which no file
+    can hold."""
     # A served model returns None for scores that need logits.
     scores = {name: value for name, value in answer["scores"].items() if value is not None}
     cluster = {"cluster": item.cluster} if item.cluster else {}

@@ -53,11 +53,7 @@ class Selection:
         return limit | ({} if self.shard is None else {"shard": list(self.shard)})
 
     def select(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """The batches to ask. A batch is never divided between shares.
-
-        So every item is asked in the same batch as in a whole run, and its answer is the same to
-        the last bit.
-        """
+        """The batches to ask. Shares never divide a batch, as another one would round otherwise."""
         chosen = [list(batch) for batch in batches]
         if self.limit is not None:
             names = limited([item for batch in batches for item in batch], self.limit)
@@ -89,20 +85,13 @@ def limited(items: Sequence[Item], limit: int) -> set[str]:
     chosen: list[str] = []
     for first, end in itertools.pairwise(edges):
         cluster = clusters[min(names[first:end], key=digest)]
-        if chosen and len(chosen) + len(cluster) > limit:
-            continue
-        chosen += cluster
+        if not chosen or len(chosen) + len(cluster) <= limit:
+            chosen += cluster
     return set(chosen[:limit])
 
 
 FREE_SETTINGS = ("model.path",)
 """Settings that may differ between shares: the hash of the weights, not the path, must agree."""
-
-
-def all_finished(folder: Path, count: int) -> bool:
-    """Whether all ``count`` shares of the part in ``folder`` have a result."""
-    names = (f"{folder.name}.shard-{i}-of-{count}" for i in range(1, count + 1))
-    return all((folder.parent / name / "result.json").exists() for name in names)
 
 
 def rows_of_shards(

@@ -10,14 +10,14 @@ import torch
 from transformers import AutoTokenizer
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError, first_line
-from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
     Reply,
 )
-from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.evaluation.judge.judges import EndpointJudge
+from diffattn.lab.inference.decoding import Generation, first_stop
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
@@ -25,18 +25,13 @@ from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
 from diffattn.models.hub import name_or_cached
 
-_MOST_STOPS = 4
-"""Most stop strings that servers accept. We cut the text at all stop strings afterwards."""
-
-_FIXED = ("endpoint", "document", "name", "max_tokens", "give_up_after")
-"""Settings of a judge that ``--served`` does not take."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class ServedSettings(JudgeSettings):
     """Settings of a served model; address, retries and key are as for a judge."""
 
     who: ClassVar[str] = "served model"
+    limits: ClassVar = JudgeSettings.limits | {"max_length": (2, 2**31 - 1)}
     tokenizer: str
     """Folder or hub name of the model's tokenizer. Prompts are sent as token ids."""
     max_length: int
@@ -46,7 +41,8 @@ class ServedSettings(JudgeSettings):
 
 def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> ServedSettings:
     """Settings of the served model ``label``; ``changes`` are ``LABEL.KEY=VALUE`` of all models."""
-    known = [f.name for f in fields(ServedSettings) if f.name not in _FIXED]
+    fixed = ("endpoint", "document", "name", "max_tokens", "give_up_after")  # those of a judge
+    known = [f.name for f in fields(ServedSettings) if f.name not in fixed]
     kinds = {f"{label}.{key}": str if key in ("model", "tokenizer") else Any for key in known}
     replies = []
     for change in changes:
@@ -62,24 +58,7 @@ def served_settings(label: str, endpoint: str, changes: Sequence[str]) -> Served
             raise ConfigError(
                 f"{label}: a served model needs --served {label}.{key}=..., got none."
             )
-    settings = ServedSettings(endpoint=endpoint, **values)
-    settings._require_number("max_length", 2, 2**31 - 1)
-    return settings
-
-
-class _Completions(EndpointJudge):
-    """A client of ``POST {endpoint}/completions`` with a prompt of token ids."""
-
-    path, kind = "/completions", "completion"
-
-    def body(self, messages: Any) -> dict[str, Any]:
-        """See :meth:`EndpointJudge.body`."""
-        return dict(messages)
-
-    @staticmethod
-    def text_of(choice: dict[str, Any]) -> Any:
-        """See :meth:`EndpointJudge.text_of`."""
-        return choice["text"]
+    return ServedSettings(endpoint=endpoint, **values)
 
 
 class ServedModel(LanguageModel):
@@ -93,7 +72,7 @@ class ServedModel(LanguageModel):
         except (OSError, ValueError) as error:
             got = first_line(error)
             raise CheckpointError(f"{label}: must have a tokenizer, got: {got}.") from error
-        self.settings, self._endpoint = settings, _Completions(settings)
+        self.settings, self._endpoint = settings, EndpointJudge(settings, "/completions")
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
         self.bos = tokenizer.bos_token_id if add_bos is not False else None
@@ -144,22 +123,23 @@ class ServedModel(LanguageModel):
                     f"{self.label}, got {len(prompt)} + {max_new_tokens}."
                 )
         common: dict[str, Any] = {"max_tokens": max_new_tokens}
-        common |= {"stop": list(stop)[:_MOST_STOPS]} if stop else {}
+        if stop:  # servers accept four; the text is cut at all of them afterwards
+            common["stop"] = list(stop)[:4]
         requests = [{"prompt": list(prompt), **common} for prompt in prompts]
         with ThreadPoolExecutor(self.settings.workers) as pool:
             replies = list(pool.map(self._reply, requests))
         written = []
         for reply in replies:
-            ends = [at for s in stop if s and (at := reply.text.find(s)) >= 0]
-            text = reply.text[: min(ends)] if ends else reply.text
+            end = first_stop(reply.text, stop)
             finished = "length" if reply.details.get("finish_reason") == "length" else "eos"
+            text = reply.text[:end]
             ids = tuple(self.encode(text)) if text else ()
-            written.append(Generation(ids, text, "stop" if ends else finished))
+            written.append(Generation(ids, text, finished if end is None else "stop"))
         return written
 
     def _reply(self, body: dict[str, Any]) -> Reply:
         try:
-            return self._endpoint.reply("", body, Event())
+            return self._endpoint.request(body, Event())
         except DiffAttnError as error:  # no server, or a wrong key, model or address
             if isinstance(error, JudgeFailure) and not isinstance(error, JudgeUnreachable):
                 raise  # only this prompt failed

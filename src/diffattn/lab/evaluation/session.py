@@ -11,7 +11,7 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import ALL, Selection, all_finished
+from diffattn.lab.evaluation.selection import ALL, Selection
 from diffattn.lab.evaluation.served_model import ServedModel, ServedSettings, served_settings
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.named_models import is_address
@@ -38,20 +38,6 @@ class _Session:
     done: dict[tuple[str, str], EvalResult] = field(default_factory=dict)
     """(label, variant) to result."""
     refused: list[DiffAttnError] = field(default_factory=list)
-
-    def load(
-        self, label: str, path: str, served: ServedSettings | None, load: Mapping[str, Any]
-    ) -> LanguageModel:
-        """Load a model, or connect to its server."""
-        if served is not None:
-            return ServedModel(served, label=label, add_bos=load.get("add_bos"))
-        model = LanguageModel.load(path, label=label, **load)
-        if "example" in model.tokenizer.init_kwargs:
-            raise ConfigError(
-                f"{label}: must read text to be evaluated, got a model of a recall task. Its "
-                "accuracy is in results.json of its run; 'diffattn inspect' shows its maps."
-            )
-        return model
 
     def run_parts(
         self, model: LanguageModel, label: str, parts: Sequence[Part], wait: bool
@@ -81,20 +67,6 @@ class _Session:
                 self.refused.append(error)
         return busy
 
-    def results(self, order: Sequence[tuple[str, str]]) -> list[EvalResult]:
-        """The results in the given order; a message counts failed items.
-
-        Raises:
-            DiffAttnError: There is no result; the error of the first part.
-        """
-        if not self.done:
-            raise self.refused[0]
-        for (label, variant), result in self.done.items():
-            if result.num_failed:
-                failed = f"{result.num_failed} of {result.num_items} items failed"
-                self.on_message(f"{label}/{variant}: {failed}")
-        return [self.done[key] for key in order if key in self.done]
-
     def _run(self, model: LanguageModel, part: Part, name: str, wait: bool) -> EvalResult:
         """Run a part, or a share of it. The process that finishes the last share joins them."""
         where, selection = self.folder / name, self.selection
@@ -107,9 +79,27 @@ class _Session:
         )
         share = where.with_name(where.name + selection.suffix)
         result = ask(share, selection=selection, wait=wait)
-        if selection.shard and all_finished(where, selection.shard[1]):
-            result = ask(where, selection=replace(selection, shard=None), wait=True)
+        if selection.shard:
+            count = selection.shard[1]
+            shards = [f"{where.name}.shard-{i}-of-{count}" for i in range(1, count + 1)]
+            if all((where.parent / name / "result.json").exists() for name in shards):
+                result = ask(where, selection=replace(selection, shard=None), wait=True)
         return result
+
+
+def _load(
+    label: str, path: str, served: ServedSettings | None, load: Mapping[str, Any]
+) -> LanguageModel:
+    """Load a model, or connect to its server."""
+    if served is not None:
+        return ServedModel(served, label=label, add_bos=load.get("add_bos"))
+    model = LanguageModel.load(path, label=label, **load)
+    if "example" in model.tokenizer.init_kwargs:
+        raise ConfigError(
+            f"{label}: must read text to be evaluated, got a model of a recall task. Its "
+            "accuracy is in results.json of its run; 'diffattn inspect' shows its maps."
+        )
+    return model
 
 
 def run_evaluation(
@@ -130,18 +120,12 @@ def run_evaluation(
     run, or of which no item could be scored, gets a message and is left out.
 
     Args:
-        chosen: Protocols; see :func:`diffattn.lab.evaluation.registry.parts`.
         models: Label to path; the first model is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
         load: Options of :meth:`LanguageModel.load`.
         served: ``LABEL.KEY=VALUE`` settings of models whose path is the URL of a server.
-        selection: Items to ask. Default: all.
         on_start, on_progress, on_message: Called with a part's name; with its name, its items done
             and its items in all; and with one line of text per event.
-
-    Raises:
-        DiffAttnError: No part has a result; the error of the first part.
-        CheckpointError: A model cannot be read, or ``folder`` holds other files.
     """
     is_claimed(Path(folder), EVALUATION_MARKER, "an evaluation")  # before a model is loaded
     session = _Session(
@@ -161,7 +145,14 @@ def run_evaluation(
     # The second round waits for parts that other processes were running in the first.
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
-            model = session.load(label, models[label], servers.get(label), load)
+            model = _load(label, models[label], servers.get(label), load)
             left[label] = session.run_parts(model, label, left[label], wait)
-    results = session.results([(label, part.variant) for label in models for part in chosen])
+    if not session.done:
+        raise session.refused[0]
+    for (label, variant), result in session.done.items():
+        if result.num_failed:
+            failed = f"{result.num_failed} of {result.num_items} items failed"
+            on_message(f"{label}/{variant}: {failed}")
+    order = [(label, part.variant) for label in models for part in chosen]
+    results = [session.done[key] for key in order if key in session.done]
     return results, compare_folder(session.folder)

@@ -14,10 +14,8 @@ from diffattn.lab.stats.proportions import wilson_interval
 
 CEILING = 0.99
 """If both shares are this large, the items are too easy to show a difference."""
-SEEDS = 3
-"""Fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``."""
-ABOVE = 0.01
-"""The lower end of a score's interval must exceed guessing by this margin."""
+SEEDS = 3  # fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``
+ABOVE = 0.01  # the lower end of a score's interval must exceed guessing by this margin
 _SEED = re.compile(r"(?P<stem>.+)-seed(?P<seed>\d{1,18})")
 
 
@@ -30,8 +28,8 @@ def seed_of(label: str) -> tuple[str, int] | None:
 def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs of a model and its baseline, which is the first model or its run with the same seed.
 
-    If the first label is ``NAME-seedK``, a model ``OTHER-seedJ`` is compared with ``NAME-seedJ`` if
-    there is one, else with the first. Other seeds of the first model's NAME are not compared.
+    If the first label is ``NAME-seedK``, ``OTHER-seedJ`` is compared with ``NAME-seedJ`` if there
+    is one, else with the first. Other seeds of the first model's NAME are not compared.
     """
     first, pairs = seed_of(labels[0]) if labels else None, []
     for label in labels[1:]:
@@ -47,14 +45,13 @@ def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
 def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
     """Primary differences pooled over seeds, for pairs of models that ran with the same seeds.
 
-    The interval is Student's t over the seeds' differences. It is the only one here that describes
-    the model type and not the trained weights.
+    The interval is Student's t over the seeds: it describes the model type, not trained weights.
     """
     groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
     for item in items:
         a, b = seed_of(item.model), seed_of(item.baseline)
         if item.primary and a is not None and b is not None and a[1] == b[1]:
-            groups.setdefault((item.variant, item.score, a[0], b[0]), []).append(item)
+            groups.setdefault(_name_over_seeds(item), []).append(item)
     verdicts = []
     for (_, _, model, baseline), group in groups.items():
         values = [item.difference for item in group]
@@ -109,10 +106,9 @@ def with_verdicts(differences: Sequence[PairedDifference]) -> list[PairedDiffere
 def _verdict(item: PairedDifference, every: Sequence[PairedDifference]) -> str:
     parts = [item]
     if item.over == "seeds":  # uninformative if all seeds are
-        name = (item.variant, item.score, item.model, item.baseline)
-        parts = [
-            x for x in every if x.primary and x.over == "items" and _name_over_seeds(x) == name
-        ]
+        name = _name_over_seeds(item)
+        of_seeds = [x for x in every if x.primary and x.over == "items"]
+        parts = [x for x in of_seeds if _name_over_seeds(x) == name]
     reasons = [_uninformative(part) for part in parts]
     if reasons and all(reasons):
         return f"uninformative: {reasons[0]}"
@@ -146,16 +142,18 @@ def _uninformative(item: PairedDifference) -> str:
 
 
 def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
-    """Whether the model, and whether its baseline, is above guessing in at least one task."""
+    """Whether the model, and whether its baseline, is above guessing in at least one task.
+
+    This is conservative: each of the n clusters counts as one item.
+    """
     # With several tasks one is passed by chance more easily, so they share the 5 %.
     level = 1 - 0.05 / max(1, len(item.floors))
+
+    def is_above(value: float, guess: float, n: int) -> bool:
+        low = wilson_interval(round(min(value, 1.0) * n), n, level).low
+        return low is not None and low > guess + ABOVE
+
     return (
-        any(_is_above(at.value, at.guess, at.n, level) for at in item.floors),
-        any(_is_above(at.baseline_value, at.baseline_guess, at.n, level) for at in item.floors),
+        any(is_above(at.value, at.guess, at.n) for at in item.floors),
+        any(is_above(at.baseline_value, at.baseline_guess, at.n) for at in item.floors),
     )
-
-
-def _is_above(value: float, guess: float, n: int, level: float) -> bool:
-    """Whether a score is above a guess; conservative: each of the n clusters counts as one item."""
-    low = wilson_interval(round(min(value, 1.0) * n), n, level).low
-    return low is not None and low > guess + ABOVE

@@ -1,7 +1,7 @@
 """Greedy decoding; shared prefixes are computed once."""
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,11 +20,10 @@ _BRANCH_TOKENS = 2_048  # most tokens of rows in one tree: the mask has this man
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """A continuation by a model."""
+    """A continuation by a model: its tokens, and their text, cut before the first stop string."""
 
     ids: tuple[int, ...]
     text: str
-    """Text of ``ids``, cut before the first stop string."""
     finished: str
     """Reason of the end: ``"stop"`` (a stop string), ``"eos"`` (an end token) or ``"length"``."""
 
@@ -40,17 +39,9 @@ def generate(
 ) -> list[Generation]:
     """Greedy decoding of prompts of any lengths; prefixes that prompts share are read once.
 
-    A continuation ends at any of :func:`diffattn.models.loading.end_tokens`, at a stop string, or
-    after ``max_new_tokens``. Ties go to the smallest token id.
-
-    Args:
-        prompts: Token ids, one or more each.
-        stop: Strings that end a continuation.
-        before: Tokens that are already read and precede all prompts. Default: none.
-
-    Raises:
-        ItemError: ``max_new_tokens`` is below 1, or a prompt is empty, has an unknown id, or does
-            not fit the model with ``max_new_tokens`` more.
+    A continuation ends at any of :func:`diffattn.models.loading.end_tokens`, at a ``stop`` string,
+    or after ``max_new_tokens``. Ties go to the smallest token id. ``before`` holds tokens that are
+    already read and precede all prompts.
     """
     if max_new_tokens < 1:
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
@@ -59,9 +50,9 @@ def generate(
         require_room(model, known + len(prompt) if prompt else 0, max_new_tokens)
     generations: dict[int, Generation] = {}
     limits = [0] * len(prompts) if model.rows_alone else None
-    for group in share_prefixes(prompts, limits):
-        prefix = model.read(prompts[group.members[0]][: group.length], before)
-        rows = [list(prompts[i][group.length :]) for i in group.members]
+    for length, members in share_prefixes(prompts, limits):
+        prefix = model.read(prompts[members[0]][:length], before)
+        rows = [list(prompts[i][length:]) for i in members]
         room = [len(row) + max_new_tokens for row in rows]
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
@@ -69,13 +60,14 @@ def generate(
             grouped = _batches_by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
-            if not prefix.keeps_all:
-                grouped = _cut_by_length(grouped, room)
+            if not prefix.keeps_all:  # padding would take up places in a window
+                by_length = (itertools.groupby(batch, room.__getitem__) for batch in grouped)
+                grouped = (list(group) for groups in by_length for _, group in groups)
         for batch in grouped:
             some = [rows[j] for j in batch]
             grow = grow_branches if branched and len(batch) > 1 else _padded_rows
             done = _decode(model, grow(model, prefix, some), len(batch), max_new_tokens, stop)
-            generations.update(zip((group.members[j] for j in batch), done, strict=True))
+            generations.update(zip((members[j] for j in batch), done, strict=True))
     return [generations[i] for i in range(len(prompts))]
 
 
@@ -125,19 +117,15 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
     A stop string may spell special tokens, such as the end of a turn, which decoding leaves out.
     """
     text = model.decode(ids)
-    ends = [at for s in stop if s and (at := text.find(s)) >= 0]
-    if ends:
-        return text[: min(ends)]
+    if (end := first_stop(text, stop)) is not None:
+        return text[:end]
     if not model.special_tokens.intersection(ids):
         return None
     spelled = [model.tokenizer.decode(ids[:count]) for count in range(len(ids) + 1)]
-    ends = [at for s in stop if s and (at := spelled[-1].find(s)) >= 0]
-    if not ends:
+    if (end := first_stop(spelled[-1], stop)) is None:
         return None
-    whole = max(count for count, text in enumerate(spelled) if len(text) <= min(ends))
-    rest = (
-        "" if ids[whole] in model.special_tokens else spelled[-1][len(spelled[whole]) : min(ends)]
-    )
+    whole = max(count for count, text in enumerate(spelled) if len(text) <= end)
+    rest = "" if ids[whole] in model.special_tokens else spelled[-1][len(spelled[whole]) : end]
     return model.decode(ids[:whole]) + rest
 
 
@@ -147,11 +135,9 @@ def _batches_by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
     return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
 
 
-def _cut_by_length(grouped: Iterable[list[int]], room: Sequence[int]) -> Iterator[list[int]]:
-    """Cut sorted batches where the length changes: padding would take up places in a window."""
-    for batch in grouped:
-        for _, group in itertools.groupby(batch, key=room.__getitem__):
-            yield list(group)
+def first_stop(text: str, stop: Sequence[str]) -> int | None:
+    """Where the first stop string begins; ``None`` without one."""
+    return min((at for s in stop if s and (at := text.find(s)) >= 0), default=None)
 
 
 def _padded_rows(model: NetworkReader, prefix: Prefix, rows: list[list[int]]) -> Rows:

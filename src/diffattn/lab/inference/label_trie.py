@@ -14,12 +14,11 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class LabelReading:
-    """The label that a model chooses after one prompt."""
+    """The label that greedy decoding within the labels writes after one prompt, and the
+    log-probability of each label with the line break that ends it, in nats."""
 
     greedy: int
-    """Index of the label that greedy decoding writes if it may write only labels."""
     logprobs: tuple[float, ...]
-    """Log-probability of each label with the line break that ends it, in nats."""
 
     @property
     def likeliest(self) -> int:
@@ -51,12 +50,11 @@ class LabelTrie:
                     "LabelTrie: labels must differ in their tokens up to the line break, got "
                     f"{self.labels[first]!r} and {self.labels[second]!r} in {list(b)}."
                 )
+        # For each node: next token to child node. Node 0 is the end of the prompt.
         self.children: list[dict[int, int]] = [{}]
-        """For each node: next token to child node. Node 0 is the end of the prompt."""
-        self.ends: dict[int, int] = {}
-        """Last node of a label to the label's index."""
+        self.ends: dict[int, int] = {}  # last node of a label to the label's index
+        # For each label, its edges: pairs of a node and the token that follows.
         self._walks: list[list[tuple[int, int]]] = []
-        """For each label, its edges: pairs of a node and the token that follows."""
         for number, path in enumerate(self.paths):
             at, walk = 0, []
             for token in path:
@@ -107,10 +105,7 @@ def read_labels(
 ) -> list[LabelReading]:
     """Choose the label that follows each prompt. One pass takes several prompts and all labels.
 
-    ``before`` holds tokens that are already read and precede all prompts. Default: none.
-
-    Raises:
-        ItemError: A prompt is empty, has an unknown id, or does not fit with the longest label.
+    ``before`` holds tokens that are already read and precede all prompts.
     """
     model.require_ids(token for _, token in trie.edges)
     prefix = model.read([]) if before is None else before

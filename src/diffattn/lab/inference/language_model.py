@@ -12,14 +12,7 @@ from accelerate.utils import align_module_device
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import tokenizer_hash
-from diffattn.lab.inference import (
-    decoding,
-    label_trie,
-    prompting,
-    scoring,
-    shared_prefixes,
-    token_losses,
-)
+from diffattn.lab.inference import decoding, label_trie, prompting, scoring, shared_prefixes
 from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.inference.pass_limits import limits_on
 from diffattn.layers.saved_names import saved_name
@@ -60,17 +53,12 @@ class LanguageModel(NetworkReader):
         Defaults: ``label`` is the last part of the path, ``device`` CUDA if there is any, else CPU.
         ``dtype`` ``"auto"`` is the checkpoint's. For the other options see
         :func:`diffattn.models.loading.load_model` and :class:`NetworkReader`.
-
-        Raises:
-            CheckpointError: There is no model, or it is damaged.
-            ConfigError: An option has a value that is not allowed.
         """
         if dtype not in DTYPES:
             raise ConfigError(f"dtype must be in {{{', '.join(DTYPES)}}}, got {dtype!r}.")
         if device is not None and device_map is not None:
             raise ConfigError(
-                f"device must be left out where a device_map is given, got {device!r} and "
-                f"{device_map!r}."
+                f"device must be left out where a device_map is given, got {device!r}."
             )
         where = usable_device(device)
         network, tokenizer = load_model(
@@ -98,8 +86,8 @@ class LanguageModel(NetworkReader):
     complete = prompting.complete
     read_prompts = shared_prefixes.read_prompts
     read_labels = label_trie.read_labels
-    prefix_losses = token_losses.prefix_losses
-    sliding_losses = token_losses.sliding_losses
+    prefix_losses = scoring.prefix_losses
+    sliding_losses = scoring.sliding_losses
 
     def facts(self) -> dict[str, Any]:
         """Facts for records. Models with equal facts give equal results."""

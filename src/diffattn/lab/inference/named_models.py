@@ -10,10 +10,6 @@ from diffattn.files.io import read_json
 from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_inside
 from diffattn.models.config.attention_types import ATTENTION, checked_types
 
-_STUDY = "study.json"
-_PARTS = ("", "text", "recall")
-"""Where a folder may hold a study: itself, or subfolders of ``diffattn reproduce``, text first."""
-
 
 def is_address(path: str) -> bool:
     """Whether a model is named by the URL of its server."""
@@ -29,14 +25,8 @@ def labelled(
 ) -> dict[str, str]:
     """Parse ``[LABEL=]PATH`` to label and path; a label is by default the last part of the path.
 
-    Args:
-        option: The command-line option with the models, for error messages.
-        on_message: Called with a line for each study, which names the model that is taken.
-        has_no_folder: Whether a path is allowed although it is not a model folder.
-
-    Raises:
-        ConfigError: There is no model, or a label is missing, not a folder name, or used twice.
-        CheckpointError: A path holds no model.
+    ``on_message`` gets a line for each study, which names the model that is taken.
+    ``has_no_folder`` says whether a path is allowed although it is not a model folder.
     """
     paths: dict[str, str] = {}
     for text in models:
@@ -75,28 +65,21 @@ def best_of_study(name: str, on_message: Callable[[str], None]) -> str:
 
     The best model is in the first study that has a finished model. It is the differential model
     with the lowest validation loss, or without any the best softmax model; never a control.
-
-    Raises:
-        CheckpointError: No study has a finished model.
     """
-    folder = Path(name)
-    studies = [folder / part for part in _PARTS if (folder / part / _STUDY).is_file()]
+    # A study, or a folder of 'diffattn reproduce' with several: text comes first.
+    folders = [Path(name) / part for part in ("", "text", "recall")]
+    studies = [folder for folder in folders if (folder / "study.json").is_file()]
     if not studies:
         return name
-    runs = [run for study in studies for run in models_inside(study)]
-    ranked = sorted(
-        (place, *rank)
-        for place, study in enumerate(studies)
-        for run in models_inside(study)
-        if (rank := _rank(run))
-    )
+    runs = [(place, run) for place, study in enumerate(studies) for run in models_inside(study)]
+    ranked = sorted((place, *rank) for place, run in runs if (rank := _rank(run)))
     if not ranked:
         raise CheckpointError(
             f"{name}: must be a study with a finished model, got one whose runs keep no weights or "
             "are not done. 'diffattn train' makes a model."
         )
     _, is_softmax, loss, best = ranked[0]
-    others = listed([run.name for run in runs if run != best])
+    others = listed([run.name for _, run in runs if run != best])
     on_message(
         f"{name} is a study. Its best {'' if is_softmax else 'differential '}model is taken: "
         f"{best} (validation loss {loss:.3f}{f'; beside it: {others}' if others else ''})."

@@ -58,11 +58,9 @@ class NetworkReader:
 
     Args:
         network: Its forward must take ``past_key_values`` and ``logits_to_keep``.
-        label: Short name in records and tables.
-        path: Path or name from which the model was loaded, for records.
+        label, path: Short name, and where the model was loaded from, for records.
         max_length: Longest sequence in tokens. Default: ``max_position_embeddings``, or 2**30.
         add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
-        limits: Sizes of one forward pass. They change memory, speed and at most rounding errors.
 
     Raises:
         ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` out of range, or
@@ -139,12 +137,11 @@ class NetworkReader:
         spans both. If that leaves no token, context and continuation are encoded separately. For
         an empty context see :meth:`start`.
         """
-        spaces = len(context) - len(context.rstrip())
-        if spaces:
-            continuation = context[-spaces:] + continuation
-            context = context[:-spaces]
+        text = context + continuation
+        context = context.rstrip()
+        continuation = text[len(context) :]
         before = self.encode(context, special=special)
-        whole = self.encode(context + continuation, special=special)
+        whole = self.encode(text, special=special)
         if len(whole) <= len(before):
             whole = [*before, *self.encode(continuation, special=special)]
         start = [] if self._begins_itself(before, special) else self.start(not before)
@@ -157,8 +154,7 @@ class NetworkReader:
     def as_its_tokenizer_begins(self) -> Self:
         """A copy that adds BOS only if its tokenizer does, as in lm-evaluation-harness.
 
-        An explicit ``add_bos`` still decides. For an empty context the copy uses the tokenizer's
-        BOS in any case.
+        An explicit ``add_bos`` still decides. An empty context is BOS in any case.
         """
         other = copy.copy(self)
         bos = self.tokenizer.bos_token_id
@@ -193,7 +189,7 @@ class NetworkReader:
 
     @cached_property
     def end_tokens(self) -> list[int]:
-        """Ids of the tokens that end a text: see :func:`diffattn.models.loading.end_tokens`."""
+        """See :func:`diffattn.models.loading.end_tokens`."""
         return end_tokens(self.network, self.tokenizer)
 
     @property
@@ -252,10 +248,7 @@ class NetworkReader:
                 raise ItemError(f"{self.label}: tokens must be ids from 0 to {last}, got {token}.")
 
     def require_length(self, tokens: int, subject: str) -> None:
-        """Raise ``ItemError`` if a sequence of ``tokens`` tokens is too long for the model.
-
-        ``subject`` begins the message, for example ``"score: context and target"``.
-        """
+        """Raise ``ItemError`` if a sequence is too long for the model; ``subject`` names it."""
         if tokens > self.max_length:
             raise ItemError(
                 f"{subject} must fit the model's {self.max_length} tokens, got {tokens}."
@@ -275,10 +268,7 @@ class NetworkReader:
             )
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
-        """Raise if the logits that are used hold NaN or infinity: the model is broken.
-
-        See :func:`diffattn.probes.finite.require_finite_logits`.
-        """
+        """See :func:`diffattn.probes.finite.require_finite_logits`."""
         require_finite_logits(self.label, logits, self.network, used=used)
 
     def row_batches(

@@ -27,11 +27,6 @@ class PassLimits:
 
 
 STANDARD_LIMITS = PassLimits()
-_SHARE_OF_FREE = 4
-"""The cache gets a quarter of the free memory: attention and logits need the rest."""
-_LEAST_BYTES = 2**24
-_LARGEST_FACTOR = 8
-"""Largest cache on a GPU over the standard one. 128 rows keep a GPU busy; more gain nothing."""
 
 
 def limits_on(device: torch.device) -> PassLimits:
@@ -46,8 +41,9 @@ def limits_on(device: torch.device) -> PassLimits:
     free = available_bytes() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
     if free is None:
         return standard
-    share = max(_LEAST_BYTES, free // _SHARE_OF_FREE)
-    most = standard.cache_bytes * (_LARGEST_FACTOR if device.type == "cuda" else 1)
+    share = max(2**24, free // 4)  # attention and logits need the rest
+    # 128 rows keep a GPU busy; more gain nothing.
+    most = standard.cache_bytes * (8 if device.type == "cuda" else 1)
     allowed = min(most, 1 << (share.bit_length() - 1))  # the power of two below the share
     factor = allowed / standard.cache_bytes
     return PassLimits(

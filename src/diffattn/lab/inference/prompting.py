@@ -1,12 +1,11 @@
 """Complete prompts, with or without the tokenizer's chat template, and score right answers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference.decoding import Generation, generate, require_room
-from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
+from diffattn.lab.inference.decoding import generate, require_room
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader
 from diffattn.lab.inference.scoring import Continuation, score
 from diffattn.lab.inference.shared_prefixes import common_length
 
@@ -26,12 +25,8 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
     """The text of a prompt: a question and the beginning of its answer.
 
     Spaces at the end are cut, as they belong to the first token of the answer. With ``chat`` the
-    question is the user's turn, and the prefix begins the assistant's turn. The template's BOS is
-    left out if the model adds BOS itself.
-
-    Raises:
-        ConfigError: ``chat`` with a tokenizer without a template.
-        ItemError: ``chat``, and the question or prefix spells out a special token.
+    question is the user's turn, and the prefix begins the assistant's turn; neither may spell out
+    a special token. The template's BOS is left out if the model adds BOS itself.
     """
     if not chat:
         return (question + answer_prefix).rstrip()
@@ -41,10 +36,9 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
             "Ask by completion: leave chat at false."
         )
     require_no_special(model, question + answer_prefix)
-    text = str(
-        model.tokenizer.apply_chat_template(
-            [{"role": "user", "content": question}], tokenize=False, add_generation_prompt=True
-        )
+    turns = [{"role": "user", "content": question}]
+    text: str = model.tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True
     )
     if model.bos is not None:
         text = text.removeprefix(model.tokenizer.bos_token)
@@ -54,12 +48,12 @@ def prompt_text(model: NetworkReader, question: str, answer_prefix: str, *, chat
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Completion:
-    """A continuation of a prompt, and the log-probability of the right answer."""
+    """A continuation of a prompt, and the mean log-probability of the right answer's tokens in
+    nats (``None`` if not asked for)."""
 
     text: str
     prompt_tokens: int
     logprob_per_token: float | None
-    """Mean log-probability of the right answer's tokens, in nats; ``None`` if not asked for."""
     prompt: str = ""
 
 
@@ -81,31 +75,39 @@ def complete(
         prompts: Texts without spaces at the end.
         answers: One right answer per prompt, without a leading space; ``None``: no scores. An
             answer too long for the model is cut to the tokens that fit.
-        stop: Strings that end a completion.
         chat: Whether the prompts come from a chat template, with special tokens spelled out.
-
-    Raises:
-        ItemError: A prompt does not fit the model with ``max_new_tokens`` more.
     """
     pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
     asked = [_Asked.encode(model, *pair, special=chat) for pair in pairs]
     for item in asked:
         require_room(model, len(item.prompt), max_new_tokens)
-    write = partial(generate, model, max_new_tokens=max_new_tokens, stop=stop)
-    sequences = [ids for item in asked for ids in item.sequences()]
-    common = 0 if model.rows_alone else _shared_by_all(sequences)
-    if common >= _WORTH_READING:
-        return _complete(model, asked, write, model.read(asked[0].prompt[:common]))
-    nothing = model.read([])
     sizes = [len(item.prompt) + max_new_tokens for item in asked]
+    share_all = not model.rows_alone and _shared_by_all(asked) >= _WORTH_READING
+    grouped: Iterable[list[int]] = [list(range(len(asked)))]
+    if not share_all:
+        grouped = model.row_batches(sizes, model.read([]), all_logits=False)
     completions: dict[int, Completion] = {}
-    for batch in model.row_batches(sizes, nothing, all_logits=False):
-        before: Prefix | None = None
-        if len(batch) == 1 and not model.rows_alone:
-            common = _shared_by_all(asked[batch[0]].sequences())
-            before = model.read(asked[batch[0]].prompt[:common])
-        done = _complete(model, [asked[i] for i in batch], write, before)
-        completions.update(zip(batch, done, strict=True))
+    for batch in grouped:
+        some, before = [asked[i] for i in batch], None
+        if share_all or (len(batch) == 1 and not model.rows_alone):
+            before = model.read(some[0].prompt[: _shared_by_all(some)])
+        known = before.length if before else 0
+        rest = [item.prompt[known:] for item in some]
+        written = generate(model, rest, max_new_tokens=max_new_tokens, stop=stop, before=before)
+        right = [
+            Continuation(item.scored.context[known:], item.scored.target)
+            for item in some
+            if item.scored is not None  # all items or none
+        ]
+        scores = score(model, right, before=before) if right else [None] * len(some)
+        for i, output, answer in zip(batch, written, scores, strict=True):
+            mean = None if answer is None else answer.logprob / len(answer.token_logprobs)
+            completions[i] = Completion(
+                text=output.text,
+                prompt_tokens=len(asked[i].prompt),
+                logprob_per_token=mean,
+                prompt=prompts[i],
+            )
     return [completions[i] for i in range(len(asked))]
 
 
@@ -119,50 +121,23 @@ class _Asked:
 
     prompt: tuple[int, ...]
     scored: Continuation | None
-    text: str
 
     @classmethod
     def encode(
         cls, model: NetworkReader, prompt: str, answer: str | None, *, special: bool
     ) -> "_Asked":
-        """Encode a prompt and its answer."""
         ids = tuple(model.encode_prompt(prompt, special=special))
         if answer is None:
-            return cls(ids, None, prompt)
+            return cls(ids, None)
         context, target = model.encode_pair(prompt, f" {answer}", special=special)
         room = model.max_length + 1 - len(context)
-        return cls(ids, Continuation(tuple(context), tuple(target[:room])), prompt)
-
-    def sequences(self) -> list[tuple[int, ...]]:
-        """The sequences of tokens to read: the prompt, and the context of its answer if any."""
-        return [self.prompt] if self.scored is None else [self.prompt, self.scored.context]
+        return cls(ids, Continuation(tuple(context), tuple(target[:room])))
 
 
-def _complete(
-    model: NetworkReader,
-    asked: Sequence[_Asked],
-    write: Callable[..., list[Generation]],
-    before: Prefix | None,
-) -> list[Completion]:
-    """Complete and score prompts that all begin with the tokens of ``before``."""
-    known = before.length if before else 0
-    written = write([item.prompt[known:] for item in asked], before=before)
-    wanted = [item.scored for item in asked if item.scored is not None]  # all items or none
-    rest = [Continuation(answer.context[known:], answer.target) for answer in wanted]
-    scores = score(model, rest, before=before) if rest else [None] * len(asked)
-    return [
-        Completion(
-            text=output.text,
-            prompt_tokens=len(item.prompt),
-            logprob_per_token=None if right is None else right.logprob / len(right.token_logprobs),
-            prompt=item.text,
-        )
-        for item, output, right in zip(asked, written, scores, strict=True)
-    ]
-
-
-def _shared_by_all(sequences: Sequence[tuple[int, ...]]) -> int:
-    """Number of leading tokens that all sequences share, less than the shortest has."""
+def _shared_by_all(asked: Sequence[_Asked]) -> int:
+    """Leading tokens that all prompts and contexts of answers share, less than the shortest has."""
+    sequences = [item.prompt for item in asked]
+    sequences += [item.scored.context for item in asked if item.scored is not None]
     # In sorted order, the first and the last sequence differ the earliest.
     shared = common_length(min(sequences), max(sequences))
     return min(shared, min(map(len, sequences)) - 1)

@@ -1,8 +1,9 @@
-"""Log-probabilities of given continuations; shared prefixes are computed once."""
+"""Log-probabilities of given continuations, and the losses of whole texts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,41 +14,32 @@ from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tre
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Token ids to score, and the token ids before them."""
+    """One token id or more to score, and one or more before them, which are given."""
 
     context: tuple[int, ...]
-    """One token id or more that are given."""
     target: tuple[int, ...]
-    """One token id or more that are scored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Log-probabilities of one continuation."""
+    """Log-probability of each target token given all tokens before it, in nats, and whether each
+    has the highest logit, so that greedy decoding would write the target."""
 
     token_logprobs: tuple[float, ...]
-    """Log-probability of each target token given all tokens before it, in nats."""
     is_greedy: bool
-    """Whether each target token has the highest logit: greedy decoding would write the target."""
 
     @property
     def logprob(self) -> float:
-        """Log-probability of the whole target, in nats."""
+        """Log-probability of the whole target."""
         return sum(self.token_logprobs)
 
 
 def score(
-    model: NetworkReader,
-    continuations: Sequence[Continuation],
-    *,
-    before: Prefix | None = None,
+    model: NetworkReader, continuations: Sequence[Continuation], *, before: Prefix | None = None
 ) -> list[Score]:
     """Score continuations; prefixes that they share are read once.
 
-    ``before`` holds tokens that are already read and precede all contexts. Default: none.
-
-    Raises:
-        ItemError: A continuation does not fit the model, has no context or target, or unknown ids.
+    ``before`` holds tokens that are already read and precede all contexts.
     """
     for asked in continuations:
         if not asked.context or not asked.target:
@@ -59,11 +51,11 @@ def score(
     # The last context token predicts the first target token, so it is never part of a prefix.
     limits = [0 if model.rows_alone else len(asked.context) - 1 for asked in continuations]
     scores: dict[int, Score] = {}
-    for group in share_prefixes(inputs, limits):
-        prefix = model.read(inputs[group.members[0]][: group.length], before)
-        known = group.length  # context tokens in the prefix; ``before`` does not count
-        members = [i for i in group.members if len(inputs[i]) - known <= _whole_rows(model)]
-        for i in set(group.members) - set(members):
+    # ``known`` counts context tokens in the prefix, without those of ``before``.
+    for known, group in share_prefixes(inputs, limits):
+        prefix = model.read(inputs[group[0]][:known], before)
+        members = [i for i in group if len(inputs[i]) - known <= _whole_rows(model)]
+        for i in set(group) - set(members):
             scores[i] = _score_long(model, prefix, continuations[i], known)
         rows = [inputs[i][known:] for i in members]
         targets = [continuations[i].target for i in members]
@@ -132,3 +124,79 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
     wanted = torch.tensor(list(target), device=logits.device)
     logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
     return Score(tuple(logprobs.tolist()), bool((logits.argmax(-1) == wanted).all()))
+
+
+def prefix_losses(
+    model: NetworkReader, rows: list[np.ndarray], given: list[int]
+) -> list[np.ndarray]:
+    """Losses of the tokens of rows in nats, given all tokens before; long rows run in chunks.
+
+    ``given`` holds token ids, such as BOS, before each row. If it is empty, the first token of a
+    row is not predicted, and the result has one loss less.
+    """
+    asked = []
+    for row in rows:
+        ids = [*given, *row.tolist()]
+        first = max(1, len(given))
+        asked.append(Continuation(tuple(ids[:first]), tuple(ids[first:])))
+    return [-np.array(row.token_logprobs) for row in score(model, asked)]
+
+
+def sliding_losses(
+    model: NetworkReader, tokens: np.ndarray, *, window: int, stride: int, given: list[int]
+) -> np.ndarray:
+    """Loss of every token of a text in nats, by windows that advance by ``stride`` tokens.
+
+    The first window predicts all its tokens. Each later window predicts the ``stride`` tokens that
+    are new, at the end fewer, from ``window - stride`` tokens or more. ``given`` holds ids, such as
+    BOS, before every window. If it is empty, the first token of the text is not predicted.
+    """
+    longest = window if given else window - 1
+    if not 1 <= stride <= longest:
+        raise ItemError(f"sliding_losses: stride must be from 1 to {longest}, got {stride}.")
+    model.require_ids(tokens.tolist())
+    first, *rest = windows(len(tokens), window, stride)
+    losses = [prefix_losses(model, [tokens[: first[2]]], given)[0]]
+    row, size = window + len(given), 1  # windows that run in one pass
+    if row <= model.limits.chunk_tokens and not model.rows_alone:
+        logits = model.limits.chunk_logits // (stride * model.text_config.vocab_size)
+        size = max(1, min(model.limits.batch_tokens // row, logits))
+    full = [whole for whole in rest if whole[2] - whole[0] == window]
+    groups = [full[i : i + size] for i in range(0, len(full), size)]
+    groups += [[shorter] for shorter in rest[len(full) :]]  # the last window may be shorter
+    for group in groups:
+        losses += _window_losses(model, tokens, group, given)
+    return np.concatenate(losses)
+
+
+def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+    """``(begin, first predicted token, end)`` of each window over a text of ``length`` tokens."""
+    begin, predicted = 0, 0
+    while True:
+        end = min(begin + window, length)
+        yield begin, predicted, end
+        if end == length:
+            return
+        begin, predicted = begin + stride, end
+
+
+def _window_losses(
+    model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
+) -> list[np.ndarray]:
+    """Losses of the predicted tokens of windows of equal length."""
+    inputs = [[*given, *tokens[begin : end - 1].tolist()] for begin, _, end in group]
+    wanted = [tokens[predicted:end] for _, predicted, end in group]
+    length, last = len(inputs[0]), len(wanted[0])
+    if length > model.limits.chunk_tokens:
+        asked = [
+            Continuation(tuple(row[: length - last + 1]), tuple(target.tolist()))
+            for row, target in zip(inputs, wanted, strict=True)
+        ]
+        return [-np.array(row.token_logprobs) for row in score(model, asked)]
+    kept = torch.arange(length - last, length)
+    logits, _ = model.forward_rows(model.read([]), inputs, keep=kept)
+    losses = []
+    for row, target in zip(logits, wanted, strict=True):
+        index = torch.from_numpy(target).to(row.device)[:, None]
+        losses.append(-row.log_softmax(-1).gather(-1, index)[:, 0].double().cpu().numpy())
+    return losses

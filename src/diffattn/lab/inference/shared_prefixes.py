@@ -2,12 +2,8 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-
-_WORTH_SHARING = 128
-"""Shortest shared prefix, in tokens, that gets its own pass; a shorter one is read per prompt."""
 
 
 def read_prompts(
@@ -15,16 +11,11 @@ def read_prompts(
 ) -> Iterator[tuple[int, Prefix]]:
     """Read every prompt up to its last token; leading tokens that several share are read once.
 
+    Yields the index of a prompt and a prefix with all its tokens but the last, in no fixed order.
     Prompts form a tree: if a needle is hidden at several depths of one text, the prompts share
     prefixes that grow with the depth. Where prompts differ, smaller groups are read first and the
     largest last. So at most two prompts' keys and values are held at a time, if the caller drops
     each prefix before it asks for the next.
-
-    Yields:
-        Index in ``prompts``, and a prefix with all tokens but the last; in no fixed order.
-
-    Raises:
-        ItemError: A prompt is empty, longer than the model allows, or has an unknown id.
     """
     if not all(prompts):
         raise ItemError("read_prompts: a prompt must hold a token or more, got none.")
@@ -44,7 +35,7 @@ def read_prompts(
         if len(members) == 1:
             yield members[0], model.read(prompts[members[0]][known:shared], before)
             continue
-        if shared - known >= _WORTH_SHARING:
+        if shared - known >= _GROUP_COST:
             before = model.read(prompts[members[0]][known:shared], before)
         groups: dict[tuple[int, int], list[int]] = {}
         for i in members:  # group by the next token; a prompt whose last token it is stays alone
@@ -58,19 +49,9 @@ _GROUP_COST = 128
 """Cost of an extra pass in tokens. A shared prefix that saves less is computed per sequence."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SharedPrefix:
-    """A group of sequences, and the length of the prefix that they share."""
-
-    length: int
-    """Number of shared leading tokens; 0: no prefix is worth sharing, and whole rows are run."""
-    members: tuple[int, ...]
-    """Indices of the sequences in the list that was grouped."""
-
-
 def share_prefixes(
     sequences: Sequence[Sequence[int]], limits: Sequence[int] | None = None
-) -> list[SharedPrefix]:
+) -> list[tuple[int, list[int]]]:
     """Group sequences so that the fewest tokens are computed.
 
     In sorted order, sequences with a common prefix are neighbours. A run of neighbours is either
@@ -79,7 +60,8 @@ def share_prefixes(
     go into a prefix. Default: all but the last, which must run after the prefix.
 
     Returns:
-        Groups with a prefix, then one group of length 0 with the remaining sequences, if any.
+        The number of leading tokens that a group shares, and the indices of its sequences. The
+        last group has length 0: sequences that share nothing worth a pass, if any.
     """
     if not sequences:
         return []
@@ -89,13 +71,9 @@ def share_prefixes(
     order = sorted(range(len(sequences)), key=lambda i: tuple(sequences[i]))
     common = [common_length(sequences[a], sequences[b]) for a, b in itertools.pairwise(order)]
     runs = _best_runs(order, common, most, [len(x) for x in sequences])
-    groups = [
-        SharedPrefix(length=length, members=tuple(order[start:stop]))
-        for start, stop, length in runs
-        if length
-    ]
+    groups = [(length, order[start:stop]) for start, stop, length in runs if length]
     alone = sorted(i for start, stop, length in runs if not length for i in order[start:stop])
-    return [*groups, SharedPrefix(length=0, members=tuple(alone))] if alone else groups
+    return [*groups, (0, alone)] if alone else groups
 
 
 def _best_runs(

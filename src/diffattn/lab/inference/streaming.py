@@ -10,10 +10,6 @@ from diffattn.errors import ConfigError
 from diffattn.models.loading import end_tokens, known_tokens, load_model, usable_device
 from diffattn.probes.finite import require_finite_logits
 
-_NEW_TOKENS = 64
-_SMALL = 100_000_000
-"""A model with fewer parameters writes words without sense, so the user gets a hint."""
-
 
 def stream_text(
     model: str,
@@ -30,9 +26,6 @@ def stream_text(
 
     ``settings`` are keyword arguments of transformers' ``generate``; ``on_message`` gets a hint
     about small models and recall models. Without ``max_new_tokens`` at most 64 tokens are written.
-
-    Raises:
-        ConfigError: The prompt is empty, too long, or has ids that the model does not know.
     """
     where = usable_device(device)
     network, tokenizer = load_model(
@@ -59,7 +52,7 @@ def stream_text(
     )
     if "example" in tokenizer.init_kwargs:
         on_message("The first word is the answer to the last key. No word after it was trained.")
-    elif (size := network.num_parameters()) < _SMALL:
+    elif (size := network.num_parameters()) < 100_000_000:
         on_message(f"A model of {size:,} parameters babbles: it knows words, not facts.")
 
 
@@ -75,10 +68,9 @@ def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
             f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "
             "tokenizer belongs to another model."
         )
-    room = _NEW_TOKENS if limit is None else limit - length
-    if limit is not None and (wanted or 1) > room:
+    if limit is not None and length + (wanted or 1) > limit:
         raise ConfigError(
             f"generate: prompt and continuation must fit the model's {limit} tokens, "
             f"got {length} + {wanted or 1}."
         )
-    return wanted or min(_NEW_TOKENS, room)
+    return wanted or min(64, 64 if limit is None else limit - length)

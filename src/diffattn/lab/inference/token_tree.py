@@ -22,14 +22,9 @@ class TokenTree:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.parents: list[int] = []
-        """For each token, the index of the token before it; -1 stands for the prefix."""
-        self.depths: list[int] = []
-        """For each token, the number of its ancestors in the tree."""
+        self.parents: list[int] = []  # index of the token before each; -1 stands for the prefix
+        self.depths: list[int] = []  # number of each token's ancestors in the tree
         self._known: dict[tuple[int, int], int] = {}
-
-    def __len__(self) -> int:
-        return len(self.tokens)
 
     def add(self, tokens: Sequence[int], parent: int = -1) -> list[int]:
         """Add a branch after token ``parent`` (-1: the prefix); return its tokens' indices."""
@@ -47,7 +42,7 @@ class TokenTree:
 
     def ancestors(self) -> np.ndarray:
         """bool ``[tokens, tokens]``: whether token j is token i or one of its ancestors."""
-        after = np.eye(len(self), dtype=bool)
+        after = np.eye(len(self.tokens), dtype=bool)
         for i, parent in enumerate(self.parents):  # parents come first
             if parent >= 0:
                 after[i] |= after[parent]
@@ -68,7 +63,7 @@ class _Borrowed(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Keys of the prefix and the new keys; the same for values."""
+        """Keys and values of the prefix and the new ones."""
         if self.keys is None:
             return key_states, value_states
         keys = torch.cat([self.keys, key_states], dim=-2)
@@ -91,11 +86,9 @@ def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
     branches. So does ALiBi, which ignores position ids. A model with ``rows_alone`` keeps its own
     attention kernel.
     """
-    if getattr(model.text_config, "alibi", False):
-        return False
-    if model.rows_alone or not getattr(model.network, "_supports_sdpa", False):
-        return False
-    return prefix.keeps_all
+    takes_mask = getattr(model.network, "_supports_sdpa", False)
+    alibi = getattr(model.text_config, "alibi", False)
+    return takes_mask and prefix.keeps_all and not alibi and not model.rows_alone
 
 
 def forward_tree(
@@ -103,10 +96,8 @@ def forward_tree(
 ) -> Tensor:
     """Logits after the ``wanted`` tokens of a tree, as if each branch alone followed the prefix.
 
-    The prefix is neither copied per branch nor changed.
-
-    Returns:
-        ``[len(wanted), vocab_size]``, float32 (float64 for a float64 model).
+    They are ``[len(wanted), vocab_size]``, float32, or float64 for a float64 model. The prefix is
+    neither copied per branch nor changed.
     """
     cache = DynamicCache(config=model.network.config)
     cache.layers = [_Borrowed(layer) for layer in prefix.cache.layers]

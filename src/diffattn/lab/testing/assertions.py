@@ -9,8 +9,9 @@ from torch import Tensor
 
 from diffattn.lab.testing.budget import Comparison, compare, largest
 from diffattn.lab.testing.inputs import DiffAttentionInputs
-from diffattn.lab.testing.rounding import rounding_errors
-from diffattn.lab.testing.row_blocks import reference_by_rows, row_blocks
+from diffattn.lab.testing.rounding import BLOCK_SCORES, rounding_errors, row_blocks
+from diffattn.ops.backends import reference
+from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 
 def assert_close_to_reference(
@@ -27,16 +28,7 @@ def assert_close_to_reference(
     It holds value by value, with 4 E for float64. x_64 is the reference in float64 on the same
     numbers, for the output and the gradient of every tensor. E, from
     :func:`diffattn.lab.testing.rounding.rounding_errors`, depends on numbers and dtype alone.
-
-    Args:
-        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
-        inputs: Arguments in the dtype to test.
-        backend: Name of the backend to test.
-        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
-
-    Raises:
-        AssertionError: A value has another shape or dtype than documented, is not finite, or is
-            further off than its budget.
+    For the arguments see :func:`compare_to_reference`.
     """
     compared = compare_to_reference(op, inputs, backend=backend, gradients=gradients)
     failures = [f"{name}: {value.problem}" for name, value in compared.items() if value.problem]
@@ -56,27 +48,31 @@ def compare_to_reference(
     lay_out: Callable[[Tensor], Tensor] = Tensor.detach,
     oracle: Callable[..., Tensor] | None = None,
 ) -> dict[str, Comparison]:
-    """The comparisons of :func:`assert_close_to_reference`, one per tensor.
+    """The comparisons by name: ``output``, ``gradient of q`` and so on.
 
     Args:
-        op, backend, gradients: As there.
-        inputs: Arguments in the dtype to test; gradients of those that require one.
+        op: Called as ``op(q, k, v, lam, backend=..., **options)``.
+        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
         lay_out: Gives the gradient of the output another layout in memory.
         oracle: Gives the exact result, called as ``oracle(q, k, v, lam, **options)`` in float64.
             Default: ``op`` on the backend ``reference``, or its rows block by block if many.
-
-    Returns:
-        By name: ``output``, ``gradient of q`` and so on.
     """
     gradients = gradients and torch.is_grad_enabled()
-    actual = _run(partial(op, backend=backend), inputs, gradients, lay_out)
+
+    def run(call: Callable[..., Tensor], inputs: DiffAttentionInputs) -> dict[str, Tensor]:
+        tensors = inputs.tensors()
+        out = call(*tensors.values(), **inputs.options)
+        weights = lay_out(exact_weights(out)) if gradients else None
+        return output_and_gradients(out, tensors, weights)
+
+    actual = run(partial(op, backend=backend), inputs)
     shape = (*inputs.q.shape[:3], inputs.v.shape[-1])
     grad = lay_out(exact_weights(inputs.q.new_empty(shape, dtype=torch.float64)))
     if oracle is None and len(list(row_blocks(inputs))) > 1:
         exact = reference_by_rows(inputs, grad if gradients else None)
     else:
         oracle = oracle or partial(op, backend="reference")
-        exact = _run(oracle, inputs.map_tensors(Tensor.double), gradients, lay_out)
+        exact = run(oracle, inputs.map_tensors(Tensor.double))
     rounding = rounding_errors(inputs, grad)
     dtypes = {f"gradient of {name}": x.dtype for name, x in inputs.tensors().items()}
     dtypes["output"] = inputs.q.dtype
@@ -97,17 +93,9 @@ def assert_equal_to_rounding(
 
     .. math:: |x - y| \le n\,\epsilon\,M
 
-    With u = eps / 2 each evaluation is off by at most n u M: n roundings on the way to a value, no
-    partial result above M. See :func:`diffattn.lab.testing.rounding.rounding_steps` for attention.
-
-    Args:
-        actual: Any shape.
-        expected: Shape of ``actual``; may have a wider dtype.
-        steps: n, roundings on the longest way to one value.
-        magnitude: M, bound of the absolute values on that way.
-
-    Raises:
-        AssertionError: The shapes differ or a value is further off.
+    With u = eps / 2 each evaluation is off by at most n u M: ``steps`` n roundings on the longest
+    way to a value, no partial result above the ``magnitude`` M. ``expected`` may have a wider
+    dtype. See :func:`diffattn.lab.testing.rounding.rounding_steps` for attention.
     """
     if actual.shape != expected.shape:
         raise AssertionError(f"must be {list(expected.shape)}, got {list(actual.shape)}.")
@@ -117,16 +105,36 @@ def assert_equal_to_rounding(
         raise AssertionError(f"error {error:.3e}, {steps:g} roundings allow {tolerance:.3e}.")
 
 
-def _run(
-    op: Callable[..., Tensor],
-    inputs: DiffAttentionInputs,
-    gradients: bool,
-    lay_out: Callable[[Tensor], Tensor],
+def reference_by_rows(
+    inputs: DiffAttentionInputs, weights: Tensor | None, *, scores: int = BLOCK_SCORES
 ) -> dict[str, Tensor]:
-    """The output, and the gradients for a fixed gradient of the output."""
-    tensors = inputs.tensors()
-    out = op(*tensors.values(), **inputs.options)
-    return output_and_gradients(out, tensors, lay_out(exact_weights(out)) if gradients else None)
+    """The float64 reference of :func:`output_and_gradients` by :func:`row_blocks`.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+    """
+    exact = inputs.map_tensors(Tensor.double)
+    options = dict(exact.options)
+    scale = options.pop("scale", exact.q.shape[-1] ** -0.5)
+    mask = AttentionMask(**options)
+    leaves = {name: x for name, x in exact.tensors().items() if x.requires_grad}
+    with_gradients = weights is not None and bool(leaves)
+    gradients = {name: torch.zeros_like(x) for name, x in leaves.items()} if with_gradients else {}
+    outputs = []
+    for rows in row_blocks(exact, scores):
+        with torch.set_grad_enabled(with_gradients):
+            _, _, signed = reference.maps(
+                exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=rows
+            )
+            values = repeat_heads(exact.v, exact.q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
+            out = torch.matmul(signed, values).transpose(1, 2)  # [B, R, H, Dv]
+        outputs.append(out.detach())
+        if with_gradients:
+            assert weights is not None
+            parts = torch.autograd.grad(out, list(leaves.values()), weights[:, rows].to(out))
+            for total, part in zip(gradients.values(), parts, strict=True):
+                total += part
+    results = {"output": torch.cat(outputs, dim=1)}
+    return results | {f"gradient of {name}": x for name, x in gradients.items()}
 
 
 def output_and_gradients(

@@ -1,11 +1,15 @@
-"""The rule that judges every result: the error is at most twice what rounding can cause."""
+"""The rule that judges every result: the error is at most twice what rounding can cause.
+
+For a whole model, rounding is measured: the model runs with weights moved by one rounding.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Comparison(NamedTuple):
@@ -44,18 +48,14 @@ def compare(
 
     E says how far rounding in the dtype of ``actual`` moves x. For attention it is derived for each
     value (:func:`diffattn.lab.testing.rounding.rounding_errors`). For whole models it is measured
-    (:func:`diffattn.lab.testing.nudging.measured_errors`). The first rows of a causal call average
-    few keys and are the largest: under their budget, a later row could miss half its keys.
-    A float64 result doubles the budget, because the exact value is rounded as much as the result.
+    (:func:`measured_errors`). The first rows of a causal call average few keys and are the largest:
+    under their budget, a later row could miss half its keys. A float64 result doubles the budget,
+    because the exact value is rounded as much as the result.
 
     Args:
-        actual: The result in its dtype.
         exact: The same formula on the same numbers, float64.
         off: E, a tensor in the shape of ``exact``, or a number for the whole tensor.
-        size: Size of the error if ``off`` is a number. Default: the largest absolute value.
-
-    Returns:
-        Error, budget and problem; with a tensor ``off``, of the value with the largest share.
+        size: Size of the error if ``off`` is a number.
     """
     sides = 2 if actual.dtype == torch.float64 else 1
     if actual.shape != exact.shape:
@@ -89,3 +89,45 @@ def _worst_value(
     shares[~budgets.isfinite()] = math.inf
     worst = int(shares.argmax())
     return float(errors[worst]), float(budgets[worst])
+
+
+def measured_errors(
+    run: Callable[[nn.Module], Mapping[str, Tensor]],
+    model: nn.Module,
+    exact: Mapping[str, Tensor],
+    *,
+    ulps: float = 1.0,
+    num_runs: int = 6,
+    size: Callable[[Tensor], float] = largest,
+) -> dict[str, float]:
+    """Measure how far rounding moves the results of a model whose bound is too long to derive.
+
+    The estimate is the largest error of several runs of the reference, plus one rounding of the
+    result. Each run first moves every weight by up to ``ulps`` units in the last place. A single
+    run with the exact weights may be accurate by luck, or because of one machine's kernels.
+
+    ``run`` gives the results of a model by name; ``exact`` holds those of the same weights in
+    float64. Returns E for :func:`compare`, by name.
+    """
+    eps = ulps * max(torch.finfo(x.dtype).eps for x in model.parameters())
+    worst = dict.fromkeys(exact, 0.0)
+    for seed in range(num_runs):
+        results = run(nudged(model, seed=seed, ulps=ulps))
+        for name, want in exact.items():
+            error = size(results[name].double() - want)
+            worst[name] = error if not error <= worst[name] else worst[name]  # keeps NaN
+    return {name: error + eps * size(exact[name]) for name, error in worst.items()}
+
+
+@torch.no_grad()
+def nudged(model: nn.Module, *, seed: int, ulps: float = 1.0) -> nn.Module:
+    """Copy a model and multiply each weight by 1 + u · ulps · eps, with u uniform in [-1, 1)."""
+    model = deepcopy(model)
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
+    for weight in model.parameters():
+        uniform = torch.rand(weight.shape, generator=generator, dtype=torch.float64, device=device)
+        steps = 2 * uniform - 1
+        eps = ulps * torch.finfo(weight.dtype).eps
+        weight.copy_(weight.double() * (1 + eps * steps))
+    return model

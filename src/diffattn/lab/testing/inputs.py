@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OpCase:
     """Shapes and options of one call of :func:`diffattn.diff_attention`."""
 
@@ -70,16 +70,8 @@ def make_diff_attention_inputs(
 ) -> DiffAttentionInputs:
     """Draw normal random tensors in the shapes of ``case``. λ has mean 0.4 and deviation 0.6.
 
-    Args:
-        case: A case of :data:`OP_CASES`, or any other.
-        dtype: Dtype of q, k and v. λ is float64 if this is float64, else float32.
-        device: Device of the tensors. The values do not depend on it.
-        seed: Seed of the values.
-        drawn_on: Device of the random generator. The values depend on it. A CPU takes seconds for
-            long sequences.
-
-    Returns:
-        Arguments of :func:`diffattn.diff_attention`.
+    λ is float64 if ``dtype`` is, else float32. The values depend on the seed and on ``drawn_on``,
+    the device of the random generator: a CPU takes seconds for long sequences.
     """
     generator = torch.Generator(drawn_on).manual_seed(seed)
     batch, num_queries, num_heads, dim = case.batch, case.num_queries, case.num_heads, case.head_dim
@@ -108,13 +100,10 @@ def make_diff_attention_inputs(
 
 def _options(case: OpCase, num_keys: int, device: torch.device) -> dict[str, Any]:
     """Keyword arguments of the call whose values differ from their defaults."""
-    options: dict[str, Any] = {}
-    if case.scale is not None:
-        options["scale"] = case.scale
+    options: dict[str, Any] = {"scale": case.scale, "window": case.window}
+    options = {name: value for name, value in options.items() if value is not None}
     if not case.causal:
         options["causal"] = False
-    if case.window is not None:
-        options["window"] = case.window
     if case.padding is not None:
         column = torch.arange(num_keys)
         real = [(column >= left) & (column < num_keys - right) for left, right in case.padding]
@@ -132,43 +121,35 @@ _GQA: dict[str, Any] = {"num_kv_heads": 2}
 _MQA: dict[str, Any] = {"num_kv_heads": 1}
 
 OP_CASES: tuple[OpCase, ...] = (
-    OpCase(name="v1-mha-T1", num_queries=1),
-    OpCase(name="v1-mha-T63", num_queries=63, lam_axes="h"),
-    OpCase(name="v1-gqa-T100", num_queries=100, **_GQA),
-    OpCase(name="v1-mqa-T128", num_queries=128, batch=1, lam_axes="bth", **_MQA),
-    OpCase(name="v2-mha-T63", num_queries=63, lam_axes="bth", **_V2),
-    OpCase(name="v2-gqa-T128", num_queries=128, batch=1, lam_axes="bth", **_V2, **_GQA),
-    OpCase(name="v2-mqa-T100", num_queries=100, lam_axes="t", **_V2, **_MQA),
-    OpCase(name="v1-odd-widths", num_queries=17, head_dim=6, value_dim=10, scale=0.7, **_GQA),
-    OpCase(name="v1-decode", num_queries=1, num_keys=63, **_GQA),
-    OpCase(name="v2-decode", num_queries=1, num_keys=100, lam_axes="bth", **_V2, **_GQA),
-    OpCase(name="v1-T<S", num_queries=63, num_keys=100, lam_axes="t", **_GQA),
-    OpCase(name="v2-T>S", num_queries=100, num_keys=63, **_V2),
-    OpCase(name="v1-cross-T<S", num_queries=17, num_keys=63, causal=False, **_MQA),
-    OpCase(name="v1-cross-T>S", num_queries=63, num_keys=17, causal=False, lam_axes="bh"),
-    OpCase(name="v1-window", num_queries=63, window=9, **_GQA),
-    OpCase(name="v2-window-noncausal", num_queries=63, num_keys=70, causal=False, window=9, **_V2),
-    OpCase(name="v1-window-1", num_queries=17, window=1),
-    OpCase(name="v1-padding", num_queries=63, padding=((11, 0), (0, 7)), **_GQA),
+    OpCase("v1-mha-T1", 1),
+    OpCase("v1-mha-T63", 63, lam_axes="h"),
+    OpCase("v1-gqa-T100", 100, **_GQA),
+    OpCase("v1-mqa-T128", 128, batch=1, lam_axes="bth", **_MQA),
+    OpCase("v2-mha-T63", 63, lam_axes="bth", **_V2),
+    OpCase("v2-gqa-T128", 128, batch=1, lam_axes="bth", **_V2, **_GQA),
+    OpCase("v2-mqa-T100", 100, lam_axes="t", **_V2, **_MQA),
+    OpCase("v1-odd-widths", 17, head_dim=6, value_dim=10, scale=0.7, **_GQA),
+    OpCase("v1-decode", 1, 63, **_GQA),
+    OpCase("v2-decode", 1, 100, lam_axes="bth", **_V2, **_GQA),
+    OpCase("v1-T<S", 63, 100, lam_axes="t", **_GQA),
+    OpCase("v2-T>S", 100, 63, **_V2),
+    OpCase("v1-cross-T<S", 17, 63, causal=False, **_MQA),
+    OpCase("v1-cross-T>S", 63, 17, causal=False, lam_axes="bh"),
+    OpCase("v1-window", 63, window=9, **_GQA),
+    OpCase("v2-window-noncausal", 63, 70, causal=False, window=9, **_V2),
+    OpCase("v1-window-1", 17, window=1),
+    OpCase("v1-padding", 63, padding=((11, 0), (0, 7)), **_GQA),
+    OpCase("v2-padding-noncausal", 63, causal=False, padding=((63, 0), (3, 4)), **_V2),
+    OpCase("v1-kv_lengths", 17, 63, kv_lengths=(63, 40), **_GQA),
+    OpCase("v1-kv_lengths-short", 17, 30, kv_lengths=(0, 9), lam_axes="h"),
+    OpCase("v2-kv_lengths-decode", 1, 63, kv_lengths=(1, 50), **_V2),
+    OpCase("v1-kv_lengths-noncausal", 5, 9, causal=False, kv_lengths=(0, 6)),
+    OpCase("v1-packed", 100, batch=1, documents=(1, 30, 0, 63, 6), **_GQA),
+    OpCase("v2-packed-noncausal", 63, batch=1, causal=False, documents=(20, 43), **_V2),
     OpCase(
-        name="v2-padding-noncausal", num_queries=63, causal=False, padding=((63, 0), (3, 4)), **_V2
-    ),
-    OpCase(name="v1-kv_lengths", num_queries=17, num_keys=63, kv_lengths=(63, 40), **_GQA),
-    OpCase(
-        name="v1-kv_lengths-short", num_queries=17, num_keys=30, kv_lengths=(0, 9), lam_axes="h"
-    ),
-    OpCase(name="v2-kv_lengths-decode", num_queries=1, num_keys=63, kv_lengths=(1, 50), **_V2),
-    OpCase(
-        name="v1-kv_lengths-noncausal", num_queries=5, num_keys=9, causal=False, kv_lengths=(0, 6)
-    ),
-    OpCase(name="v1-packed", num_queries=100, batch=1, documents=(1, 30, 0, 63, 6), **_GQA),
-    OpCase(
-        name="v2-packed-noncausal", num_queries=63, batch=1, causal=False, documents=(20, 43), **_V2
-    ),
-    OpCase(
-        name="v1-window-padding-kv_lengths",
-        num_queries=17,
-        num_keys=40,
+        "v1-window-padding-kv_lengths",
+        17,
+        40,
         window=12,
         padding=((5, 0), (0, 2)),
         kv_lengths=(40, 21),
@@ -176,8 +157,8 @@ OP_CASES: tuple[OpCase, ...] = (
         **_GQA,
     ),
     OpCase(
-        name="v2-packed-window-padding",
-        num_queries=63,
+        "v2-packed-window-padding",
+        63,
         batch=1,
         window=7,
         padding=((2, 5),),
@@ -187,13 +168,14 @@ OP_CASES: tuple[OpCase, ...] = (
         **_GQA,
     ),
     OpCase(
-        name="v1-padding-kv_lengths-noncausal",
-        num_queries=17,
-        num_keys=40,
+        "v1-padding-kv_lengths-noncausal",
+        17,
+        40,
         causal=False,
         padding=((5, 0), (0, 2)),
         kv_lengths=(4, 33),
         **_MQA,
     ),
 )
-"""T from 1 to 128; MHA, GQA, MQA; keys of each map (V1) and shared keys (V2); every option."""
+"""By name, T, and S if it is not T: T from 1 to 128; MHA, GQA, MQA; keys of each map (V1) and
+shared keys (V2); every option."""

@@ -1,18 +1,33 @@
 """Bounds of rounding errors, from which all tolerances follow; see docs/reference/numerics.md."""
 
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffattn.lab.testing.inputs import DiffAttentionInputs
-from diffattn.lab.testing.row_blocks import BLOCK_SCORES, row_blocks
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
+BLOCK_SCORES = 2**24
+"""Most scores of one block. They take 128 MiB in float64; a comparison holds about 20 copies."""
+
+
+def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:
+    """Indices of the query rows in blocks, int64 ``[R]``, so that the attention maps fit in memory.
+
+    ``scores`` is the largest number of entries of one block, over both maps, all heads and all
+    batch rows. A block has at least one row, even if that row exceeds the limit.
+    """
+    batch, num_queries, num_heads = inputs.q.shape[:3]
+    per_row = 2 * batch * num_heads * inputs.k.shape[1]
+    rows = torch.arange(num_queries, device=inputs.q.device)
+    yield from rows.split(max(1, scores // max(1, per_row)))
+
 
 def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
-    r"""Bound the error of float arithmetic in ``diff_attention``: number of steps, magnitude.
+    r"""Bound the error of float arithmetic in ``diff_attention``: n steps of magnitude M.
 
     .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
 
@@ -21,9 +36,6 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
     bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
     largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
     again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
-
-    Returns:
-        n and M.
     """
     q, k, v, lam = (x.detach().double().abs() for x in inputs.tensors().values())
     head_dim, num_keys = q.shape[-1], k.shape[1]
@@ -52,9 +64,7 @@ def rounding_errors(
     gradients; docs/reference/numerics.md lists the steps. Errors of logits can be large: in
     bfloat16 a logit of 1e4 is off by up to 40. So the softmax is evaluated at both extremes.
 
-    Args:
-        weights: Gradient of the output, ``[B, T, H, Dv]``.
-        scores: See :func:`row_blocks`.
+    ``weights`` is the gradient of the output; for ``scores`` see :func:`row_blocks`.
 
     Returns:
         E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, in their shapes, float64.
@@ -64,7 +74,7 @@ def rounding_errors(
     per_row: dict[str, list[Tensor]] = {x: [] for x in ("output", "q", "mean", "mean_off")}
     for_keys, for_values = _SumOverRows(), _SumOverRows()
     for rows in row_blocks(inputs, scores):
-        block = _block(call, rows, weights)
+        block = _Block(call, rows, weights)
         factor, moved, rounded = block.factor, block.moved, block.rounded
         output = call.summed(rounded, values) + moved.square() @ values.square()
         per_logit, per_logit_off, mean, mean_off = _logit_gradients(call, block)
@@ -117,36 +127,29 @@ class _Call:
         return (1 + self.fine**2 * x.shape[-1]) * (x.square() @ y.square() + (x @ y).square())
 
 
-class _Block(NamedTuple):
-    """R query rows."""
+class _Block:
+    """R query rows: their maps ``[B, H, 2, R, S]``, and how far rounding moves them."""
 
-    q: Tensor  # times s: [B, H, 2, R, D]
-    maps: Tensor  # [B, H, 2, R, S]
-    factor: Tensor  # 1 and −λ: [B, H, 2, R, 1]
-    given: Tensor  # gradient of the output, [B, H, 1, R, Dv]
-    moved: Tensor  # E of each weight because of its logits, [B, H, 2, R, S]
-    row_moves: Tensor  # relative E of a row because of its log-sum, [B, H, 2, R, 1]
-    rounded: Tensor  # E of each weight because of its own rounding, [B, H, 2, R, S]
-
-
-def _block(call: _Call, rows: Tensor, weights: Tensor) -> _Block:
-    map_1, map_2, _ = reference.maps(
-        call.q, call.k, call.lam, scale=call.scale, mask=call.mask, rows=rows
-    )
-    maps = torch.stack([map_1, map_2], dim=2)
-    q = call.scale * call.q[:, rows].permute(0, 2, 3, 1, 4)
-    factor = -call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
-    factor = torch.cat([torch.ones_like(factor), factor], dim=2)
-    given = weights[:, rows].double().transpose(1, 2)[:, :, None]
-    # A weight that is 0 in float64 has a logit 700 or more below the largest of its row. Rounding
-    # errors of logits are smaller.
-    logits = (q @ call.keys.mT).masked_fill(maps == 0, -torch.inf)
-    log_sum = logits.logsumexp(-1, keepdim=True)
-    log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
-    moved = _softmax_moves(logits, call.eps * call.summed(q, call.keys.mT).sqrt()) / call.eps
-    row_moves = (1 + (call.fine * log_sum).square()).sqrt()
-    rounded = row_moves * maps.clamp(min=call.tiny)
-    return _Block(q, maps, factor, given, moved, row_moves, rounded)
+    def __init__(self, call: _Call, rows: Tensor, weights: Tensor) -> None:
+        map_1, map_2, _ = reference.maps(
+            call.q, call.k, call.lam, scale=call.scale, mask=call.mask, rows=rows
+        )
+        self.maps = torch.stack([map_1, map_2], dim=2)
+        self.q = call.scale * call.q[:, rows].permute(0, 2, 3, 1, 4)  # times s: [B, H, 2, R, D]
+        lam = call.lam.expand(call.q.shape[:3])[:, rows].transpose(1, 2)[:, :, None, :, None]
+        self.factor = torch.cat([torch.ones_like(lam), -lam], dim=2)  # [B, H, 2, R, 1]
+        # Gradient of the output: [B, H, 1, R, Dv]
+        self.given = weights[:, rows].double().transpose(1, 2)[:, :, None]
+        # A weight that is 0 in float64 has a logit 700 or more below the largest of its row.
+        # Rounding errors of logits are smaller.
+        logits = (self.q @ call.keys.mT).masked_fill(self.maps == 0, -torch.inf)
+        log_sum = logits.logsumexp(-1, keepdim=True)
+        log_sum = log_sum.masked_fill(log_sum == -torch.inf, 0.0)
+        off = call.eps * call.summed(self.q, call.keys.mT).sqrt()
+        self.moved = _softmax_moves(logits, off) / call.eps  # E of a weight by its logits
+        # Relative E of a row by its log-sum, [B, H, 2, R, 1]; E of a weight by its own rounding.
+        self.row_moves = (1 + (call.fine * log_sum).square()).sqrt()
+        self.rounded = self.row_moves * self.maps.clamp(min=call.tiny)
 
 
 def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor, Tensor]:

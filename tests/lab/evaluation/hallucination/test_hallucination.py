@@ -3,12 +3,19 @@
 import json
 
 import pytest
+import torch
 
 from diffattn.lab.evaluation.hallucination.answer_metrics import ROUGE
-from diffattn.lab.evaluation.hallucination.hallucination import Hallucination, text_read
+from diffattn.lab.evaluation.hallucination.hallucination import (
+    MAPS,
+    Hallucination,
+    lookback_ratios,
+    text_read,
+)
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
 from diffattn.lab.inference.decoding import Generation
 from evaluation_folders import evaluated
+from language_models import whole_maps
 from scripted_model import ScriptedModel
 
 SIZES = {"samples": 3, "prompt_tokens": 600, "max_new_tokens": 6, "rouge": False}
@@ -108,3 +115,30 @@ def test_a_row_that_cannot_be_asked_is_recorded_and_the_others_are_asked(models,
     assert (result.num_items, result.num_failed) == (3, 2)
     assert "the document must hold text" in done[1]["error"]
     assert "The prompt without its document must fit 600 tokens" in done[2]["error"]
+
+
+PROMPT, WRITTEN, CONTEXT = list(range(5, 30)), list(range(40, 61)), 21
+
+
+@torch.no_grad()
+def test_ratios_equal_those_of_full_maps(model):
+    found = lookback_ratios(model, PROMPT, WRITTEN, CONTEXT)
+    assert tuple(found) == MAPS
+    for layer, (map_1, acting) in enumerate(whole_maps(model, PROMPT + WRITTEN[:-1])):
+        for head in range(len(map_1)):
+            rows = {"a1": map_1[head], "difference": acting[head], "absolute": acting[head].abs()}
+            for name, row in rows.items():
+                steps = range(len(PROMPT) - 1, len(PROMPT) + len(WRITTEN) - 1)
+                c = torch.stack([row[t, :CONTEXT].mean() for t in steps])
+                n = torch.stack([row[t, CONTEXT : t + 1].mean() for t in steps])
+                assert len(c) == len(WRITTEN)
+                expected = float((c / (c.abs() + n.abs())).mean())
+                if name != "difference":
+                    assert expected == pytest.approx(float((c / (c + n)).mean()))
+                # Ratios are stored to six digits.
+                assert found[name][layer][head] == pytest.approx(expected, abs=6e-7)
+
+
+def test_the_first_token_alone(model):
+    found = lookback_ratios(model, PROMPT, WRITTEN[:1], len(PROMPT) - 1)
+    assert all(0 <= x <= 1 for name in ("a1", "absolute") for layer in found[name] for x in layer)

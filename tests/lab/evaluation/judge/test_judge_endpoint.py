@@ -8,8 +8,8 @@ from threading import Event
 import pytest
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import JudgeFailure, JudgeSettings
+from diffattn.lab.evaluation.judge.judges import EndpointJudge
 from judge_server import TRUE, completion, judge_server
 
 OK = (200, completion(), {})

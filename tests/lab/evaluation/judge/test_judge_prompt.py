@@ -40,25 +40,25 @@ from diffattn.lab.evaluation.judge.prompt import judge_messages, read_verdict
     ],
 )  # fmt: skip
 def test_conclusions(reply, correct):
-    assert read_verdict(reply).correct is correct
+    assert read_verdict(reply)[0] is correct
 
 
 @pytest.mark.parametrize(
     ("text", "spans"),
     [
-        ('["a b", "c"]', ("a b", "c")),
-        ("['a b', 'c']", ("a b", "c")),
-        ("[a, b]", ("[a, b]",)),
-        ('"one"', ("one",)),
-        ("[]", ()),
-        ("__import__('os').abort()", ("os",)),
-        ("", ()),
+        ('["a b", "c"]', ["a b", "c"]),
+        ("['a b', 'c']", ["a b", "c"]),
+        ("[a, b]", ["[a, b]"]),
+        ('"one"', ["one"]),
+        ("[]", []),
+        ("__import__('os').abort()", ["os"]),
+        ("", []),
     ],
 )
 @pytest.mark.parametrize("title", ["**Problematic Spans: {}**", "**Problematic spans:** {}"])
 def test_problematic_spans_are_read_and_never_run(title, text, spans):
     reply = f"**Conclusion: False**\n{title.format(text)}"
-    assert read_verdict(reply).problematic_spans == spans
+    assert read_verdict(reply)[1] == spans
 
 
 @pytest.mark.parametrize(
@@ -76,12 +76,12 @@ def test_problematic_spans_are_read_and_never_run(title, text, spans):
 )
 def test_a_conclusion_after_spans_that_are_no_json_counts_unless_they_quote_it(spans, last):
     reply = f"At first: **Conclusion: False**\n**Problematic Spans:** {spans}"
-    assert read_verdict(reply).correct is last
+    assert read_verdict(reply)[0] is last
 
 
 def test_a_reply_without_end_is_read_in_time():
     reply = "conclusion *" * 40_000 + "\nproblematic spans" + " " * 200_000
-    assert read_verdict(reply).correct is None
+    assert read_verdict(reply)[0] is None
 
 
 def test_the_parts_of_the_request_stand_in_the_order_of_the_source():

@@ -10,7 +10,6 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.compare import compare_folder
-from diffattn.lab.evaluation.judge.endpoint import EndpointJudge
 from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
@@ -18,9 +17,8 @@ from diffattn.lab.evaluation.judge.interface import (
     Reply,
     judge_settings,
 )
-from diffattn.lab.evaluation.judge.judges import LocalJudge, RecordedReplies
-from diffattn.lab.evaluation.judge.requests import recorded_outputs
-from diffattn.lab.evaluation.judge.session import judge_folder
+from diffattn.lab.evaluation.judge.judges import EndpointJudge, LocalJudge, RecordedReplies
+from diffattn.lab.evaluation.judge.session import judge_folder, recorded_outputs
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, register
@@ -82,7 +80,7 @@ def by_label(text):
 
 def test_verdicts_become_results_and_are_compared(folder):
     judge = Scripted(by_label)
-    results = judge_folder(folder, judge, SETTINGS).results
+    results = judge_folder(folder, judge)[0]
     assert [result.model["label"] for result in results] == ["softmax", "diff"]
     for result, right, unparsable in zip(results, (1, 3), (0, 1), strict=True):
         found = {metric.name: (metric.value, metric.n) for metric in result.metrics}
@@ -105,7 +103,7 @@ def test_verdicts_become_results_and_are_compared(folder):
         "id": "", "output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0},
     }  # fmt: skip
     assert len(judge.asked) == 10  # empty outputs are not sent
-    assert judge_folder(folder, judge, SETTINGS).results == results
+    assert judge_folder(folder, judge)[0] == results
     assert len(judge.asked) == 10  # and no other a second time
 
 
@@ -116,27 +114,30 @@ def test_an_interrupted_call_keeps_what_it_had(folder):
         return TRUE
 
     with pytest.raises(KeyboardInterrupt):
-        judge_folder(folder, Scripted(stop_at_three), SETTINGS)
+        judge_folder(folder, Scripted(stop_at_three))
     own = folder / "softmax" / "hallucination.judged-me-judge"
     assert len(read_jsonl(own / "replies.jsonl")) == 3
     with (own / "replies.jsonl").open("a") as file:
         file.write('{"id": "half')  # killed while writing
     judge = Scripted()
-    judge_folder(folder, judge, SETTINGS)
+    judge_folder(folder, judge)
     assert [name.split("-")[1] for name in judge.asked[:2]] == ["4", "5"]
     assert len(judge.asked) == 2 + 5
 
 
 def test_failures_are_recorded_and_asked_again(folder):
     """A request that fails for itself does not end the call, as one without a server does."""
-    judge = Scripted(lambda text: JudgeFailure("busy") if "2" in text.split()[1] else TRUE)
-    results = judge_folder(folder, judge, replace(SETTINGS, give_up_after=1)).results
+    settings = replace(SETTINGS, give_up_after=1)
+    judge = Scripted(
+        lambda text: JudgeFailure("busy") if "2" in text.split()[1] else TRUE, settings
+    )
+    results, _ = judge_folder(folder, judge)
     assert [result.num_failed for result in results] == [1, 1]
     rows = read_jsonl(folder / "diff" / "hallucination.judged-me-judge" / "items.jsonl")
     assert rows[2]["error"] == "busy"
     assert results[0].metrics[0].n == 5
     judge = Scripted(lambda text: FALSE)
-    results = judge_folder(folder, judge, SETTINGS).results
+    results = judge_folder(folder, judge)[0]
     assert [result.num_failed for result in results] == [0, 0]
     assert [name.split("-")[1] for name in judge.asked] == ["3", "3"]
     assert results[0].metrics[0].value == pytest.approx(4 / 6)
@@ -146,32 +147,32 @@ def test_an_endpoint_that_is_down_is_left_alone(folder):
     settings = JudgeSettings(model="me/judge", give_up_after=2)
     down = JudgeUnreachable("down")
     judge = Scripted(lambda text: TRUE if "0" in text.split()[1] else down, settings)
-    found = judge_folder(folder, judge, settings)
+    results, missing = judge_folder(folder, judge)
     assert len(judge.asked) == 3  # the second model's outputs are not even tried
-    assert [result.num_failed for result in found.results] == [4]
-    assert found.missing == [
+    assert [result.num_failed for result in results] == [4]
+    assert missing == [
         "diff/hallucination.judged-me-judge: one verdict or more is needed, got 5 failures, "
         "first: not asked: the judge had failed too often before"
     ]
     judge = Scripted(settings=settings)
-    found = judge_folder(folder, judge, settings)
-    assert [result.num_failed for result in found.results] == [0, 0]
+    results, missing = judge_folder(folder, judge)
+    assert [result.num_failed for result in results] == [0, 0]
     assert len(judge.asked) == 4 + 5
     with pytest.raises(DiffAttnError, match=r"one verdict or more is needed, got 5 .*down"):
-        judge_folder(folder, Scripted(lambda text: down), JudgeSettings(model="other"))
+        judge_folder(folder, Scripted(lambda text: down, JudgeSettings(model="other")))
     with pytest.raises(DiffAttnError, match="wrong key"):  # no other request can succeed
         judge_folder(
-            folder, Scripted(lambda text: DiffAttnError("wrong key")), JudgeSettings(model="c")
+            folder, Scripted(lambda text: DiffAttnError("wrong key"), JudgeSettings(model="c"))
         )
 
 
 def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
-    judge_folder(folder, Scripted(), SETTINGS)
+    judge_folder(folder, Scripted())
     changed = JudgeSettings(model="me/judge", temperature=0.0)
     with pytest.raises(CheckpointError, match="must hold verdicts of the same judge"):
-        judge_folder(folder, Scripted(settings=changed), changed)
+        judge_folder(folder, Scripted(settings=changed))
     named = JudgeSettings(model="me/judge", temperature=0.0, name="cold", document="read")
-    results = judge_folder(folder, Scripted(settings=named), named).results
+    results, _ = judge_folder(folder, Scripted(settings=named))
     assert results[0].variant == "hallucination.judged-cold"
     assert {d.variant for d in compare_folder(folder).differences} == {
         "hallucination", "hallucination.judged-me-judge", "hallucination.judged-cold",
@@ -180,16 +181,16 @@ def test_another_judge_stands_beside_and_other_settings_are_refused(folder):
 
 def test_changed_outputs_are_judged_anew_and_verdicts_on_a_few_say_so(folder):
     """Else they would be compared with verdicts on all."""
-    judge_folder(folder, Scripted(), SETTINGS)
+    judge_folder(folder, Scripted())
     part = folder / "diff" / "hallucination"
     rows = read_jsonl(part / "items.jsonl")
     changes = {"diff 1": "diff 1 changed"}
     write_items(part, [row | {"output": changes.get(row["output"], row["output"])} for row in rows])
     judge = Scripted()
-    judge_folder(folder, judge, SETTINGS)
+    judge_folder(folder, judge)
     assert [name.split("-")[1] for name in judge.asked] == ["2"]
     replace(EvalResult.read(part), selection={"limit": 6}).write(part)
-    whole, few = judge_folder(folder, judge, SETTINGS).results
+    whole, few = judge_folder(folder, judge)[0]
     assert (whole.selection, few.selection) == ({}, {"limit": 6})
     assert few.unlike(whole) == "it was asked 6 items (--limit), softmax all"
 
@@ -199,7 +200,7 @@ def test_an_endpoint_with_workers(folder, monkeypatch):
     script = [(500, {}, {}), (200, b"?", {}), (200, completion(), {})]
     with judge_server(*script) as (url, asked):
         settings = JudgeSettings(model="m", endpoint=url, workers=3, first_wait_seconds=0.001)
-        results = judge_folder(folder, EndpointJudge(settings), settings).results
+        results = judge_folder(folder, EndpointJudge(settings))[0]
     assert [result.metrics[0].value for result in results] == [5 / 6, 5 / 6]
     assert len(asked) == 12
     assert threading.active_count() < 10
@@ -209,12 +210,12 @@ def test_an_endpoint_with_workers(folder, monkeypatch):
 def test_a_local_judge_and_one_whose_context_is_short(folder, build):
     settings = JudgeSettings(model="local", max_tokens=3)
     judge = LocalJudge(build("softmax", max_length=8_000), settings)
-    results = judge_folder(folder, judge, settings).results
+    results = judge_folder(folder, judge)[0]
     assert results[0].metrics[1].value == pytest.approx(5 / 6)  # it writes nothing readable
     settings = JudgeSettings(model="short", max_tokens=3)
     judge = LocalJudge(build("softmax", max_length=64), settings)
     with pytest.raises(DiffAttnError, match="must fit the model's 64 tokens"):
-        judge_folder(folder, judge, settings)
+        judge_folder(folder, judge)
 
 
 def test_a_file_without_replies(tmp_path):

@@ -4,7 +4,6 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import islice, pairwise
 from typing import Any
@@ -18,18 +17,9 @@ _SENTENCE_END = re.compile(r"[.!?][\"'”’)]*(?=\s|$)")
 _SENTENCE_BREAK = re.compile(r"[.!?:;\n\"“‘(]")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Support:
-    """The distinct pieces of one kind in a text, split by whether the source holds them."""
-
-    supported: tuple[str, ...]
-    missing: tuple[str, ...]
-
-    @property
-    def share(self) -> float | None:
-        """Share of pieces that the source holds; ``None`` if there are no pieces."""
-        total = len(self.supported) + len(self.missing)
-        return len(self.supported) / total if total else None
+Support = tuple[float | None, list[str]]
+"""The share of a text's distinct pieces that the source holds (``None`` if there are no pieces),
+and the pieces that it does not hold."""
 
 
 def entity_support(text: str, source: str) -> Support:
@@ -40,29 +30,24 @@ def entity_support(text: str, source: str) -> Support:
     source holds the same words in a row.
     """
     words = f" {' '.join(_plain(word) for word in _WORD.findall(source))} ".lower()
-    return _split(entities(text), lambda entity: f" {entity.lower()} " in words)
+    return _support(entities(text), lambda entity: f" {entity.lower()} " in words)
 
 
 def number_support(text: str, source: str) -> Support:
     """Numbers in digits that the source holds; commas between thousands do not matter."""
-    known = set(_numbers(source))
-    return _split(_numbers(text), lambda number: number in known)
+    return _support(_numbers(text), set(_numbers(source)).__contains__)
 
 
 def bigram_support(text: str, source: str) -> Support:
     """Bigrams of words, in lower case, that the source holds.
 
-    1 − ``share`` is the proportion of novel bigrams of arXiv:1808.08745, section 2.
+    1 − the share is the proportion of novel bigrams of arXiv:1808.08745, section 2.
     """
-    known = set(_bigrams(source))
-    return _split(_bigrams(text), lambda pair: pair in known)
+    return _support(_bigrams(text), set(_bigrams(source)).__contains__)
 
 
 def first_sentences(text: str, count: int) -> str:
-    """The first ``count`` sentences of a text, or all of it if it has fewer.
-
-    A sentence ends with a full stop, exclamation mark or question mark before white space.
-    """
+    """The first ``count`` sentences of a text, or all of it if it has fewer."""
     ends = [match.end() for match in islice(_SENTENCE_END.finditer(text), count)]
     return text[: ends[-1]] if len(ends) == count else text
 
@@ -73,15 +58,13 @@ def entities(text: str) -> Iterator[str]:
     end = 0
     for match in _WORD.finditer(text):
         gap, word = text[end : match.start()], _plain(match.group())
-        if run and gap != " ":
-            yield " ".join(run)
-            run = []
         starts_sentence = end == 0 or _SENTENCE_BREAK.search(gap) is not None
-        if word[0].isupper() and word != "I" and not starts_sentence:
-            run.append(word)
-        elif run:
+        is_entity = word[0].isupper() and word != "I" and not starts_sentence
+        if run and (gap != " " or not is_entity):
             yield " ".join(run)
             run = []
+        if is_entity:
+            run.append(word)
         end = match.end()
     if run:
         yield " ".join(run)
@@ -101,16 +84,13 @@ def _bigrams(text: str) -> Iterator[str]:
     return (f"{a} {b}" for a, b in pairwise(words))
 
 
-def _split(pieces: Iterable[str], is_found: Callable[[str], bool]) -> Support:
+def _support(pieces: Iterable[str], is_in_source: Callable[[str], bool]) -> Support:
     distinct = list(dict.fromkeys(pieces))
-    supported = tuple(piece for piece in distinct if is_found(piece))
-    return Support(
-        supported=supported, missing=tuple(p for p in distinct if p not in set(supported))
-    )
+    missing = [piece for piece in distinct if not is_in_source(piece)]
+    return (len(distinct) - len(missing)) / len(distinct) if distinct else None, missing
 
 
 ROUGE = ("rouge1", "rouge2", "rougeL")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalise(text: str) -> str:
@@ -118,7 +98,7 @@ def normalise(text: str) -> str:
 
     Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
     """
-    text = text.lower().translate(_PUNCTUATION)
+    text = text.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
@@ -130,10 +110,7 @@ def span_match(output: str, references: Sequence[str]) -> float:
     Source: arXiv:2407.07071, ``eval_exact_match.py``.
     """
     written = normalise(output)
-    for reference in map(normalise, references):
-        if reference in written if reference else not written:
-            return 1.0
-    return 0.0
+    return float(any(x in written if x else not written for x in map(normalise, references)))
 
 
 def word_f1(output: str, references: Sequence[str]) -> float:

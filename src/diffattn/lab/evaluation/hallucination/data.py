@@ -13,7 +13,7 @@ from typing import Any
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import hub_rows, unreadable
-from diffattn.lab.evaluation.hallucination.tasks import Columns, Task
+from diffattn.lab.evaluation.hallucination.tasks import Task
 
 _LONG_BENCH = "zai-org/LongBench"
 
@@ -34,12 +34,10 @@ def load_examples(
 ) -> list[Example]:
     """The first ``samples`` rows of a dataset, in file order.
 
-    Args:
-        data: A ``.jsonl`` file in a layout of the task (``task.columns``), a folder that holds
-            ``<task>.jsonl``, ``"hub"`` for the published dataset, ``"hub:NAME[:CONFIG[:SPLIT]]"``
-            for another copy, or ``"generated"`` for made-up articles.
-        seed: Seed of the made-up articles.
-        columns: ``document``, ``question`` and ``references`` to their names in the rows.
+    ``data`` is a ``.jsonl`` file in a layout of the task (``task.columns``), a folder that holds
+    ``<task>.jsonl``, ``"hub"`` for the published dataset, ``"hub:NAME[:CONFIG[:SPLIT]]"`` for
+    another copy, or ``"generated"`` for made-up articles, which depend on the seed. ``columns``
+    maps ``document``, ``question`` and ``references`` to their names in the rows.
     """
     name, rows = _rows(task, data, samples, seed)
     examples: list[Example] = []
@@ -57,14 +55,13 @@ def _rows(
     """A name of the source for messages, and its rows."""
     if data == "generated":
         return data, iter(generated_rows(task, samples, seed))
-    if data == "hub":
-        if task.hub is None:
-            return _LONG_BENCH, _archive_rows(task)
-        return task.hub[0], _hub_rows(*task.hub)
-    if data.startswith("hub:"):
-        name, _, rest = data.removeprefix("hub:").partition(":")
-        config, _, split = rest.partition(":")
-        return data, _hub_rows(name, config or None, split or "test")
+    if data == "hub" and task.hub is None:
+        return _LONG_BENCH, _archive_rows(task)
+    if data == "hub" or data.startswith("hub:"):
+        address = f"hub:{task.hub}" if data == "hub" else data
+        name, config, split = [*address.split(":", 3)[1:], "", ""][:3]
+        where, split = f"{name}:", split or "test"
+        return address, hub_rows(name, config or None, where=where, split=split, streaming=True)
     path = Path(os.path.expanduser(data))
     if path.is_dir():
         path = path / f"{task.name}.jsonl"
@@ -73,10 +70,6 @@ def _rows(
 
 def _json_rows(text: str, name: str) -> Iterator[Mapping[str, Any]]:
     return (row for _, row in files.json_objects(text.split("\n"), name))
-
-
-def _hub_rows(name: str, config: str | None, split: str) -> Iterator[Mapping[str, Any]]:
-    return hub_rows(name, config, where=f"{name}:", split=split, streaming=True)
 
 
 def _archive_rows(task: Task) -> Iterator[Mapping[str, Any]]:
@@ -96,22 +89,18 @@ def _example(
     task: Task, row: Mapping[str, Any], number: int, where: str, named: Mapping[str, str]
 ) -> Example:
     if named:  # copy the named columns to the names of the first layout
-        layout = task.columns[0]
-        known = {getattr(layout, field): column for field, column in named.items()}
-        known.pop(None, None)  # summaries have no question
+        layout = task.columns[0]  # that of a summary has no question
+        known = {layout[field]: column for field, column in named.items() if field in layout}
         row = files.with_known_names(row, known, where)
     columns = _columns(task, row, where)
-    document = _text(row, columns.document, where)
-    question = _text(row, columns.question, where) if columns.question else ""
-    value = row[columns.references]
+    document = _text(row, columns["document"], where)
+    question = _text(row, columns["question"], where) if "question" in columns else ""
+    value = row[columns["references"]]
     references = [value] if isinstance(value, str) else value
-    if (
-        not isinstance(references, list | tuple)
-        or not references
-        or not all(isinstance(text, str) for text in references)
-    ):
+    is_list = isinstance(references, list | tuple) and len(references) > 0
+    if not is_list or not all(isinstance(text, str) for text in references):
         raise ConfigError(
-            f"{where}: column {columns.references!r} must be a text or a list of texts, "
+            f"{where}: column {columns['references']!r} must be a text or a list of texts, "
             f"got {str(value)[:40]!r}."
         )
     digest = hashlib.sha256(f"{document}\0{question}".encode("utf-8", "surrogatepass"))
@@ -123,20 +112,16 @@ def _example(
     )
 
 
-def _columns(task: Task, row: Mapping[str, Any], where: str) -> Columns:
+def _columns(task: Task, row: Mapping[str, Any], where: str) -> Mapping[str, str]:
     for columns in task.columns:
-        if all(name in row for name in _names(columns)):
+        if all(name in row for name in columns.values()):
             return columns
-    missing = [name for name in _names(task.columns[0]) if name not in row]
-    layouts = " or ".join(", ".join(_names(columns)) for columns in task.columns)
+    missing = [name for name in task.columns[0].values() if name not in row]
+    layouts = " or ".join(", ".join(columns.values()) for columns in task.columns)
     raise ConfigError(
         f"{where}: a row of {task.name} must have the columns {layouts}, got "
         f"{', '.join(sorted(map(str, row))) or 'none'}.{did_you_mean(missing[0], map(str, row))}"
     )
-
-
-def _names(columns: Columns) -> list[str]:
-    return [n for n in (columns.document, columns.question, columns.references) if n is not None]
 
 
 def _text(row: Mapping[str, Any], column: str, where: str) -> str:
@@ -162,17 +147,14 @@ _ASIDES = (
 
 def generated_rows(task: Task, count: int, seed: int) -> list[dict[str, Any]]:
     """``count`` made-up rows in the first layout of a task."""
-    columns = task.columns[0]
-    rows: list[dict[str, Any]] = []
+    columns, rows = task.columns[0], []
     for i in range(count):
         generator = random.Random(f"{seed}-{task.name}-{i}")
         document, summary, question, answer = _article(generator)
-        row: dict[str, Any] = {columns.document: document}
-        if columns.question is not None:
-            row[columns.question] = question
         reference = summary if task.kind == "summary" else answer
-        row[columns.references] = [reference] if columns.references == "answers" else reference
-        rows.append(row)
+        references = [reference] if columns["references"] == "answers" else reference
+        values = {"document": document, "question": question, "references": references}
+        rows.append({column: values[field] for field, column in columns.items()})
     return rows
 
 

@@ -1,18 +1,19 @@
 """Contextual hallucination: generate summaries or answers and score them against the document."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.hallucination import answer_metrics
 from diffattn.lab.evaluation.hallucination.data import Example, load_examples
-from diffattn.lab.evaluation.hallucination.lookback_ratio import MAPS, lookback_ratios
 from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.language_model import LanguageModel
@@ -21,6 +22,7 @@ from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.lab.stats.proportions import share_interval
 from diffattn.models.config.known_names import check_known
+from diffattn.probes.attention_rows import attention_rows
 
 
 def cut(
@@ -33,9 +35,6 @@ def cut(
     keeps half of the free tokens at either end.
 
     Source: ``step01_extract_attns.py`` of voidism/Lookback-Lens; ``pred.py`` of THUDM/LongBench.
-
-    Raises:
-        ItemError: The prompt does not fit even without a document.
     """
 
     def size(text: str) -> int:
@@ -43,11 +42,9 @@ def cut(
 
     if size(document) <= limit:
         return len(document), 0
-    room = limit - size("")
+    room = limit - (bare := size(""))
     if room < 0:
-        raise ItemError(
-            f"The prompt without its document must fit {limit} tokens, got {limit - room}."
-        )
+        raise ItemError(f"The prompt without its document must fit {limit} tokens, got {bare}.")
     borders = [0, *(i for i, character in enumerate(document) if character == " ")]
     if where == "end":
         return _last_that_fits(borders, lambda end: size(document[:end]) <= limit), 0
@@ -77,6 +74,8 @@ def _last_that_fits(candidates: list[int], fits: Callable[[int], bool]) -> int:
 
 
 _BATCH = 8
+MAPS = ("a1", "difference", "absolute")
+_ROWS = 16  # number of tokens whose rows of the maps are in memory together
 _HEADLINES = {"span_match", "word_f1", "rougeL", "entities_found", "numbers_found", "empty"}
 LEAD = 3
 """Number of the document's first sentences that are scored, as a control that copies them."""
@@ -150,7 +149,7 @@ class Hallucination(Protocol):
 
     @property
     def task(self) -> Task:
-        """Prompt, limits and columns of the dataset."""
+        """Facts of the dataset."""
         return TASKS[self.dataset]
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -189,7 +188,7 @@ class Hallucination(Protocol):
             for item, pair, tokens, output in zip(items, asked, ids, written, strict=True)
         ]
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """Mean of each score over the rows that have it; lookback ratios by layer and head."""
         metrics = []
         for key, prefix in (("scores", ""), ("lead", "lead_")):
@@ -198,15 +197,17 @@ class Hallucination(Protocol):
                 signed = name.startswith("lookback_")  # may be negative, so it is no share
                 interval = (cluster_mean if signed else share_interval)(values)
                 better = None if name in _NO_DIRECTION or prefix else name != "empty"
-                shown: dict[str, Any] = {"headline": name in _HEADLINES, "higher_is_better": better}
-                metrics.append(metric(f"{prefix}{name}", interval, **shown))
+                shown = name in _HEADLINES
+                metrics.append(
+                    metric(f"{prefix}{name}", interval, headline=shown, higher_is_better=better)
+                )
         counts = {
             "cut documents": sum(sum(row["read"]) < len(row["document"]) for row in rows),
             "finished": dict(Counter(row["finished"] for row in rows)),
         }
         tables = {"counts": counts, "lookback": _mean_ratios(rows)}
-        tables |= used_of("examples", self.samples, len(rows))
-        return Summary(metrics=metrics, tables=tables)
+        used = used_of("examples", self.samples, len(rows))
+        return Summary(metrics=metrics, tables=tables | used)
 
     def _limits(self) -> tuple[int, int]:
         """Most tokens of the prompt, and of the output."""
@@ -257,15 +258,16 @@ class Hallucination(Protocol):
         source = text_read(example.document, read)
         if self.task.kind == "summary":
             row["lead"] = self._lead(source, example.references)
-        for name, find in (
-            ("entities", answer_metrics.entity_support),
-            ("numbers", answer_metrics.number_support),
-        ):
-            support = find(text, source)
-            if support.share is not None:
-                scores[f"{name}_found"] = support.share
-                row[f"{name}_missing"] = list(support.missing)
-        if (known_bigrams := answer_metrics.bigram_support(text, source).share) is not None:
+        finders = {
+            "entities": answer_metrics.entity_support,
+            "numbers": answer_metrics.number_support,
+        }
+        for name, find in finders.items():
+            share, missing = find(text, source)
+            if share is not None:
+                scores[f"{name}_found"] = share
+                row[f"{name}_missing"] = missing
+        if (known_bigrams := answer_metrics.bigram_support(text, source)[0]) is not None:
             scores["novel_bigrams"] = 1 - known_bigrams
         if self.lookback and output.ids:
             context = len(model.encode_prompt(prompt.removesuffix(self.task.cue)))
@@ -281,11 +283,11 @@ class Hallucination(Protocol):
         """Scores of the document's first sentences, as if a model had copied them."""
         copied = answer_metrics.first_sentences(source.strip(), LEAD)
         scores = answer_metrics.rouge(copied, references) if self.rouge else {}
-        share = answer_metrics.entity_support(copied, source).share
+        share, _ = answer_metrics.entity_support(copied, source)
         return scores if share is None else scores | {"entities_found": share}
 
 
-def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _mean_ratios(rows: Sequence[Row]) -> dict[str, Any]:
     """Map to means over rows, ``[layers][heads]``; ``None`` if no row has a value."""
     ratios: dict[str, Any] = {}
     for name in MAPS:
@@ -300,3 +302,48 @@ def _mean_ratios(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             for layer in zip(means, counts, strict=True)
         ]
     return ratios
+
+
+def lookback_ratios(
+    model: LanguageModel, prompt: Sequence[int], written: Sequence[int], num_context: int
+) -> dict[str, list[list[float | None]]]:
+    r"""Lookback ratio of every layer and head, averaged over the steps that wrote a token.
+
+    .. math:: r = \frac{\bar a_\mathrm{context}}{|\bar a_\mathrm{context}| + |\bar a_\mathrm{new}|}
+
+    The mean weights are over the keys of context and of new tokens, so a uniform map has r = 1/2.
+    Map ``"a1"`` is A1, ``"absolute"`` is |A1 − λA2|, and ``"difference"`` is A1 − λA2 with its
+    sign. The source has no absolute values; with signed weights its r has a pole, ours is in
+    [−1, 1]. For softmax attention all three maps are equal. The first ``num_context`` tokens of the
+    prompt are context; the rest of the prompt (the answer's cue) counts as new.
+
+    Source: arXiv:2407.07071, section 2.
+
+    Returns:
+        Name in ``MAPS`` to ratios ``[layers][heads]``; ``None`` for a head with a step whose mean
+        weights are both 0.
+    """
+    before = model.read(prompt[:-1])
+    cache, seen = before.rows(1), before.length
+    tokens = [prompt[-1], *written[:-1]]
+    steps: list[Tensor] = []
+    for start in range(0, len(tokens), _ROWS):
+        ids = torch.tensor([tokens[start : start + _ROWS]], device=model.device)
+        layers = attention_rows(model.network, ids, cache)
+        counts = torch.arange(1, ids.shape[1] + 1, device=model.device) + seen - num_context
+        seen += ids.shape[1]
+        kinds = ((layer.maps[:, 0], layer.signed, layer.signed.abs()) for layer in layers)
+        means = [torch.stack([_means(x, num_context, counts) for x in maps]) for maps in kinds]
+        steps.append(torch.stack(means))
+    weights = torch.cat(steps, dim=-1).double()  # [layers, maps, 2, H, steps]
+    ratios = (weights[:, :, 0] / weights.abs().sum(2)).mean(-1)  # [layers, maps, H]
+    return {
+        name: [[round(x, 6) if x == x else None for x in heads] for heads in ratios[:, i].tolist()]
+        for i, name in enumerate(MAPS)
+    }
+
+
+def _means(rows: Tensor, num_context: int, num_new: Tensor) -> Tensor:
+    """Mean weights ``[2, H, T]`` over context keys and over new keys, from rows ``[H, T, S]``."""
+    context = rows[..., :num_context].mean(-1)
+    return torch.stack([context, rows[..., num_context:].sum(-1) / num_new])

@@ -18,50 +18,38 @@ CONTEXT_TOKENS = 4_096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """Names of a file's columns, in one layout."""
-
-    document: str
-    references: str
-    """Column with a text, or with a list of accepted answers."""
-    question: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
     """Prompt, limits and columns of one dataset."""
 
     name: str
-    kind: str
-    """``"summary"`` or ``"answer"``."""
-    before: str
-    """Prompt before the document."""
+    kind: str  # ``"summary"`` or ``"answer"``
+    before: str  # prompt before the document
     after: str
     """Prompt after the document, with ``{question}`` in place of the question."""
     cue: str
     """The end of the prompt, before the answer. Lookback ratios count it as new."""
     max_new_tokens: int
-    prompt_tokens: int
-    """Most tokens of the prompt, BOS included."""
+    prompt_tokens: int  # most tokens of the prompt, BOS included
     cut: str
     """The part that is cut from a long document: its ``"end"``, or its ``"middle"``."""
-    columns: tuple[Columns, ...]
-    """Layouts that are accepted, the original one first."""
+    columns: tuple[dict[str, str], ...]
+    """Layouts that are accepted, the original one first: ``document``, ``references`` (a text or a
+    list of accepted answers), and for answers ``question``, to their columns in a file."""
     stop: tuple[str, ...] = ()
-    hub: tuple[str, str | None, str] | None = None
-    """Name, configuration and split on the hub; ``None`` if it is in LongBench's archive."""
+    hub: str | None = None
+    """``NAME[:CONFIG[:SPLIT]]`` on the hub; ``None`` if it is in LongBench's archive."""
 
     def prompt(self, document: str, question: str) -> str:
         """The prompt for a document and a question. Braces in a document stay as they are."""
         return self.before + document + self.after.replace("{question}", question)
 
 
-_LONG_BENCH = Columns(document="context", references="answers", question="input")
-_SUMMARY = Columns(document="document", references="summary")
+_ANSWER = {"document": "context", "question": "input", "references": "answers"}
+_SUMMARY = {"document": "document", "references": "summary"}
 
 
-def _lookback(name: str, instruction: str, title: str, columns: tuple[Columns, ...],
-              hub: tuple[str, str | None, str]) -> Task:  # fmt: skip
+def _lookback(name: str, instruction: str, title: str, columns: tuple[dict[str, str], ...],
+              hub: str) -> Task:  # fmt: skip
     return Task(
         name=name, kind="summary", before=f"{instruction}\n\n#{title}#: ", after="\n#Summary#:",
         cue="\n#Summary#:", max_new_tokens=256, prompt_tokens=2_033, cut="end", columns=columns,
@@ -70,9 +58,8 @@ def _lookback(name: str, instruction: str, title: str, columns: tuple[Columns, .
 
 
 def _long_bench(name: str, kind: str, before: str, after: str, max_new_tokens: int) -> Task:
-    columns = (_LONG_BENCH,) if kind == "answer" else (
-        Columns(document="context", references="answers"), _SUMMARY,
-    )  # fmt: skip
+    summary = {"document": "context", "references": "answers"}
+    columns = (_ANSWER,) if kind == "answer" else (summary, _SUMMARY)
     return Task(
         name=name, kind=kind, before=before, after=after, cue=after[after.rindex("\n") :],
         max_new_tokens=max_new_tokens, prompt_tokens=CONTEXT_TOKENS - max_new_tokens, cut="middle",
@@ -96,14 +83,14 @@ _ALL = (
         "Generate a summary comprising of 1 sentence for the given article.",
         "Article",
         (_SUMMARY,),
-        ("EdinburghNLP/xsum", None, "test"),
+        "EdinburghNLP/xsum",
     ),
     _lookback(
         "cnn_dm",
         "Generate a summary based on the information in the document.",
         "Document",
-        (Columns(document="article", references="highlights"), _SUMMARY),
-        ("abisee/cnn_dailymail", "3.0.0", "test"),
+        ({"document": "article", "references": "highlights"}, _SUMMARY),
+        "abisee/cnn_dailymail:3.0.0",
     ),
     _long_bench(
         "multi_news",

@@ -14,14 +14,6 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.judge.prompt import PROMPT_VERSION, Messages
 from diffattn.lab.records.settings import read_settings
 
-_LIMITS = {
-    "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
-    "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
-    "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
-    "give_up_after": (1, 10**9),
-}  # fmt: skip
-"""Setting to its smallest and largest value. The value must be an integer if the limits are."""
-
 
 class JudgeFailure(DiffAttnError):
     """There is no reply to one request. This is recorded, and the next call asks again."""
@@ -44,8 +36,14 @@ class Reply:
 class JudgeSettings:
     """Settings of a judge."""
 
-    who: ClassVar[str] = "judge"
-    """The name that begins error messages."""
+    who: ClassVar[str] = "judge"  # the name that begins error messages
+    limits: ClassVar[dict[str, tuple[float, float]]] = {
+        "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
+        "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
+        "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
+        "give_up_after": (1, 10**9),
+    }  # fmt: skip
+    """Setting to its smallest and largest value. The value must be an integer if the limits are."""
     model: str
     """Name of the model at the endpoint; without an endpoint a local folder or a hub name."""
     endpoint: str | None = field(default=None, repr=False)
@@ -56,19 +54,15 @@ class JudgeSettings:
     name: str | None = None
     """Name in the result folders. Default: the model's name, or the last part of its folder."""
     document: str = "whole"
-    """Text to check against: the ``"whole"`` document, as in the reference, or the part ``"read"``
-    by the model."""
+    """Check against the ``"whole"`` document, as in the reference, or the part ``"read"``."""
     temperature: float | None = None
     """Default: not sent, as in the reference; the server decides. Local models are greedy."""
     max_tokens: int | None = None
     """Most tokens of a reply. Default: not sent; 512 for a local model."""
-    workers: int = 4
-    """Number of parallel requests."""
-    timeout_seconds: float = 120.0
-    """Largest duration of one attempt."""
+    workers: int = 4  # number of parallel requests
+    timeout_seconds: float = 120.0  # of one attempt
     max_attempts: int = 6
-    """Attempts per request. Temporary failures are tried again: no connection, timeouts, statuses
-    408, 409, 425, 429 and 5xx, replies that are not a completion."""
+    """Attempts per request, after timeouts and other failures that may be temporary."""
     first_wait_seconds: float = 1.0
     """Wait before the second attempt; it doubles each time. A server's Retry-After overrides it."""
     longest_wait_seconds: float = 120.0
@@ -77,8 +71,17 @@ class JudgeSettings:
     """After so many failed requests in a row, the other requests are left for the next call."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _LIMITS.items():
-            self._require_number(name, low, high)
+        for name, (low, high) in self.limits.items():
+            value = getattr(self, name)
+            if value is None and name in ("temperature", "max_tokens"):
+                continue
+            kinds = int if isinstance(high, int) else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
+                noun = "a whole number" if kinds is int else "a number"
+                shown = "a longer number" if len(repr(value)) > 40 else repr(value)
+                raise ConfigError(
+                    f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
+                )
         for name in ("model", "name", "key_variable"):
             value = getattr(self, name)
             if (value is not None or name == "model") and (not value or not isinstance(value, str)):
@@ -86,18 +89,6 @@ class JudgeSettings:
         if self.document not in ("whole", "read"):
             raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
         self.url()
-
-    def _require_number(self, name: str, low: float, high: float) -> None:
-        value = getattr(self, name)
-        if value is None and name in ("temperature", "max_tokens"):
-            return
-        kinds = int if isinstance(high, int) else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-            noun = "a whole number" if kinds is int else "a number"
-            shown = "a longer number" if len(repr(value)) > 40 else repr(value)
-            raise ConfigError(
-                f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
-            )
 
     def url(self) -> SplitResult | None:
         """The parts of the endpoint's URL; ``None`` without an endpoint; raises if it is wrong."""
@@ -137,8 +128,7 @@ class JudgeSettings:
 class Judge(ABC):
     """A model that answers messages with text."""
 
-    workers = 1
-    """Number of requests that may run in parallel."""
+    workers = 1  # number of requests that may run in parallel
 
     def __init__(self, settings: JudgeSettings) -> None:
         self.settings = settings
@@ -149,9 +139,7 @@ class Judge(ABC):
 
     @abstractmethod
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """Answer one request. ``name`` is unique within an evaluation folder.
-
-        The caller sets ``stop`` when it gives up; then waits must end early.
+        """Answer one request. The caller sets ``stop`` when it gives up; then waits end early.
 
         Raises:
             JudgeFailure: There is no reply to this request.

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 PROMPT_VERSION = 2
@@ -34,15 +33,6 @@ _ENDING = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """The verdict in a reply."""
-
-    correct: bool | None
-    """Whether the judge supports the output; ``None`` if the reply has no readable conclusion."""
-    problematic_spans: tuple[str, ...]
-
-
 def storable(text: str) -> str:
     """The text with ``?`` for lone surrogates, which JSON can spell but UTF-8 cannot hold."""
     return text.encode("utf-8", "replace").decode()
@@ -53,17 +43,18 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
 
     Source: arXiv:2407.07071, ``step02_eval_gpt4o.py``: the same parts in the same order, reworded.
     """
-    is_answer = row["kind"] == "answer"
-    thing, title = ("answer", "Answer") if is_answer else ("summary", "Summary")
-    truth = "Answers (a list of valid answers)" if is_answer else title
-    references = row["references"]
+    if row["kind"] == "answer":
+        thing, truth = "answer", "Answers (a list of valid answers)"
+        question = f"\n#Question#: {row['question']}"
+        references = json.dumps(row["references"], ensure_ascii=False)
+    else:
+        thing, truth, question, references = "summary", "Summary", "", "\n".join(row["references"])
     ending = _ENDING.format(thing=thing)
     parts = [
         _TASK.format(thing=thing, ending=ending),
-        f"#Document#: {document}" + (f"\n#Question#: {row['question']}" if is_answer else ""),
-        f"#Ground Truth {truth}#: "
-        + (json.dumps(references, ensure_ascii=False) if is_answer else "\n".join(references)),
-        f"#Proposed {title}#: {row['output']}",
+        f"#Document#: {document}{question}",
+        f"#Ground Truth {truth}#: {references}",
+        f"#Proposed {thing.title()}#: {row['output']}",
         f"Explain first. {ending}",
     ]
     return [
@@ -72,20 +63,22 @@ def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
     ]
 
 
-def read_verdict(reply: str) -> Verdict:
-    """Read the last conclusion of a reply: ``**Conclusion: True**``, ``**Conclusion:** True``,
-    ``Conclusion: **TRUE**``, or ``## Conclusion`` with the word on the next line. A conclusion
-    that the problematic spans quote does not count.
+def read_verdict(reply: str) -> tuple[bool | None, list[str]]:
+    """Read the last conclusion of a reply and its problematic spans.
 
-    The conclusion ends at ``**`` or the end of the line. It must begin with true or false in any
-    case, or hold only one of True and False (or in capitals). A denied one ("not True"), both
-    words, and anything else give no verdict. Nothing in a reply is executed.
+    Forms are ``**Conclusion: True**``, ``**Conclusion:** True``, ``Conclusion: **TRUE**``, and
+    ``## Conclusion`` with the word on the next line. The conclusion ends at ``**`` or the end of
+    the line. It must begin with true or false in any case, or hold only one of True and False (or
+    in capitals). A denied one ("not True"), both words, and anything else give ``None``. A
+    conclusion that the spans quote does not count. Nothing in a reply is executed.
     """
+    line = _conclusion(reply).partition("\n")[0]
+    words = {word.lower() for word in _VERDICT.findall(line)}
+    if first := _FIRST_WORD.match(line):
+        words.add(first[1].lower())
+    correct = words == {"true"} if len(words) == 1 and not _DENIED.search(line) else None
     spans = _text_after(reply, _SPANS)
-    return Verdict(
-        correct=_correct(_conclusion(reply).partition("\n")[0]),
-        problematic_spans=_strings(spans) if spans else (),
-    )
+    return correct, _strings(spans) if spans else []
 
 
 def _conclusion(reply: str) -> str:
@@ -122,21 +115,13 @@ def _beyond_lines(text: str) -> str:
     return ""
 
 
-def _correct(line: str) -> bool | None:
-    words = {word.lower() for word in _VERDICT.findall(line)}
-    first = _FIRST_WORD.match(line)
-    if first:
-        words.add(first[1].lower())
-    return words == {"true"} if len(words) == 1 and not _DENIED.search(line) else None
-
-
 def _text_after(reply: str, title: re.Pattern[str]) -> str | None:
     """The text after the last ``title``, up to ``**`` or the end."""
     ends = [match.end() for match in title.finditer(reply)]
     return reply[ends[-1] :].partition("**")[0].strip() if ends else None
 
 
-def _strings(text: str) -> tuple[str, ...]:
+def _strings(text: str) -> list[str]:
     """The strings of a JSON list; if it is not JSON, the quoted strings, else the text itself."""
     try:
         value: Any = json.loads(text)
@@ -144,4 +129,4 @@ def _strings(text: str) -> tuple[str, ...]:
     except (ValueError, RecursionError):  # not JSON, too long a number, or nested too deeply
         quoted: Sequence[tuple[str, str]] = re.findall(r"\"([^\"]+)\"|'([^']+)'", text)
         spans = [a or b for a, b in quoted] or [text]
-    return tuple(storable(span) for span in spans)
+    return [storable(span) for span in spans]

@@ -1,5 +1,7 @@
 """Ask a judge about the recorded outputs of an evaluation folder. It can be continued."""
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
@@ -9,27 +11,20 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from diffattn.errors import DiffAttnError
+from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
-from diffattn.lab.evaluation.judge.interface import (
-    Judge,
-    JudgeFailure,
-    JudgeSettings,
-    JudgeUnreachable,
-    Reply,
-)
-from diffattn.lab.evaluation.judge.prompt import read_verdict
-from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
-from diffattn.lab.evaluation.metrics import metric
+from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
+from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
+from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.records.claim import claim_run
-from diffattn.lab.records.evaluations import ITEMS, EvalResult, register
+from diffattn.lab.records.evaluations import ITEMS, EvalResult, evaluation_marker, register
 from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"
-VERSION = 3
-"""Raised with each change of how replies are read."""
+VERSION = 3  # raised with each change of how replies are read
 SOURCE = "arXiv:2410.05258v2, Table 4; arXiv:2407.07071"
 CHOICES = {
     "document": "the whole document, as the reference; or the part the model has read",
@@ -42,28 +37,79 @@ CHOICES = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Judged:
-    """Results of one call of :func:`judge_folder`."""
-
-    results: list[EvalResult]
-    missing: list[str]
-    """One sentence for each part without any verdict."""
+BEGINNING = '{"request": "'  # the characters with which every file of requests begins
 
 
-class _NoVerdict(DiffAttnError):
-    """A part has no verdict to report."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The request to judge one output."""
+
+    name: str  # ``<label>/<variant>/<item>``
+    item: str
+    messages: Messages
+    digest: str
+    """Hash of the messages. A reply counts only for a request with the same hash."""
+
+    def plain(self) -> dict[str, Any]:
+        """The request as a JSON object, whose text begins with :data:`BEGINNING`."""
+        return {"request": self.digest, "id": self.name, "messages": self.messages}
 
 
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """The recorded outputs of one model on one dataset."""
+
+    label: str
+    variant: str
+    folder: Path
+    result: EvalResult
+
+    def requests(self, document: str) -> list[Request]:
+        """One request per non-empty output. For ``document`` see :class:`JudgeSettings`."""
+        requests = []
+        for row in self.rows():
+            if row["output"]:
+                text = row["document"]
+                if document == "read":
+                    text = text_read(text, row["read"])
+                messages = judge_messages(row, text)
+                digest = hashlib.sha256(json.dumps(messages).encode()).hexdigest()[:16]
+                name = f"{self.label}/{self.variant}/{row['id']}"
+                requests.append(Request(name, row["id"], messages, digest))
+        return requests
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Rows of the items that were scored."""
+        return [row for row in self.result.read_items(self.folder) if "error" not in row]
+
+
+def recorded_outputs(folder: Path) -> list[Outputs]:
+    """The finished parts of ``JUDGED_PROTOCOL`` in an evaluation folder; raises without any."""
+    marker, recorded = evaluation_marker(folder), []
+    for label in marker["models"]:
+        for variant in marker["variants"]:
+            part = folder / label / variant
+            if (part / "result.json").exists():
+                result = EvalResult.read(part)
+                if result.protocol == JUDGED_PROTOCOL:
+                    recorded.append(Outputs(label, variant, part, result))
+    if not recorded:
+        raise ConfigError(
+            f"{folder}: must hold a finished evaluation by {JUDGED_PROTOCOL!r}, got none."
+        )
+    return recorded
+
+
+@dataclass
 class _Asker:
     """Asks a judge until ``give_up_after`` requests in a row get no reply."""
 
-    def __init__(self, judge: Judge, give_up_after: int) -> None:
-        self.judge, self.give_up_after, self.unanswered = judge, give_up_after, 0
+    judge: Judge
+    unanswered: int = 0
 
     @property
     def has_given_up(self) -> bool:
-        return self.unanswered >= self.give_up_after
+        return self.unanswered >= self.judge.settings.give_up_after
 
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
         """Yield each request with its reply or failure, in the order in which they arrive."""
@@ -101,52 +147,44 @@ class _Asker:
 def judge_folder(
     folder: Path,
     judge: Judge,
-    settings: JudgeSettings,
     *,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
-) -> Judged:
+) -> tuple[list[EvalResult], list[str]]:
     """Judge all recorded outputs that have no reply yet, and write results beside them.
 
     For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (one line per reply or failure, written at once), and
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
-    the name of a part, its requests asked, and its requests in all.
-
-    Raises:
-        CheckpointError: A folder holds other records, or records of another judge.
-        ConfigError: There is no output to judge.
-        DiffAttnError: The endpoint refuses every request, or there is no verdict at all.
+    the name of a part, its requests asked, and its requests in all. The second result holds one
+    sentence for each part without any verdict.
     """
     results, missing = [], []
-    asker = _Asker(judge, settings.give_up_after)
+    asker = _Asker(judge)
     for outputs in recorded_outputs(folder):
-        variant = f"{outputs.variant}.judged-{settings.folder_name}"
+        variant = f"{outputs.variant}.judged-{judge.settings.folder_name}"
         report = partial(on_progress, f"{outputs.label}/{variant}")
-        try:
-            results.append(_judge_outputs(outputs, variant, asker, settings.document, report))
-        except _NoVerdict as error:
-            missing.append(str(error))
-            continue
-        register(folder, outputs.label, variant)
+        result = _judge_outputs(outputs, variant, asker, report)
+        if isinstance(result, str):
+            missing.append(result)
+        else:
+            results.append(result)
+            register(folder, outputs.label, variant)
     if not results:
         raise DiffAttnError(missing[0])
-    return Judged(results=results, missing=missing)
+    return results, missing
 
 
 def _judge_outputs(
-    outputs: Outputs,
-    variant: str,
-    asker: _Asker,
-    document: str,
-    on_progress: Callable[[int, int], None],
-) -> EvalResult:
+    outputs: Outputs, variant: str, asker: _Asker, on_progress: Callable[[int, int], None]
+) -> EvalResult | str:
+    """Judge one part; a sentence if there is no verdict to report."""
     folder = outputs.folder.parent / variant
     with sole_writer(folder):
         config = {"protocol": PROTOCOL, "version": VERSION, "judge": asker.judge.facts()}
         record = RunRecord(name=f"{outputs.label}/{variant}", config=config, seed=0)
         hint = "Choose another name (--set name=...)."
         claim_run(folder, record, "verdicts of the same judge", hint=hint)
-        requests = outputs.requests(document)
+        requests = outputs.requests(asker.judge.settings.document)
         write_jsonl(folder / "requests.jsonl", [request.plain() for request in requests])
         rows, _ = recover_jsonl(folder / "replies.jsonl")  # a damaged reply is asked for again
         replies = {(row["id"], row["request"]): row["reply"] for row in rows if "reply" in row}
@@ -167,12 +205,13 @@ def _judge_outputs(
         rows = [_row(row, by_item.get(row["id"]), replies, reasons) for row in outputs.rows()]
         write_jsonl(folder / ITEMS, rows)
         result = _result(outputs, variant, asker.judge, rows, log_facts(folder / ITEMS))
-        result.write(folder)
+        if isinstance(result, EvalResult):
+            result.write(folder)
     return result
 
 
 def _row(
-    row: Mapping[str, Any],
+    row: Row,
     request: Request | None,
     replies: Mapping[tuple[str, str], str],
     reasons: Mapping[str, str],
@@ -185,29 +224,26 @@ def _row(
     if reply is None:
         reason = reasons.get(request.name, "not asked: the judge had failed too often before")
         return known | {"error": reason}
-    verdict = read_verdict(reply)
+    correct, spans = read_verdict(reply)
     return known | {
         "output": row["output"],
-        "verdict": verdict.correct,
-        "problematic_spans": list(verdict.problematic_spans),
+        "verdict": correct,
+        "problematic_spans": spans,
         "empty": False,
-        "scores": {"accuracy": float(verdict.correct is True)},
+        "scores": {"accuracy": float(correct is True)},
     }
 
 
 def _result(
-    outputs: Outputs,
-    variant: str,
-    judge: Judge,
-    rows: Sequence[Mapping[str, Any]],
-    items: dict[str, Any],
-) -> EvalResult:
+    outputs: Outputs, variant: str, judge: Judge, rows: Sequence[Row], items: dict[str, Any]
+) -> EvalResult | str:
     scored = [row for row in rows if "error" not in row]
     failed = [row for row in rows if "error" in row]
     if all(row["empty"] for row in scored) and (failed or not rows):
-        raise _NoVerdict(
+        first = failed[0]["error"] if failed else "no output"
+        return (
             f"{outputs.label}/{variant}: one verdict or more is needed, got {len(failed)} "
-            f"failures, first: {failed[0]['error'] if failed else 'no output'}"
+            f"failures, first: {first}"
         )
     unparsable = [row["id"] for row in scored if row["verdict"] is None and not row["empty"]]
     counts = {
@@ -215,15 +251,11 @@ def _result(
         "unparsable": len(unparsable),
         "empty": sum(row["empty"] for row in scored),
     }
-    metrics = [
-        metric(
-            name,
-            wilson_interval(count, len(scored)),
-            headline=name == "accuracy" or (name == "unparsable" and count > 0),
-            higher_is_better=name == "accuracy",
-        )
-        for name, count in counts.items()
-    ]
+    metrics = []
+    for name, count in counts.items():
+        is_shown = name == "accuracy" or (name == "unparsable" and count > 0)
+        better, interval = name == "accuracy", wilson_interval(count, len(scored))
+        metrics.append(metric(name, interval, headline=is_shown, higher_is_better=better))
     return EvalResult(
         protocol=PROTOCOL,
         version=VERSION,

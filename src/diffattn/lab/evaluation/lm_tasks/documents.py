@@ -52,14 +52,13 @@ def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> Local
         wanted = folder / f"{task}.jsonl"
         raise ConfigError(f"{wanted}: file must exist, got none.{files.near_path(wanted)}")
     training = _find(folder, task, rf"{task}_train(_\d+)?\.jsonl")
-    paths = tuple(path for path in (evaluated, training) if path is not None)
-    of_task = {
-        name.rpartition(".")[2]: column
-        for name, column in columns.items()
-        if name.rpartition(".")[0] in ("", task) and name.rpartition(".")[2] in FIELDS[task]
-    }
-    read = [_read(path, task, of_task) for path in paths]
-    return LocalDocuments(read[0], read[1] if training is not None else None)
+    of_task = {}
+    for name, column in columns.items():
+        scope, _, field = name.rpartition(".")
+        if scope in ("", task) and field in FIELDS[task]:
+            of_task[field] = column
+    examples = None if training is None else _read(training, task, of_task)
+    return LocalDocuments(_read(evaluated, task, of_task), examples)
 
 
 def _find(folder: Path, task: str, pattern: str) -> Path | None:
@@ -94,11 +93,10 @@ def _document(task: str, record: Mapping[str, Any]) -> Document:
     """The document in the fields that the harness's prompts read."""
     if task in ("arc_challenge", "arc_easy", "openbookqa"):
         return _science("question_stem" if task == "openbookqa" else "question", record)
-    choices = 2
-    names = [name for name in FIELDS[task] if name not in ("label", "endings")]
-    if task == "boolq":
-        names.remove("answer")
-    document: Document = {name: _text(record, name) for name in names}
+    choices, no_texts = 2, ("label", "endings", "answer" if task == "boolq" else "")
+    document: Document = {
+        name: _text(record, name) for name in FIELDS[task] if name not in no_texts
+    }
     if task == "winogrande":
         if "_" not in document["sentence"]:
             raise ValueError(f"sentence must hold a '_', got {document['sentence']!r}.")
@@ -110,8 +108,7 @@ def _document(task: str, record: Mapping[str, Any]) -> Document:
         choices = len(document["endings"])
     # The label is a number, a text with a number, or a boolean for two choices.
     label = record["answer" if task == "boolq" and "answer" in record else "label"]
-    sound = isinstance(label, int | str) and str(int(label)).isdigit() and int(label) < choices
-    if not sound:
+    if not isinstance(label, int | str) or not 0 <= int(label) < choices:
         raise ValueError(f"label must be from 0 to {choices - 1}, got {label!r}.")
     return document | {"label": str(int(label)) if task == "hellaswag" else int(label)}
 

@@ -22,8 +22,7 @@ _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande"
 class Question:
     """One document as the harness asks it: the most likely continuation is the answer."""
 
-    pairs: tuple[tuple[str, str], ...]
-    """Context and continuation of each choice."""
+    pairs: tuple[tuple[str, str], ...]  # context and continuation of each choice
     choices: tuple[str, ...]
     """Continuations without the space before them; normalised scores divide by their length."""
     gold: int  # index of the right choice
@@ -42,15 +41,18 @@ def harness_questions(
     limit: int | None = None,
     seed: int = 1234,
 ) -> tuple[list[Question], str]:
-    """Questions of a multiple-choice task, with the harness's prompts.
+    """Questions of a multiple-choice task, and the split of their few-shot examples.
 
-    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones.
-
-    Returns:
-        The questions in the order of the documents, and the split of the few-shot examples:
-        ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
+    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones. The
+    split is ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
     """
-    _require_harness()
+    try:
+        import lm_eval.tasks  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(
+            "lm_tasks: needs the package 'lm-eval', got none installed. "
+            "Run: pip install 'diffattn[eval]'"
+        ) from error
     with _quiet():
         built = harness_task(task, documents, num_fewshot=num_fewshot, seed=seed)
         source = "training" if built.has_training_docs() else "evaluated"
@@ -70,21 +72,18 @@ def harness_task(
     task: str, documents: LocalDocuments | None = None, *, num_fewshot: int = 0, seed: int = 1234
 ) -> Any:
     """The harness's task object, with local documents if given; see :func:`harness_questions`."""
-    _require_harness()
-    import lm_eval.tasks
-    from lm_eval.tasks import TaskManager
+    from lm_eval import tasks
 
-    root = Path(lm_eval.tasks.__file__).parent
-    manager = TaskManager(include_defaults=False, include_path=[root / name for name in _FOLDERS])
+    root = Path(tasks.__file__).parent
+    paths = [root / name for name in _FOLDERS]
+    manager = tasks.TaskManager(include_defaults=False, include_path=paths)
     changes: dict[str, Any] = {"task": task}
     if num_fewshot:  # with a 0 here, the harness's own loop would accept no other number
         changes["num_fewshot"] = num_fewshot
     if documents is not None:
         changes |= _local_changes(documents, has_test=task.startswith(("arc", "openbook")))
-    # The harness loads a task with changes as a member of a group.
-    group = {"group": "diffattn", "task": [changes]}
-    try:
-        (built,) = manager.load(group)["tasks"].values()
+    try:  # the harness loads a task with changes as a member of a group
+        (built,) = manager.load({"group": "diffattn", "task": [changes]})["tasks"].values()
     except (OSError, ValueError, RuntimeError) as error:
         if documents is not None:
             raise
@@ -99,10 +98,8 @@ def harness_task(
 def continuation(model: LanguageModel, context: str, text: str) -> tuple[Continuation, int]:
     """Tokens of ``text`` after ``context``, and the number of tokens cut off the context.
 
-    A context that is too long loses its beginning. If a token spans both texts, the context has
-    the tokens that it has alone, as in the harness, and not those that
-    :meth:`LanguageModel.encode_pair` gives it. The input has at most the model's ``max_length``
-    tokens; the last token of ``text`` is only predicted.
+    A context that is too long loses its beginning; the last token of ``text`` is only predicted. If
+    a token spans both texts, the context has the tokens that it has alone, as in the harness.
     """
     given, target = model.encode_pair(context, text, special=True)
     alone = model.encode_prompt(context.rstrip(), special=True)
@@ -141,11 +138,8 @@ def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
     if documents.training is not None:
         splits["train"] = datasets.Dataset.from_list(documents.training)
 
-    def load(**ignored: Any) -> dict[str, Any]:
-        return splits
-
     changes: dict[str, Any] = {
-        "custom_dataset": load,
+        "custom_dataset": lambda **ignored: splits,
         "dataset_path": "local",
         "training_split": "train" if "train" in splits else None,
         "validation_split": None if has_test else evaluated,
@@ -153,16 +147,6 @@ def _local_changes(documents: LocalDocuments, has_test: bool) -> dict[str, Any]:
     if has_test and documents.training is None:
         changes["fewshot_split"] = evaluated  # otherwise a question could be its own example
     return changes
-
-
-def _require_harness() -> None:
-    try:
-        import lm_eval.tasks  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "lm_tasks: needs the package 'lm-eval', got none installed. "
-            "Run: pip install 'diffattn[eval]'"
-        ) from error
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """The seven tasks of Tables 1 and 8, asked as lm-evaluation-harness asks them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from diffattn.lab.evaluation.lm_tasks.documents import (
     read_task,
 )
 from diffattn.lab.evaluation.lm_tasks.harness import Question, continuation, harness_questions
-from diffattn.lab.evaluation.metrics import metric, task_metric
+from diffattn.lab.evaluation.metrics import Row, metric, task_metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
@@ -23,10 +24,6 @@ from diffattn.lab.inference.scoring import Score
 from diffattn.lab.stats.proportions import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
-_GENERATED = 100
-"""Number of made-up documents of a task, if no limit is set."""
-_ASKED_TOGETHER = 16
-"""Documents per batch. An interruption loses the work on one batch at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +84,14 @@ class LmTasks(Protocol):
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """Batches of documents, task by task. All files are read before the first is asked."""
-        local = {task: self._documents(task) for task in self.tasks}
+        local: dict[str, LocalDocuments | None] = {}
+        for task in self.tasks:
+            if self.data == "hub":
+                local[task] = None
+            elif self.data == "generated":
+                local[task] = generated_documents(task, self.limit or 100, self.seed)
+            else:
+                local[task] = read_task(Path(self.data).expanduser(), task, self.columns)
         read = {
             task: harness_questions(
                 task, documents, num_fewshot=self.num_fewshot, limit=self.limit, seed=self.seed
@@ -103,16 +107,8 @@ class LmTasks(Protocol):
                 Item(id=f"{task}-{i}", payload=_Asked(task, i, weight, question, source))
                 for i, question in enumerate(questions)
             ]
-            batches += split_batches([items], _ASKED_TOGETHER)
+            batches += split_batches([items], 16)
         return batches
-
-    def _documents(self, task: str) -> LocalDocuments | None:
-        """Documents of a task; ``None`` stands for its dataset on the hub."""
-        if self.data == "hub":
-            return None
-        if self.data == "generated":
-            return generated_documents(task, self.limit or _GENERATED, self.seed)
-        return read_task(Path(self.data).expanduser(), task, self.columns)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Score every choice of every document; shared prefixes are read once."""
@@ -125,13 +121,12 @@ class LmTasks(Protocol):
                 )
         model = model.as_its_tokenizer_begins()
         pairs = [continuation(model, *pair) for entry in asked for pair in entry.question.pairs]
-        scores = iter(model.score([pair for pair, _ in pairs]))
-        cuts = iter([cut for _, cut in pairs])
+        scores = model.score([pair for pair, _ in pairs])
+        answered = zip(scores, (cut for _, cut in pairs), strict=True)
         rows = []
         for entry in asked:
-            of_entry = [(next(scores), next(cuts)) for _ in entry.question.pairs]
-            row = self._row(entry, [x for x, _ in of_entry], max(cut for _, cut in of_entry))
-            rows.append({"bos": model.bos is not None} | row)
+            scored, cuts = zip(*islice(answered, len(entry.question.pairs)), strict=True)
+            rows.append({"bos": model.bos is not None} | self._row(entry, scored, max(cuts)))
         return rows
 
     def _row(self, asked: _Asked, scores: Sequence[Score], cut: int) -> dict[str, Any]:
@@ -165,10 +160,9 @@ class LmTasks(Protocol):
             **({"weights": {"average": asked.weight}} if "average" in scored else {}),
         }
 
-    def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
+    def summarise(self, rows: Sequence[Row]) -> Summary:
         """All metrics of each task, and the mean over tasks of the metrics in the paper's table."""
-        metrics, columns = [], []
-        counts = {}
+        metrics, columns, counts = [], [], {}
         for task in self.tasks:
             of_task = [row for row in rows if row["task"] == task]
             if not of_task:

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from diffattn.lab.evaluation.guessing import guessing
 from diffattn.lab.evaluation.long_context.babilong.babilong import BabiLong, is_right, question_text
 from diffattn.lab.evaluation.long_context.babilong.stories import LABELS, PLACES, STORIES, mentioned
+from diffattn.lab.evaluation.metrics import guessing
 from evaluation_folders import evaluated
 from scripted_model import completing
 
