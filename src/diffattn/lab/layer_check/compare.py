@@ -26,8 +26,7 @@ from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
 from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.ops.inputs.lambda_param import lambda_init
 
-MOST_TOGETHER = 3
-"""Largest number of mistakes that are tried together."""
+_MOST_TOGETHER = 3
 _ULPS = 64
 """Float32 roundings that one value may pass through: a sum over the 64 channels of the layer."""
 
@@ -92,15 +91,22 @@ def check_layer(user: UserLayer) -> LayerReport:
         plain = replace(weights, norm=None, biases=biases)
     difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
     explained = remaining < 1 and remaining <= _rounding(weights, formula, x)
+    layout = "unknown"
     if explained:
         mistakes = planted | mistakes
+        pairs = {
+            "adjacent": "maps of head i in rows 2i and 2i + 1",
+            "split": "maps of head i in rows i and i + H",
+            "repeated": "",
+        }[formula.query_pairs]
+        rotary = "no positions" if formula.positions == "none" else f"rotary {formula.positions}"
+        layout = f"{pairs}, {rotary}" + (f", mask: {mask}" if mask not in (None, "none") else "")
     elif mask is None:
         mistakes["not_causal"] = "A token's output depends on later tokens."
     return LayerReport(
         made=user.made, attention_type=weights.attention_type, num_heads=weights.num_heads,
-        head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained,
-        layout=_describe(formula, mask) if explained else "unknown", difference=difference,
-        remaining=remaining, mistakes=mistakes,
+        head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained, layout=layout,
+        difference=difference, remaining=remaining, mistakes=mistakes,
     )  # fmt: skip
 
 
@@ -112,18 +118,15 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
             if "lambda_init" in name:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1 and not _is_vector(name):
+            is_vector = bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
+            if parameter.ndim > 1 and not is_vector:
                 drawn = drawn * parameter.shape[-1] ** -0.5
-            elif parameter.numel() > 1 and _is_vector(name):
+            elif parameter.numel() > 1 and is_vector:
                 drawn = drawn * (parameter.shape[-1] ** -0.25)
             else:
                 drawn = 0.5 + 0.1 * drawn
             parameter.copy_(drawn)
     return layer
-
-
-def _is_vector(name: str) -> bool:
-    return bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
 
 
 def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str | None]:
@@ -202,7 +205,7 @@ def _explain(
         and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
     ]
     best = (float("inf"), next(_layouts(weights, starts[0].value)), dict[str, str]())
-    for total in range(MOST_TOGETHER + 1):
+    for total in range(_MOST_TOGETHER + 1):
         for start in starts:
             together = total - len(start.mistake)
             for planted in combinations(known, together) if together >= 0 else ():
@@ -222,16 +225,11 @@ def _planted(
     weights: LayerWeights, planted: tuple[Mistake, ...], start: float
 ) -> Iterator[Formula]:
     """Every layout of the formula with these mistakes; none if two mistakes change one step."""
-    steps = [step for mistake in planted for step in mistake.changes]
-    if len(set(steps)) < len(steps):
+    changes = dict(step for mistake in planted for step in mistake.changes.items())
+    if len(changes) < sum(len(mistake.changes) for mistake in planted):
         return
-    changes = {step: value for mistake in planted for step, value in mistake.changes.items()}
-    made = set()
-    for layout in _layouts(weights, start):
-        formula = replace(layout, **changes)
-        if formula not in made and _fits(weights, formula):
-            made.add(formula)
-            yield formula
+    formulas = (replace(layout, **changes) for layout in _layouts(weights, start))
+    yield from (formula for formula in dict.fromkeys(formulas) if _fits(weights, formula))
 
 
 def _fits(weights: LayerWeights, formula: Formula) -> bool:
@@ -296,13 +294,3 @@ def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
         if any(gradient is not None and gradient.any() for gradient in gradients):
             return {}
     return {"detached_lambda": FACTS["detached_lambda"]}
-
-
-def _describe(formula: Formula, mask: str | None) -> str:
-    pairs = {
-        "adjacent": "maps of head i in rows 2i and 2i + 1",
-        "split": "maps of head i in rows i and i + H",
-        "repeated": "",
-    }[formula.query_pairs]
-    positions = "no positions" if formula.positions == "none" else f"rotary {formula.positions}"
-    return ", ".join([pairs, positions] + ([f"mask: {mask}"] if mask not in (None, "none") else []))
