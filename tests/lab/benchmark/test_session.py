@@ -12,7 +12,6 @@ from diffattn.files.io import read_json, write_json
 from diffattn.lab.benchmark import contenders, measure, session
 from diffattn.lab.benchmark.config import BenchConfig, Case, result_path
 from diffattn.lab.benchmark.measure import measure as measure_case
-from diffattn.lab.benchmark.memory import Peak
 from diffattn.lab.benchmark.session import describe_run, run_bench, total_effort
 from diffattn.lab.records.results import BenchResult
 from diffattn.ops.attention import diff_attention
@@ -37,7 +36,7 @@ class Steps:
 def _no_processes(monkeypatch):
     monkeypatch.setattr(session, "matmul_peak", lambda dtype, device, timer: 1e9)
     monkeypatch.setattr(
-        measure, "peak_memory", lambda case, contender: Peak(peak_bytes=10, held_bytes=5)
+        measure, "peak_memory", lambda case, contender: {"peak_bytes": 10, "held_bytes": 5}
     )
     timed = partial(measure_case, measure_memory=measure.peak_memory)
     monkeypatch.setattr(session, "measure", timed)
@@ -159,7 +158,7 @@ def one_case(monkeypatch, broken, backend="composed", mode="forward"):
 
     name = backend
     monkeypatch.setattr(contenders, "diff_attention", replaced)
-    return measure_small(mode, lambda case, contender: None)
+    return measure_small(mode, lambda case, contender: {})
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,7 @@ def test_memory_that_cannot_be_measured_leaves_the_times():
     def measured(case, contender):
         if contender.name == "composed":
             raise AssertionError("no descriptor")
-        return Peak(peak_bytes=10, held_bytes=5)
+        return {"peak_bytes": 10, "held_bytes": 5}
 
     measured_case = measure_small("forward_backward", measured)
     row = measured_case.row("composed")

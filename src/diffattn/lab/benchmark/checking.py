@@ -8,7 +8,7 @@ and λ depend only on the sampled rows, and the reference computes only their pa
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -201,7 +201,17 @@ def _expected(
 ) -> dict[str, _Compared]:
     """Exact values of all parts; gradients of a key from several parts are added."""
     values: dict[str, dict[Any, list[Tensor]]] = {}
-    for part, sub in _sub_inputs(inputs, chosen):
+    offset = inputs.k.shape[1] - inputs.q.shape[1]
+    for part in chosen:
+        # The part's rows, and the keys that its last row sees.
+        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
+        query_rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
+        lam = inputs.lam
+        if lam.ndim:
+            lam = lam.expand(inputs.q.shape[:3])[b, query_rows, h]
+        tensors = (inputs.q[b, query_rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
+        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
+        sub = DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
         grad_out = grad_output[part.batch, part.first : part.last, part.head][None, :, None]
         doubled = sub.map_tensors(Tensor.double)
         out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
@@ -233,22 +243,6 @@ def _expected(
         )
         for name, by_place in values.items()
     }
-
-
-def _sub_inputs(
-    inputs: DiffAttentionInputs, chosen: list[Part]
-) -> Iterator[tuple[Part, DiffAttentionInputs]]:
-    """Each part with its inputs: its rows, and the keys that its last row sees."""
-    offset = inputs.k.shape[1] - inputs.q.shape[1]
-    for part in chosen:
-        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
-        rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
-        lam = inputs.lam
-        if lam.ndim:
-            lam = lam.expand(inputs.q.shape[:3])[b, rows, h]
-        tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
-        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
-        yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
 
 
 def _stack(items: list[Tensor]) -> Tensor:

@@ -148,10 +148,9 @@ def smallest_bytes(case: Case) -> int:
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every model of one case, T first, with random weights.
+    """Every model of one case, T first, with random weights; ``only`` names models besides T.
 
     The case's shape has ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
-    ``only`` names contenders besides T. Default: all.
     """
     make = _trained if case.suite == "models" else _generating
     return [
@@ -190,11 +189,20 @@ def _trained(case: Case, name: str) -> Contender:
         model.zero_grad(set_to_none=True)
 
     check = partial(check_model, make, config, implementation, whose)
+    backend = implementation
+    if implementation == "diffattn":  # as the model itself would choose it
+        backend = chosen_backend(
+            config,
+            device=case.device,
+            dtype=case.torch_dtype,
+            batch=case.shape["B"],
+            num_tokens=case.shape["N"],
+        )
     training = case.mode != "forward"
     return Contender(
         name=name,
         role=role,
-        backend=_backend(case, config, implementation),
+        backend=backend,
         technique=technique,
         forward=forward,
         backward=backward,
@@ -215,7 +223,7 @@ def _once_on_gpu(
     check: Callable[..., dict[str, Any]],
     ids: Tensor,
 ) -> Callable[[bool], dict[str, Any]]:
-    """The check of a model. On a CPU every case is checked.
+    """The check of a model; on a CPU of every case.
 
     On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
     widths, layers and dtype, with gradients, at the shortest of the size's lengths. Its other cases
@@ -239,13 +247,7 @@ def _once_on_gpu(
 def build(
     config: DiffTransformerConfig, *, implementation: str, whose: str, attention_type: str
 ) -> nn.Module:
-    """A model of our class, or transformers' Llama or DiffLlama of the same size.
-
-    Args:
-        implementation: ``attn_implementation``.
-        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
-        attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.
-    """
+    """A model of package ``whose``: our class, or transformers' Llama or DiffLlama of its size."""
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
@@ -263,19 +265,6 @@ def build(
     if attention_type == "softmax":
         return LlamaForCausalLM(LlamaConfig(**values)).train()
     return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
-
-
-def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> str:
-    """The backend that computes attention, as the model itself would choose it."""
-    if implementation != "diffattn":
-        return implementation
-    return chosen_backend(
-        config,
-        device=case.device,
-        dtype=case.torch_dtype,
-        batch=case.shape["B"],
-        num_tokens=case.shape["N"],
-    )
 
 
 def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:

@@ -37,12 +37,10 @@ PAGE_SIZE = 64
 
 
 def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender on one paged cache, T first.
+    """Every contender on one paged cache, T first; ``only`` names contenders besides T.
 
-    Args:
-        case: Its shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per
-            page) and ``attention``.
-        only: Names of contenders besides T. Default: all.
+    The case's shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per page)
+    and ``attention``.
     """
     inputs, table, lengths = draw_inputs(case), _scattered(case), _lengths(case)
     pages = {name: _in_pages(getattr(inputs, name), table, case.shape["page"]) for name in "kv"}
