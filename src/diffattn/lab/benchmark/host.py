@@ -113,7 +113,10 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
     """
     torch.set_num_threads(1)
     with no_device() if device == "cpu" else nullcontext():
-        calls = [measure_call(*call, device) for call in product(SHAPES, (False, True))]
+        calls = [
+            measure_call(name, with_backward, device)
+            for name, with_backward in product(SHAPES, (False, True))
+        ]
     run = asdict(describe_run(device, {}))
     record = {"scope": _SCOPE[device], "run": run, "calls": calls}
     out.parent.mkdir(parents=True, exist_ok=True)

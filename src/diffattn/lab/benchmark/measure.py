@@ -1,7 +1,7 @@
 """Measure one case: check every contender, then time those that passed in turn."""
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -33,13 +33,7 @@ class _Entry:
 
 
 def measure(
-    case: Case,
-    config: BenchConfig,
-    *,
-    run: str,
-    timer: Timer,
-    matmul_rate: float | None,
-    measure_memory: Callable[[Case, Contender], dict[str, int | None]] = peak_memory,
+    case: Case, config: BenchConfig, *, run: str, timer: Timer, matmul_rate: float | None
 ) -> BenchCase:
     """Check, time and judge one case.
 
@@ -74,7 +68,7 @@ def measure(
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
         for entry in map(running.__getitem__, samples):
             try:
-                entry.peak = measure_memory(case, entry.contender)
+                entry.peak = peak_memory(case, entry.contender)
             except Exception as error:
                 entry.reason = f"memory not measured: {error_line(error)}"
                 _free(error)
