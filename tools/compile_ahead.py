@@ -41,10 +41,8 @@ MULTIPROCESSORS = 132  # of an H100: into how many parts a group of heads is spl
 def pretend(capability: int) -> None:
     """Have Triton and the package take CPU tensors for CUDA tensors, and compile only.
 
-    Before anything of the package is loaded but this.
-
-    Args:
-        capability: Ten times the compute capability.
+    Before anything of the package is loaded but this. ``capability`` is ten times the compute
+    capability.
     """
     os.environ.pop("TRITON_INTERPRET", None)
     import torch

@@ -231,11 +231,7 @@ def clocks_per_tile(
 ) -> dict[str, float]:
     """Clocks of one turn of both loops, and the share of it that each pipe is busy.
 
-    Args:
-        loops: Of both warpgroups, from :func:`read_loops`.
-        form: What the barriers mean.
-        tiles: Turns.
-        offset: Clocks by which the second warpgroup starts later.
+    The second warpgroup starts ``offset`` clocks later.
     """
     quarter = _Quarter(loops, form, tiles)
     indices = range(len(loops))

@@ -190,6 +190,8 @@ def _name(case: dict[str, Any]) -> str:
 def measured(case: dict[str, Any], how: str) -> int:
     """Bytes measured in fresh processes: of the one that needs most."""
     command = [sys.executable, __file__, "--child", json.dumps(case), how]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(case["processes"])}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         children = [
             running.enter_context(
@@ -197,7 +199,7 @@ def measured(case: dict[str, Any], how: str) -> int:
                     [*command, folder],
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=os.environ | {"OMP_NUM_THREADS": "1"} | _launch(case["processes"], rank),
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 )
             )
             for rank in range(case["processes"])
@@ -205,13 +207,6 @@ def measured(case: dict[str, Any], how: str) -> int:
         message = [child.communicate()[0] for child in children]
         assert all(child.returncode == 0 for child in children)
     return max(int(text.splitlines()[-1]) for text in message)
-
-
-def _launch(processes: int, rank: int) -> dict[str, str]:
-    if processes == 1:
-        return {}
-    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    return ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
 
 
 def main() -> None:
