@@ -48,12 +48,11 @@ def viewed_layers(
         sought: ``(start, end)`` of the keys in which to find the largest weight of the last query.
             Default: all but the first and the last three; all in a text of four or fewer.
         room: Number of weights that the page can still take.
-        num_models: Models on the page. With fewer models the weights are stored more exactly.
+        num_models: Models on the page. Weights of fewer models are stored more exactly.
 
     Raises:
         ConfigError: A layer does not exist, the attention has another form, or too many weights.
-        ItemError: An id is not in the model's vocabulary.
-        DiffAttnError: The model is broken: its maps or logits are not finite.
+        DiffAttnError: The model is broken, or an id (``ItemError``) is not in its vocabulary.
     """
     network, label = unwrapped(model.network), model.label
     config = network.config
@@ -79,10 +78,10 @@ def viewed_layers(
             f"{label}: layers of one page must have as many maps, got {sorted(maps)}"
             ". Choose --layers."
         )
-    row_scales = weights * num_models <= _ROW_SCALES_UP_TO
+    fine = weights * num_models <= _ROW_SCALES_UP_TO
     viewed = []
     for layer in shown:
-        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales, sought))
+        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, fine, sought))
         rows[layer] = None  # type: ignore[call-overload]  # frees the maps
     return viewed
 

@@ -36,11 +36,7 @@ _NAMES = {
 
 
 def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
-    """The token ids of the text, and the text as it is shown.
-
-    Raises:
-        ConfigError: No tokens, too many tokens without ``cut``, or a needle that does not fit.
-    """
+    """The token ids of the text, and the text as it is shown."""
     if isinstance(request.text, NeedleText):
         return _needle(model, request.text, request.max_tokens)
     example = model.tokenizer.init_kwargs.get("example", _EXAMPLE)
@@ -119,14 +115,11 @@ def _too_long(model: LanguageModel, length: int, max_tokens: int) -> str | None:
 
 
 def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
-    """Text of every token by itself, spaces included.
+    """Text of every token by itself, or bytes where it is not a whole number of characters.
 
     ``tokenizer.decode`` of a single token loses the space before a word with SentencePiece, and
     gives the same sign for every part of a cut character. So vocabulary entries are read instead.
     Byte-level tokenizers write each byte as one of GPT-2's letters.
-
-    Returns:
-        One piece per token: text, or bytes where a token is not a whole number of characters.
     """
     special = {int(i) for i in tokenizer.all_special_ids}
     added = {**getattr(tokenizer, "added_tokens_decoder", {})}

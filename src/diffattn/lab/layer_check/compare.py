@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,11 +30,8 @@ _ULPS = 64
 """Float32 roundings that one value may pass through: a sum over the 64 channels of the layer."""
 
 
-class Start(NamedTuple):
-    """A λ_init that a layer may have."""
-
-    value: float
-    mistake: dict[str, str]  # name and text of the mistake that it means; empty if it is right
+Start = tuple[float, dict[str, str]]
+"""A λ_init that a layer may have; name and text of the mistake that it means, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +64,6 @@ def check_layer(user: UserLayer) -> LayerReport:
 
     All parameters but λ_init get random values, so that every step shows in the output. Known
     mistakes are built into the formula, up to three at once, until it gives the layer's output.
-
-    Raises:
-        ConfigError: The weights cannot be told apart, or the layer cannot be called.
     """
     heads = number_of_heads(user.layer)
     lam = GIVEN_LAMBDA if takes_lambda(user.layer) else None
@@ -84,7 +77,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
-    published = list(_layouts(weights, starts[0].value))
+    published = list(_layouts(weights, starts[0][0]))
     plain = weights
     if not _fits(weights, published[0]):  # the layer's norm is not over single heads
         biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
@@ -155,22 +148,20 @@ def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str
 def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
     """The values of λ_init to try; the first one is used in the published formula."""
     if weights.attention_type == "diff_v2":
-        return [Start(0.0, {})]
+        return [(0.0, {})]
     value = getattr(user.layer, "lambda_init", None)
     number = float(value) if isinstance(value, float | Tensor) else None
     right = lambda_init(LAYER)
     if {"layer", "lambda_init"} & set(user.given):
         others = {lambda_init(LAYER + 1), lambda_init(LAYER - 1), 0.8, number or 0.8} - {right}
-        depth = "lambda_init_depth"
-        return [Start(right, {})] + [
-            Start(v, {depth: FACTS[depth].format(value=v, index=LAYER, right=right)})
-            for v in sorted(others)
-        ]
-    values = [0.8, 0.5, lambda_init(0)] if number is None else [number]
-    schedule = {lambda_init(layer) for layer in range(48)}
-    constant = "lambda_init_constant"
+        name, published = "lambda_init_depth", {right}
+        values = [right, *sorted(others)]
+    else:
+        name, published = "lambda_init_constant", {lambda_init(layer) for layer in range(48)}
+        values = [0.8, 0.5, lambda_init(0)] if number is None else [number]
+    text = FACTS[name]
     return [
-        Start(v, {} if v in schedule else {constant: FACTS[constant].format(value=v)})
+        (v, {} if v in published else {name: text.format(value=v, index=LAYER, right=right)})
         for v in values
     ]
 
@@ -204,18 +195,18 @@ def _explain(
         and (leaks or not mistake.leaks)
         and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
     ]
-    best = (float("inf"), next(_layouts(weights, starts[0].value)), dict[str, str]())
+    best = (float("inf"), next(_layouts(weights, starts[0][0])), dict[str, str]())
     for total in range(_MOST_TOGETHER + 1):
-        for start in starts:
-            together = total - len(start.mistake)
+        for start, mistaken_start in starts:
+            together = total - len(mistaken_start)
             for planted in combinations(known, together) if together >= 0 else ():
                 if leaks and not any(mistake.leaks for mistake in planted):
                     continue
-                for formula in _planted(weights, planted, start.value):
+                for formula in _planted(weights, planted, start):
                     difference = _difference(actual, attend(weights, formula, x))
                     if difference < best[0]:
                         texts = {mistake.name: mistake.text for mistake in planted}
-                        best = (difference, formula, texts | start.mistake)
+                        best = (difference, formula, texts | mistaken_start)
         if best[0] < 1 and best[0] <= _rounding(weights, best[1], x):
             break
     return best
@@ -265,24 +256,25 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
     """Mistakes that show in the shapes and initial values of the parameters."""
-    facts: dict[str, str] = {}
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape
+    std = float(torch.stack(vectors).std()) if len(vectors) == 4 else 0.0
+    names = []
     if len(vectors) == 4 and not any(vector.any() for vector in vectors):
-        facts["zero_vectors"] = FACTS["zero_vectors"]
-    elif len(vectors) == 4 and (std := float(torch.stack(vectors).std())) > 2 * LAMBDA_STD:
-        facts["wide_start"] = FACTS["wide_start"].format(value=std)
+        names.append("zero_vectors")
+    elif std > 2 * LAMBDA_STD:
+        names.append("wide_start")
     elif len(vectors) == 1:
-        name = "lambda_is_an_argument" if takes_lambda(user.layer) else "lambda_is_a_number"
-        facts[name] = FACTS[name]
+        is_argument = takes_lambda(user.layer)
+        names.append("lambda_is_an_argument" if is_argument else "lambda_is_a_number")
     if len(vectors) == 4 and vectors[0].ndim > 1:
-        facts["lambda_by_head"] = FACTS["lambda_by_head"]
+        names.append("lambda_by_head")
     if weights.attention_type != "diff_v2":
         if weights.value_dim == weights.head_dim:
-            facts["narrow_values"] = FACTS["narrow_values"]
+            names.append("narrow_values")
         if queries == 2 * hidden and "width" not in user.given:
-            facts["heads_not_halved"] = FACTS["heads_not_halved"]
-    return facts
+            names.append("heads_not_halved")
+    return {name: FACTS[name].format(value=std) for name in names}
 
 
 def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:

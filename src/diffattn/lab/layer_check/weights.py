@@ -30,13 +30,8 @@ def read_weights(
 ) -> LayerWeights:
     """Read the weights of a layer by role, float64.
 
-    Args:
-        layer: Any module whose parameter names say which projection is which.
-        heads: H. Used only if the layer is not V2 and λ has no vectors, whose width is D.
-        lam: λ. Used only if the layer has no parameters of λ.
-
-    Raises:
-        ConfigError: A role is missing, or the shapes fit no differential attention.
+    ``heads`` is used only if the layer is not V2 and λ has no vectors, whose width is D; ``lam``
+    only if the layer has no parameters of λ.
     """
     where = type(layer).__name__
     stacks: dict[tuple[str, str], Tensor] = {}
