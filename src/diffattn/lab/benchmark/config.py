@@ -121,8 +121,7 @@ class Case:
         """The dtype as PyTorch's object."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
+        return getattr(torch, self.dtype)
 
     def __str__(self) -> str:
         shape = " ".join(

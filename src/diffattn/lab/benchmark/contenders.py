@@ -138,8 +138,7 @@ def flash_attention_4(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Softmax attention by package ``flash-attn-4``; q ``[B, T, H, D]``, 16 bits."""
     attend: Any = import_module("flash_attn.cute").flash_attn_func
     out = attend(q, k, v, causal=True)
-    result: Tensor = out[0] if isinstance(out, tuple) else out
-    return result
+    return out[0] if isinstance(out, tuple) else out
 
 
 def one_call_of_flash_attention_4(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
@@ -271,10 +270,7 @@ def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
     """
     if backend == "flex" and case.device == "cuda":
         torch.compiler.reset()
-        compiled: Callable[..., Tensor] = torch.compile(
-            diff_attention, dynamic=False, fullgraph=True
-        )
-        return compiled
+        return torch.compile(diff_attention, dynamic=False, fullgraph=True)
     return diff_attention
 
 

@@ -71,11 +71,7 @@ class _NoDevice:
 
 @contextmanager
 def no_device() -> Iterator[None]:
-    """Compile the kernels for an H100, and treat CPU tensors as if they were on it.
-
-    Raises:
-        BackendError: Triton is missing, or runs in its interpreter.
-    """
+    """Compile the kernels for an H100, and treat CPU tensors as if they were on it."""
     if reason := kernel_support.why_refused(kernel_support.installed_version()):
         raise BackendError(f"bench host: {reason}.")
     import triton

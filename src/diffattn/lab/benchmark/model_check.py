@@ -39,15 +39,9 @@ def check_model(
 
     The eager error is the larger of two runs whose weights are moved by up to one rounding.
 
-    Args:
-        make: Builds the model from a configuration and ``implementation``.
-        config, implementation, dtype: Settings of the timed model, which is cut to two layers.
-        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
-        ids: Token ids, int64 ``[1, N]``.
-        cached: Whether to compare only the last token's logits, computed with a cache.
-
-    Returns:
-        As :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
+    ``make`` builds the model of package ``whose`` from a configuration and ``implementation``. With
+    ``cached`` only the last token's logits are compared, computed with a cache. The result is that
+    of :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
     actual = expected = partial(_run, ids=ids, gradients=gradients)

@@ -172,17 +172,13 @@ def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
 def _trained(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
     config = model_config(case, attention_type)
-    make = partial(build, whose=whose, attention_type=attention_type)
+    make = partial(build, name=name)
     with torch.device(case.device):  # a GPU draws billions of weights quickly
         model = make(config, implementation=implementation)
     model = model.to(case.device, case.torch_dtype)
     if isinstance(model, DiffTransformerForCausalLM):
         model.skips_logits = True  # as in training
     ids = _draw_ids(case, config, case.shape["N"])
-
-    def forward() -> Tensor:
-        loss: Tensor = model(input_ids=ids, labels=ids, use_cache=False).loss
-        return loss
 
     def backward(loss: Tensor) -> None:
         loss.backward()
@@ -204,7 +200,7 @@ def _trained(case: Case, name: str) -> Contender:
         role=role,
         backend=backend,
         technique=technique,
-        forward=forward,
+        forward=lambda: model(input_ids=ids, labels=ids, use_cache=False).loss,
         backward=backward,
         check=_once_on_gpu(case, name, config, check, ids[:1]),
         flops=flops_per_token(config, case.shape["N"], training=training) * ids.numel(),
@@ -244,10 +240,9 @@ def _once_on_gpu(
     return once
 
 
-def build(
-    config: DiffTransformerConfig, *, implementation: str, whose: str, attention_type: str
-) -> nn.Module:
-    """A model of package ``whose``: our class, or transformers' Llama or DiffLlama of its size."""
+def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
+    """The model of a contender: our class, or transformers' Llama or DiffLlama of its size."""
+    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
@@ -269,8 +264,7 @@ def build(
 
 def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
     """The model of contender ``name`` in evaluation mode; ``config`` is the one before folding."""
-    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
-    model = build(config, implementation=implementation, whose=whose, attention_type=attention_type)
+    model = build(config, implementation=implementation, name=name)
     if name == FOLDED:
         from diffattn.models.conversion.folding import fold_shared
 
@@ -287,9 +281,7 @@ def _generating(case: Case, name: str) -> Contender:
     ids = _draw_ids(case, config, context + 1)
 
     def read(tokens: Tensor, cache: DynamicCache) -> Tensor:
-        out = model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
-        logits: Tensor = out.logits
-        return logits
+        return model(input_ids=tokens, past_key_values=cache, logits_to_keep=1).logits
 
     def prefill() -> Tensor:
         return read(ids[:, :context], DynamicCache(config=model.config))
