@@ -35,13 +35,8 @@ SIZES: dict[str, dict[str, int]] = {
     "29M": {"hidden_size": 512, "layers": 8, "vocab_size": 8192, "sequences": 4, "passes": 2},
 }
 CASES: list[dict[str, Any]] = [
-    {
-        "type": kind,
-        "size": size,
-        "checkpointing": checkpointing,
-        "precision": precision,
-        "processes": processes,
-    }
+    {"type": kind, "size": size, "checkpointing": checkpointing}
+    | {"precision": precision, "processes": processes}
     for size, kinds, precisions, processes in (
         ("0.9M", TYPES, ("float32", "bfloat16"), 1),
         ("6M", TYPES, ("float32",), 1),
@@ -231,23 +226,12 @@ def main() -> None:
         allocated, resident = kept.get(_name(case)) or (
             measured(case, how) for how in ("allocated", "resident")
         )
-        rows.append(
-            case
-            | {
-                "backend": backend,
-                "estimated_bytes": needed,
-                "allocated_bytes": allocated,
-                "resident_bytes": resident,
-                "estimated_over_allocated": round(needed / allocated, 4),
-            }
-        )
+        measured_bytes = {"allocated_bytes": allocated, "resident_bytes": resident}
+        row = case | {"backend": backend, "estimated_bytes": needed} | measured_bytes
+        rows.append(row | {"estimated_over_allocated": round(needed / allocated, 4)})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        record = {
-            "date": str(datetime.date.today()),
-            "torch": torch.__version__,
-            "device": "cpu",
-            "runs": rows,
-        }
+        today, version = str(datetime.date.today()), torch.__version__
+        record = {"date": today, "torch": version, "device": "cpu", "runs": rows}
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
