@@ -122,9 +122,16 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
 
 def measure_call(name: str, with_backward: bool, device: str) -> dict[str, Any]:
     """Time one call of type ``name`` in ``SHAPES``, and its three stages, in milliseconds."""
+    from diffattn.ops.triton.launcher import run_kernel
+
     public, inner = host_call(name, with_backward, device)
     launches = record_launches(public)
-    total, checked, launched = _interleaved((public, inner, replay(launches)), device)
+
+    def launch() -> None:
+        for arguments, constants in launches:
+            run_kernel(*arguments, **constants)
+
+    total, checked, launched = _interleaved((public, inner, launch), device)
     return {
         "type": name,
         "passes": "forward + backward" if with_backward else "forward",
@@ -170,17 +177,6 @@ def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
     with patch.object(forward, "run_kernel", note), patch.object(backward, "run_kernel", note):
         call()
     return launches
-
-
-def replay(launches: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """A function that only repeats these launches."""
-    from diffattn.ops.triton.launcher import run_kernel
-
-    def run() -> None:
-        for arguments, constants in launches:
-            run_kernel(*arguments, **constants)
-
-    return run
 
 
 def _interleaved(calls: tuple[Callable[[], Any], ...], device: str) -> list[float]:

@@ -78,10 +78,8 @@ def _run() -> int:
         status = app(standalone_mode=False) or 0
     except BrokenPipeError:
         raise
-    except (ConfigError, ShapeError) as error:
-        return _fail(error, 2)
     except DiffAttnError as error:
-        return _fail(error, 1)
+        return _fail(error, 2 if isinstance(error, ConfigError | ShapeError) else 1)
     except OSError as error:  # a name that is too long is the user's mistake
         text = f"{error.filename}: {error.strerror}." if error.filename else error
         return _fail(text, 2 if error.errno == errno.ENAMETOOLONG else 1)

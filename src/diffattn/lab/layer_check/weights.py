@@ -19,10 +19,6 @@ _ROLES = {
 }  # fmt: skip
 _NORM = re.compile("norm|ln|scale|gamma")
 LAMBDA_NAME = re.compile("lambda|λ|lam_|lam$")
-NEEDED = (
-    "must have projections named q_proj, k_proj, v_proj and o_proj (or one qkv), and of λ vectors "
-    "lambda_q1, lambda_k1, lambda_q2 and lambda_k2 (V2: lambda_proj)"
-)
 
 
 def read_weights(
@@ -63,7 +59,11 @@ def read_weights(
     missing = [f"{role}_proj" for role in "qkvo" if role not in matrices]
     if missing or (not vectors and attention_type != "diff_v2"):
         names = ", ".join(name for name, _ in layer.named_parameters()) or "nothing"
-        raise ConfigError(f"{where}: {NEEDED}, got {names}.")
+        raise ConfigError(
+            f"{where}: must have projections named q_proj, k_proj, v_proj and o_proj (or one qkv), "
+            "and of λ vectors lambda_q1, lambda_k1, lambda_q2 and lambda_k2 (V2: lambda_proj), "
+            f"got {names}."
+        )
     for role, up in ups.items():
         matrices[role] = folded_weight(matrices[role], matrices.pop(f"{role}_down"), up)
     sizes = _sizes(where, attention_type, matrices, vectors, heads)

@@ -49,11 +49,8 @@ class StderrBars:
 class RunsProgress(StderrBars):
     """Steps of one or several runs, and the time until all are done.
 
-    Args:
-        total: Number of steps of all runs together.
-        finished_before: Number of steps that earlier calls have finished.
-        steps_of: Returns the number of steps of a run by its name.
-        quiet: Whether to draw no bars, as another process of the same run draws them.
+    ``finished_before`` steps are those of earlier calls; ``steps_of`` gives the steps of a run by
+    its name. ``quiet`` draws no bars, as another process of the same run draws them.
     """
 
     def __init__(
