@@ -147,7 +147,6 @@ def _constants(
     config: LaunchConfig,
     flags: dict[str, bool],
 ) -> dict[str, Any]:
-    """The compile-time constants of a launch, with pointers that are ``None``."""
     is_softmax = launch.startswith("softmax_")
     gradients = GRADIENTS.get(launch.removeprefix("softmax_"), ())
     given: dict[str, Any] = {

@@ -158,7 +158,6 @@ def compile_tests(capability: int, processes: int) -> None:
 
 
 def _run_only(op: Any, inputs: Any, *, backend: str, gradients: bool = True, **_: Any) -> dict:
-    """In the place of every comparison with float64."""
     import torch
 
     from diffattn.lab.testing import assertions

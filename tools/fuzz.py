@@ -165,7 +165,6 @@ def _compare(
     report: FuzzReport,
     oracle: Oracle | None,
 ) -> str | None:
-    """Against the budget that rounding explains."""
     row = _row_of(backend)
     with torch.set_grad_enabled(row is None or inputs.q.device.type not in row.no_gradient_on):
         compared = compare_to_reference(

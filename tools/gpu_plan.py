@@ -273,14 +273,12 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
 
 
 def _of_models(out: Path) -> str | None:
-    """Object if a model was not timed with the kernels."""
     result = BenchResult.read(out / "bench" / "models.json")
     rows = [row for case in result.cases for row in case.rows]
     return _other_backends({r.backend for r in rows if r.contender == "diff" and r.status == "ok"})
 
 
 def _of_pair(out: Path) -> str | None:
-    """Object if the model was not trained with the kernels."""
     return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
 
 
@@ -292,7 +290,6 @@ def _other_backends(backends: set[Any]) -> str | None:
 
 
 def _tests(full: bool, root: Path) -> tuple[str, ...]:
-    """The GPU tier but for the Hopper kernel."""
     if not full:
         return _pytest(root, "gpu", "-m", "scheduled or not scheduled", "-k",
                        "test_long_cache and fp32 and T16")  # fmt: skip

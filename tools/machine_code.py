@@ -32,8 +32,6 @@ _REGISTER = re.compile(r"%\w+")
 
 @dataclass(slots=True)
 class _Block:
-    """Basic block: its instructions and the blocks that may follow."""
-
     lines: list[str] = field(default_factory=list)
     followers: set[int] = field(default_factory=set)
 
@@ -115,7 +113,6 @@ def _count_copies(lines: list[str]) -> int:
 def _blocks(
     text: str, label: re.Pattern[str], branch: re.Pattern[str], end: re.Pattern[str]
 ) -> list[_Block]:
-    """The basic blocks of a listing, in its order."""
     blocks = [_Block()]
     starts: dict[str, int] = {}
     targets: list[tuple[int, str]] = []

@@ -79,8 +79,6 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Subject:
-    """One operator at one shape: what is searched for."""
-
     op: str
     attention: str
     head_dim: int

@@ -129,7 +129,6 @@ class _Quarter:
         self.orders = self._orders()
 
     def _orders(self) -> list[tuple[str, int, int]]:
-        """Copies in their order: kind, warpgroup and tile."""
         groups = (0,) if self.form.shared_keys else range(len(self.warps))
         keys = [[("k", group, tile) for group in groups] for tile in range(self.tiles + 1)]
         values = [[("v", 0, tile)] for tile in range(self.tiles + 1)]

@@ -80,7 +80,6 @@ def read_table(path: Path, device: str) -> TunedTable:
 
 
 def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
-    """Whether these are lines of the table: its launches, columns and tiles."""
     columns, numbers = {len(line) for line in shipped.values()}, len(fields(LaunchConfig))
     return (
         isinstance(lines, dict)

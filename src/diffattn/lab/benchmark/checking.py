@@ -160,8 +160,6 @@ def device_lost() -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
-    """The exact values of one tensor at the compared places, and their rounding errors."""
-
     exact: Tensor
     rounding_error: Tensor
     places: list[Any]

@@ -22,8 +22,6 @@ from diffattn.lab.records.results import BenchCase, BenchRow, Spread
 
 @dataclass(kw_only=True)
 class _Entry:
-    """A contender and its results."""
-
     contender: Contender
     status: str = "ok"
     reason: str | None = None

@@ -101,5 +101,4 @@ def _gathered_softmax(q: Tensor, pool: Qkv, table: Tensor, num_keys: int) -> Ten
 
 
 def _lengths(case: Case) -> Tensor:
-    """Key lengths: the whole cache for every row."""
     return torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(case.device)

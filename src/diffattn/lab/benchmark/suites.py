@@ -28,7 +28,6 @@ def plan(config: BenchConfig) -> list[Case]:
 
 
 def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
-    """Shapes of the operator, by mode."""
     limit = None if config.scale == "full" else 1
     more: dict[str, Any] = {"page": PAGE_SIZE} if config.suite == "paged" else {}
     more |= {"attention": "v2"} if config.attention == "v2" else {}

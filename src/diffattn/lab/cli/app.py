@@ -113,7 +113,6 @@ def _fail(error: Exception | str, status: int) -> int:
 
 
 def _misused(error: Any) -> int:
-    """Show an option or argument that typer refuses."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)

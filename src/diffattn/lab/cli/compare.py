@@ -68,7 +68,6 @@ def compare(
 def _require_destinations(
     folders: Sequence[Path], format_: str, out: Path | None, answers: Path | None
 ) -> None:
-    """Raise for a wrong format or destination, before anything is read."""
     from diffattn.files.destination import (
         require_folder_destination,
         require_outside,

@@ -90,7 +90,6 @@ def convert(
 
 
 def _summary(done: Any, to: str, out: Path) -> str:
-    """Two lines: the conversion, and the comparison of logits."""
     first = f"{done.layout} to {to}: {done.tensors} tensors in {out}"
     if (check := done.verification) is None:
         return f"{first}\nLogits were not compared: transformers can run only one of the layouts."

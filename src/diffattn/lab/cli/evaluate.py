@@ -183,7 +183,6 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
 
 
 def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
-    """Exit with status 1 if items failed or evaluations could not run."""
     shortfalls = []
     if failed := sum(result.num_failed for result in results):
         asked = sum(result.num_items for result in results)

@@ -106,7 +106,6 @@ def _require_options(
 
 
 def _print_results(judged: Any, comparison: Any, evaluation: Path, *, as_json: bool) -> None:
-    """Print the results; exit with status 1 if verdicts are missing."""
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

@@ -106,7 +106,6 @@ def _backends() -> _Listed:
 
 
 def _protocols() -> _Listed:
-    """Protocols, then presets, which are lists of protocols with parameters."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 
     rows = [

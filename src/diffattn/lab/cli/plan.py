@@ -96,7 +96,6 @@ def _best_plans(
 def _commands(
     recipe: str, attention: str | None, changes: list[str], planned: Any, config: Any, gpus: int
 ) -> list[str]:
-    """The commands that pack data, if it is needed, and train a plan."""
     from diffattn.lab.catalog.recipes.catalog import RECIPES, plan_of_size
     from diffattn.lab.training.planning.search import changes_of
 

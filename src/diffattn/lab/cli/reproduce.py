@@ -170,7 +170,6 @@ def _reproduce_one(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Run one study, or with ``dry_run`` only print its settings, and print its results."""
     from diffattn.lab.catalog.recipes.catalog import default_folder
     from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.report.build import sentences_of

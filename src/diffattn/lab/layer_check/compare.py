@@ -255,7 +255,6 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 
 
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
-    """Mistakes that show in the shapes and initial values of the parameters."""
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape
     std = float(torch.stack(vectors).std()) if len(vectors) == 4 else 0.0

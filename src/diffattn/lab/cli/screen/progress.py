@@ -25,14 +25,12 @@ class StderrBars:
             self.bars.stop()
 
     def _start(self, *columns: TextColumn) -> None:
-        """Show bars on a terminal."""
         if self.console.is_terminal:
             name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
             self.bars = Progress(name, BarColumn(), *columns, left, console=self.console)
             self.bars.start()
 
     def _is_due(self, now: float, *, always: bool = False) -> bool:
-        """Whether enough time has passed for another line at time ``now``, in seconds."""
         if not always and now - self.last_line < _SECONDS_BETWEEN_LINES:
             return False
         self.last_line = now
