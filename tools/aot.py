@@ -77,19 +77,13 @@ class AotReport:
 def compile_case(case: "AotCase", capability: int) -> AotReport:
     """Compile ``case`` for one of the chips of ``SHARED_BYTES`` and read the assembler's report.
 
-    Args:
-        case: From :func:`registered_cases`, or any other.
-        capability: Ten times the compute capability.
-
-    Returns:
-        The report; nothing is judged, see :func:`assert_within_limits`.
-
     Raises:
         BackendError: The interpreter is on, so that kernels are no source to compile; the
             capability is unknown.
     """
     import triton
     from triton.backends.compiler import GPUTarget
+    from triton.runtime.jit import JITFunction
 
     from diffattn.ops.triton.configs import FP_FUSION
 
@@ -97,7 +91,11 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
         raise BackendError(
             f"aot: capability must be in {{{', '.join(map(str, SHARED_BYTES))}}}, got {capability}."
         )
-    _refuse_interpreter(case)
+    if not isinstance(case.kernel, JITFunction) or os.environ.get("TRITON_INTERPRET") == "1":
+        raise BackendError(
+            f"aot: {case.name} can be compiled only in a process without TRITON_INTERPRET=1, "
+            f"which makes a kernel an interpreter object; got {type(case.kernel).__name__}."
+        )
     options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FP_FUSION}
     log = io.StringIO()
     with triton.knobs.nvidia.scope(), triton.knobs.compilation.scope(), redirect_stdout(log):
@@ -113,7 +111,11 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
 
 def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotReport:
     ptx = compiled.asm["ptx"]
-    registers, spill_bytes = _read_report(log)
+    allotted = re.search(r"Used (\d+) registers", log)
+    assert allotted, f"an assembler's report, got {log!r}"
+    registers = int(allotted[1])
+    # The larger of the bytes stored and loaded for want of registers.
+    spill_bytes = max(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
     loops = count_loops(ptx, case.loop_warps or case.num_warps)
     threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
     tmem_columns = getattr(compiled.metadata, "tmem_size", None) or 0
@@ -149,21 +151,13 @@ def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotRep
 def resident_programs(
     capability: int, *, threads: int, registers: int, shared_bytes: int, tmem_columns: int = 0
 ) -> int:
-    """Programs that one multiprocessor holds at a time.
+    """Programs that one multiprocessor holds at a time, by what one program needs.
 
-    Args:
-        capability: One of ``SHARED_BYTES``.
-        threads: Of one program.
-        registers: Per thread; handed out to a warp in units of 256.
-        shared_bytes: Of one program, without what the system takes.
-        tmem_columns: Of one program.
-
-    Returns:
-        The least of what registers, shared memory, threads and tensor memory allow.
+    ``registers`` are per thread; ``shared_bytes`` are without what the system takes.
     """
     shared, most_threads, most_programs = _MULTIPROCESSORS[capability]
     warps = -(-threads // 32)
-    warp_registers = -(-max(registers, 1) * 32 // 256) * 256
+    warp_registers = -(-max(registers, 1) * 32 // 256) * 256  # a warp gets units of 256
     limits = [
         most_programs,
         most_threads // (32 * warps),
@@ -178,11 +172,7 @@ def resident_programs(
 def assert_within_limits(report: AotReport) -> None:
     """The kernel fits its chip: shared and tensor memory, no trap, spills within the case's limit.
 
-    Args:
-        report: From :func:`compile_case`.
-
-    Raises:
-        AssertionError: Names the kernel and every limit it breaks.
+    Otherwise an ``AssertionError`` names the kernel and every limit that it breaks.
     """
     broken = []
     shared = SHARED_BYTES[report.capability]
@@ -206,14 +196,7 @@ def assert_within_limits(report: AotReport) -> None:
 
 
 def assert_no_waste(report: AotReport) -> None:
-    """No warp repeats another's products, no loop waits for a copy or reloads a register.
-
-    Args:
-        report: From :func:`compile_case`.
-
-    Raises:
-        AssertionError: Names the kernel and what it wastes.
-    """
+    """No warp repeats another's products, no loop waits for a copy or reloads a register."""
     wasted = []
     if report.work_ratio is not None and report.work_ratio != 1.0:
         wasted.append(
@@ -287,16 +270,6 @@ def _row(report: AotReport) -> str:
     )
 
 
-def _refuse_interpreter(case: "AotCase") -> None:
-    from triton.runtime.jit import JITFunction
-
-    if not isinstance(case.kernel, JITFunction) or os.environ.get("TRITON_INTERPRET") == "1":
-        raise BackendError(
-            f"aot: {case.name} can be compiled only in a process without TRITON_INTERPRET=1, "
-            f"which makes a kernel an interpreter object; got {type(case.kernel).__name__}."
-        )
-
-
 def _source(case: "AotCase") -> Any:
     """The kernel with its types; what ends in ``:16`` is known to be divisible by 16."""
     from triton.compiler import ASTSource
@@ -329,14 +302,6 @@ def _disassemble(cubin: bytes) -> str:
         return subprocess.run(
             [binaries / "nvdisasm", "-c", file.name], capture_output=True, text=True, check=True
         ).stdout
-
-
-def _read_report(text: str) -> tuple[int, int]:
-    """Registers, and the larger of the bytes stored and loaded for want of them."""
-    registers = re.search(r"Used (\d+) registers", text)
-    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", text)
-    assert registers, f"an assembler's report, got {text!r}"
-    return int(registers[1]), max(map(int, spills))
 
 
 if __name__ == "__main__":

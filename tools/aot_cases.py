@@ -58,19 +58,9 @@ def aot_cases(capability: int) -> list[AotCase]:
 
     Both operators at the widths 64 and 128, differential attention as V1 (Dv = 2 D) and as V2
     (shared keys, Dv = D); the masked forms at one width. Decode at its smallest and largest block
-    of rows. The Hopper kernels on their chip only.
-
-    Args:
-        capability: Ten times the compute capability.
-
-    Returns:
-        Cases for the compile gate, with different names.
+    of rows. The Hopper kernels on their chip only. ``capability`` is ten times the compute
+    capability.
     """
-    hopper_cases = _hopper_cases() if capability == 90 else []
-    return _tiled_cases(capability) + _decode_cases(capability) + hopper_cases
-
-
-def _tiled_cases(capability: int) -> list[AotCase]:
     cases = [
         aot_case(launch, head_dim, value_dim, capability)
         for head_dim in (64, 128)
@@ -84,7 +74,8 @@ def _tiled_cases(capability: int) -> list[AotCase]:
             aot_case(launch, 64, 128, capability, PADDING=True),
         ]
     cases.append(aot_case("fwd", 64, 128, capability, INFERENCE=True))
-    return [case for case in cases if case is not None]
+    tiled = [case for case in cases if case is not None]
+    return tiled + _decode_cases(capability) + (_hopper_cases() if capability == 90 else [])
 
 
 def kernels(op: str) -> dict[str, Any]:
@@ -117,9 +108,7 @@ def aot_case(
 
     Args:
         launch: Name of a launch; see :func:`kernels`.
-        head_dim: D.
-        value_dim: Dv.
-        capability: Ten times the compute capability.
+        head_dim, value_dim, capability: D, Dv, and ten times the compute capability.
         shared_keys: Whether both maps read the same keys. Default: if Dv equals D, as in V2.
         config: Tiles, warps and stages. Default: those of the table.
         flags: Compile-time switches other than those of a plain causal call.
@@ -158,7 +147,6 @@ def _constants(
     config: LaunchConfig,
     flags: dict[str, bool],
 ) -> dict[str, Any]:
-    """The compile-time constants of a launch, with pointers that are ``None``."""
     is_softmax = launch.startswith("softmax_")
     gradients = GRADIENTS.get(launch.removeprefix("softmax_"), ())
     given: dict[str, Any] = {

@@ -48,7 +48,6 @@ def layer_cases() -> list[AotCase]:
 
 
 def _kind(x: Tensor | float | None) -> str | None:
-    """The compiler's type of a run-time argument."""
     if x is None:
         return None
     if isinstance(x, Tensor):

@@ -84,11 +84,7 @@ class TableRow:
 
 
 def table_cases(capability: int) -> Iterator["AotCase"]:
-    """Every launch that ``accepts_widths`` admits, under every mask: usual widths first.
-
-    Args:
-        capability: Ten times the compute capability.
-    """
+    """Every launch that ``accepts_widths`` admits, under every mask: usual widths first."""
     from tools.aot_cases import aot_case, kernels
 
     for flags in _MASKS:
@@ -108,12 +104,7 @@ def table_cases(capability: int) -> Iterator["AotCase"]:
 
 
 def measure(case: "AotCase", capability: int) -> TableRow:
-    """Compile one case; what the compiler refuses is a row too, with the reason.
-
-    Args:
-        case: From :func:`table_cases`.
-        capability: Ten times the compute capability.
-    """
+    """Compile one case; what the compiler refuses is a row too, with the reason."""
     row: dict[str, Any] = {
         "capability": capability, "case": case.name, "tile": tile_of(case), "key": case_key(case),
     }  # fmt: skip
@@ -165,8 +156,15 @@ def page(rows: Iterable[TableRow]) -> str:
     lines = [INTRODUCTION]
     for capability in sorted({row.capability for row in rows}):
         here = [row for row in rows if row.capability == capability]
-        lines += [f"## sm_{capability}", "", _summary(here), ""]
         lines += [
+            f"## sm_{capability}",
+            "",
+            f"{len(here)} launches, {sum(row.is_clean for row in here)} clean; "
+            f"{sum((row.work_ratio or 0.0) > 1.0 for row in here)} repeat products, "
+            f"{sum(row.loop_copies > 0 for row in here)} wait for copies, "
+            f"{sum(row.loop_reloads > 0 for row in here)} reload registers, "
+            f"{sum(bool(row.broken) for row in here)} break a limit of the chip.",
+            "",
             "| case | tile | work | copies | reloads | registers | spills | shared | programs | |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |",
         ]
@@ -174,41 +172,25 @@ def page(rows: Iterable[TableRow]) -> str:
     return "\n".join(lines)
 
 
-def _summary(rows: list[TableRow]) -> str:
-    repeats = sum((row.work_ratio or 0.0) > 1.0 for row in rows)
-    copies = sum(row.loop_copies > 0 for row in rows)
-    reloads = sum(row.loop_reloads > 0 for row in rows)
-    return (
-        f"{len(rows)} launches, {sum(row.is_clean for row in rows)} clean; {repeats} "
-        f"repeat products, {copies} wait for copies, {reloads} reload registers, "
-        f"{sum(bool(row.broken) for row in rows)} break a limit of the chip."
-    )
-
-
 def _line(row: TableRow) -> str:
-    cells = [row.case, row.tile, _ratio(row), row.loop_copies, row.loop_reloads, row.registers]
+    ratio = "-" if row.work_ratio is None else f"{row.work_ratio:.2f}"
+    cells = [row.case, row.tile, ratio, row.loop_copies, row.loop_reloads, row.registers]
     cells += [row.spill_bytes, row.shared_bytes, row.programs, row.broken]
     return f"| {' | '.join(map(str, cells))} |"
-
-
-def _ratio(row: TableRow) -> str:
-    return "-" if row.work_ratio is None else f"{row.work_ratio:.2f}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what is missing and write the page; 1 if a launch is not accepted."""
     parser = argparse.ArgumentParser(prog="python -m tools.aot_table")
     parser.add_argument("file", type=Path, help="JSON lines, one per launch and chip")
-    parser.add_argument(
-        "capability", type=int, nargs="*", help=f"of {', '.join(map(str, SHARED_BYTES))}"
-    )
+    chips = ", ".join(map(str, SHARED_BYTES))
+    parser.add_argument("capability", type=int, nargs="*", help=f"of {chips}")
     parser.add_argument("--match", default="", help="only cases whose name contains this text")
     parser.add_argument("--page", type=Path, help="write the table as Markdown")
     options = parser.parse_args(arguments)
     unknown = [x for x in options.capability if x not in SHARED_BYTES]
     if unknown:
-        known_chips = ", ".join(map(str, SHARED_BYTES))
-        parser.error(f"capability must be in {{{known_chips}}}, got {unknown[0]}")
+        parser.error(f"capability must be in {{{chips}}}, got {unknown[0]}")
     known = read_rows(options.file)
     rows = []
     for capability in options.capability or SHARED_BYTES:

@@ -27,11 +27,7 @@ NEW = "first_occurrence"
 
 
 def committed_summary(study: TextStudy) -> dict[str, Any]:
-    """Differences to the Transformer, which pages of other studies show.
-
-    Returns:
-        Contents of :data:`diffattn.lab.report.page.committed.TEXT`.
-    """
+    """Contents of ``page.committed.TEXT``: differences to the Transformer, for other studies."""
     every, info = variants_of(study), study.info
     names = [name for name, variant in every.items() if variant["role"] in COMPARED]
     differences = []

@@ -41,10 +41,8 @@ MULTIPROCESSORS = 132  # of an H100: into how many parts a group of heads is spl
 def pretend(capability: int) -> None:
     """Have Triton and the package take CPU tensors for CUDA tensors, and compile only.
 
-    Before anything of the package is loaded but this.
-
-    Args:
-        capability: Ten times the compute capability.
+    Before anything of the package is loaded but this. ``capability`` is ten times the compute
+    capability.
     """
     os.environ.pop("TRITON_INTERPRET", None)
     import torch
@@ -161,7 +159,6 @@ def compile_tests(capability: int, processes: int) -> None:
 
 
 def _run_only(op: Any, inputs: Any, *, backend: str, gradients: bool = True, **_: Any) -> dict:
-    """In the place of every comparison with float64."""
     import torch
 
     from diffattn.lab.testing.assertions import exact_weights, output_and_gradients

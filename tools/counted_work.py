@@ -28,14 +28,7 @@ NUM_TOKENS = 4096
 
 
 def causal_tiles(launch: str, config: LaunchConfig, num_queries: int, num_keys: int) -> int:
-    """Tiles that a launch visits for one head under a causal mask, those on the diagonal whole.
-
-    Args:
-        launch: A name of ``PRODUCTS``.
-        config: Its tile sizes.
-        num_queries: T.
-        num_keys: S.
-    """
+    """Tiles that a launch visits for one head under a causal mask, those on the diagonal whole."""
     ahead = num_keys - num_queries
     if launch.removeprefix("softmax_") in GRADIENTS:  # a program owns keys, and goes over queries
         starts = range(0, num_keys, config.block_n)
@@ -52,12 +45,7 @@ def multiply_adds(
 ) -> int:  # fmt: skip
     """Multiply-adds of one query head under a causal mask, padding of tiles included.
 
-    Args:
-        launches: Tile sizes by name, the names those of ``PRODUCTS``.
-        head_dim: D.
-        value_dim: Dv.
-        num_queries: T.
-        num_keys: S.
+    ``launches`` are tile sizes by the names of ``PRODUCTS``.
     """
     total = 0
     for launch, config in launches.items():
@@ -75,21 +63,18 @@ def planned(
 
     Args:
         op: ``""``, or ``"softmax_"`` for softmax attention.
-        head_dim: D.
-        value_dim: Dv.
-        capability: A row of the table.
+        head_dim, value_dim, capability: D, Dv, and a row of the table.
         in_order: As under ``torch.use_deterministic_algorithms``.
     """
 
     def row_of(launch: str) -> LaunchConfig | None:
         return seed(op + launch, head_dim, value_dim, capability, value_dim == head_dim)
 
-    forward = choose(FORWARD_FORMS, row_of)
-    backward = choose(BACKWARD_FORMS, row_of, in_order)
-    return (
-        {op + launch: row for launch, row in forward.items()},
-        {op + launch: row for launch, row in backward.items()},
+    forward, backward = (
+        {op + launch: row for launch, row in chosen.items()}
+        for chosen in (choose(FORWARD_FORMS, row_of), choose(BACKWARD_FORMS, row_of, in_order))
     )
+    return forward, backward
 
 
 def table() -> str:

@@ -104,17 +104,10 @@ def run(
 ) -> FuzzReport:
     """Make random calls and compare each with the float64 reference, output and gradients.
 
-    Source: the project's definition of ``diff_attention``.
-
     Args:
-        num_calls: How many.
         seed: Of the run: call i has the seed ``seed * 1_000_000 + i``.
         backends: Names to draw from. Default: :func:`usable_backends`.
-        device: Where the tensors lie.
         oracle: What gives the exact results. Default: the reference, in float64 too.
-
-    Returns:
-        Counts, the worst use of the budgets, and one line for every failure.
     """
     names = tuple(backends) if backends is not None else usable_backends(device)
     report = FuzzReport(num_calls=num_calls, seed=seed, backends=names)
@@ -172,8 +165,8 @@ def _compare(
     report: FuzzReport,
     oracle: Oracle | None,
 ) -> str | None:
-    """Against the budget that rounding explains."""
-    with torch.set_grad_enabled(_has_gradient(backend, inputs.q.device.type)):
+    row = _row_of(backend)
+    with torch.set_grad_enabled(row is None or inputs.q.device.type not in row.no_gradient_on):
         compared = compare_to_reference(
             diff_attention, inputs, backend=backend, lay_out=partial(lay_out, call.layouts[-1]),
             oracle=oracle,
@@ -186,18 +179,15 @@ def _compare(
     return "; ".join(problems) or None
 
 
-def _has_gradient(backend: str, device: str) -> bool:
-    rows = {row.name: row for row in table.table(OP)}
-    return backend not in rows or device not in rows[backend].no_gradient_on
+def _row_of(backend: str) -> table.Backend | None:
+    return next((row for row in table.table(OP) if row.name == backend), None)
 
 
 def _refusal(inputs: DiffAttentionInputs, backend: str) -> str | None:
     """Why the table says that the backend cannot run these inputs, gradients aside."""
-    rows = {row.name: row for row in table.table(OP)}
-    if backend not in rows:
-        return None
+    row = _row_of(backend)
     with torch.no_grad():
-        return rows[backend].refuses(table.describe(inputs.q, inputs.k, inputs.v))
+        return None if row is None else row.refuses(table.describe(inputs.q, inputs.k, inputs.v))
 
 
 def _expect_refusal(inputs: DiffAttentionInputs, backend: str, reason: str) -> str | None:

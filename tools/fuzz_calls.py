@@ -136,20 +136,6 @@ def lay_out(layout: str, x: Tensor) -> Tensor:
     return LAYOUTS.get(layout, _dense)(x)
 
 
-def _normal(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """As they come."""
-
-
-def _largest_logits(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """Logits of ±1e4 and nothing between, as in a map that looks at one kind of key only."""
-    _scale_logits(inputs, 1e4, signs_only=True)
-
-
-def _large_logits(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """Logits up to a limit drawn from 10 to 1e4: one-hot rows, and ties that rounding decides."""
-    _scale_logits(inputs, float(10 ** (1 + 3 * torch.rand((), generator=generator))))
-
-
 def _scale_logits(inputs: DiffAttentionInputs, limit: float, signs_only: bool = False) -> None:
     scale = abs(inputs.options.get("scale", inputs.q.shape[-1] ** -0.5)) or 1.0
     limit = min(limit, 1e4) / scale
@@ -168,29 +154,18 @@ def _equal_maps(inputs: DiffAttentionInputs, generator: torch.Generator) -> None
         inputs.k.copy_(inputs.k[:, :, :, :1].clone().expand_as(inputs.k))
 
 
-def _zero_queries(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """Every weight is the same."""
-    inputs.q.zero_()
-
-
-def _tiny_keys(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """Logits that hardly differ."""
-    inputs.k.mul_(2.0**-10)
-
-
-def _one_huge_value(inputs: DiffAttentionInputs, generator: torch.Generator) -> None:
-    """An outlier among the values, in one channel of the last key."""
-    inputs.v[:, -1, :, 0] = 64.0
-
-
-VALUES: dict[str, Callable[[DiffAttentionInputs, torch.Generator], None]] = {
-    "normal": _normal,
-    "largest logits": _largest_logits,
-    "large logits": _large_logits,
+VALUES: dict[str, Callable[[DiffAttentionInputs, torch.Generator], object]] = {
+    "normal": lambda inputs, _: None,
+    # Logits of ±1e4 and nothing between, as in a map that looks at one kind of key only.
+    "largest logits": lambda inputs, _: _scale_logits(inputs, 1e4, signs_only=True),
+    # Up to a limit drawn from 10 to 1e4: one-hot rows, and ties that rounding decides.
+    "large logits": lambda inputs, generator: _scale_logits(
+        inputs, float(10 ** (1 + 3 * torch.rand((), generator=generator)))
+    ),
     "equal maps": _equal_maps,
-    "zero queries": _zero_queries,
-    "tiny keys": _tiny_keys,
-    "one huge value": _one_huge_value,
+    "zero queries": lambda inputs, _: inputs.q.zero_(),  # every weight is the same
+    "tiny keys": lambda inputs, _: inputs.k.mul_(2.0**-10),  # logits that hardly differ
+    "one huge value": lambda inputs, _: inputs.v[:, -1, :, 0].fill_(64.0),
 }
 
 

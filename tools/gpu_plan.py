@@ -11,7 +11,6 @@ from typing import Any
 from diffattn.lab.benchmark.contender_names import contender_names
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import RunRecord
-from diffattn.models.config.known_names import check_known
 from diffattn.ops.inputs.kernel_support import BY_MAP
 from diffattn.ops.inputs.kernel_support import VARIABLE as KERNELS
 from tools.outcomes import CHOICE, VARIABLE, read_outcomes
@@ -70,22 +69,12 @@ _LEASE = {
 
 
 def gpu_stages(scale: str, device: str, root: Path, out: Path) -> list[Stage]:
-    """The stages of a session.
+    """The stages of a session; scale ``"tiny"`` shows that all of it runs and measures nothing.
 
     Args:
-        scale: ``"full"``; or ``"tiny"``, which shows that all of it runs and measures nothing.
-        device: ``"cuda"`` or ``"cpu"``.
         root: The checkout, whose tests run.
         out: Folder of the session.
-
-    Returns:
-        Stages whose limits together are at most :data:`LONGEST_SESSION` at full scale.
-
-    Raises:
-        ConfigError: An unknown scale or device.
     """
-    check_known("gpu_session", "scale", scale, SCALES)
-    check_known("gpu_session", "device", device, DEVICES)
     plan = _Plan(full=scale == "full", device=device, root=root, out=out)
     stages = [*plan.kernels(), *plan.models(), *plan.last()]
     stages = [_adapted(stage, full=plan.full, device=device, root=root) for stage in stages]
@@ -185,15 +174,22 @@ class _Plan:
         in_one_order = self.bench(
             "ops", *sized, file="hopper_in_one_order.json", program=_IN_ONE_ORDER
         )
-        hopper = _hopper_tests(self.full, self.root)
+        hopper = _pytest(self.root, "ops/triton/test_hopper.py", "-k", "emulated_inference")
+        if self.full:
+            hopper = _kernel_tests(self.root, HOPPER)
         backward = _pytest(self.root, "ops/triton/test_hopper_backward.py", *_side_by_side(),
                            "-k", "test_kernel" if self.full else "T1")  # fmt: skip
+        settings = () if self.full else _settings(_LEASE | _tiny_source(self.root))
+        lease = ("tools.lease", "train", str(self.out / "lease"), *settings)
+        launch = ("torch.distributed.run", "--standalone", "--nproc-per-node", "1")
+        fsdp = (*launch, str(self.root / "examples" / "sharded.py"), "fsdp")
         return [
             Stage(
                 name="sharded",
                 title="FSDP2 in one process",
                 limit_seconds=45,
-                commands=(_sharded(self.root),),
+                # Losses of a model under FSDP2 against those of the whole model.
+                commands=((sys.executable, "-m", *fsdp),),
             ),
             _testing(
                 "others",
@@ -223,7 +219,7 @@ class _Plan:
                 name="lease",
                 title="the study for leases, as far as there is time",
                 limit_seconds=LONGEST_STAGE,
-                commands=(_lease(self.full, self.root, self.out),),
+                commands=((sys.executable, "-m", *lease),),
                 environment={KERNELS: "0"},  # what it finds should not rest on untested kernels
                 fills=True,
             ),
@@ -233,20 +229,14 @@ class _Plan:
 def _timing(
     name: str,
     title: str,
-    seconds: float,
+    limit_seconds: float,
     commands: Sequence[tuple[str, ...]],
     *,
     kernel: str = "triton",
     **more: Any,
 ) -> Stage:
-    return Stage(
-        name=name,
-        title=title,
-        limit_seconds=seconds,
-        commands=tuple(commands),
-        times=(kernel,),
-        **more,
-    )
+    facts: dict[str, Any] = {"name": name, "title": title, "limit_seconds": limit_seconds}
+    return Stage(**facts, commands=tuple(commands), times=(kernel,), **more)
 
 
 def _testing(
@@ -283,18 +273,12 @@ def _adapted(stage: Stage, *, full: bool, device: str, root: Path) -> Stage:
 
 
 def _of_models(out: Path) -> str | None:
-    """Object if a model was not timed with the kernels."""
     result = BenchResult.read(out / "bench" / "models.json")
-    backends = {
-        row.backend
-        for case in result.cases for row in case.rows
-        if row.contender == "diff" and row.status == "ok"
-    }  # fmt: skip
-    return _other_backends(backends)
+    rows = [row for case in result.cases for row in case.rows]
+    return _other_backends({r.backend for r in rows if r.contender == "diff" and r.status == "ok"})
 
 
 def _of_pair(out: Path) -> str | None:
-    """Object if the model was not trained with the kernels."""
     return _other_backends(set(RunRecord.read(out / "diff").backends.values()))
 
 
@@ -306,25 +290,18 @@ def _other_backends(backends: set[Any]) -> str | None:
 
 
 def _tests(full: bool, root: Path) -> tuple[str, ...]:
-    """The GPU tier but for the Hopper kernel, in the order of value, should its time not do."""
     if not full:
         return _pytest(root, "gpu", "-m", "scheduled or not scheduled", "-k",
                        "test_long_cache and fp32 and T16")  # fmt: skip
-    words = ("-m", "gpu and not scheduled", "-k", f"not {HOPPER}")
-    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
+    return _kernel_tests(root, f"not {HOPPER}")
 
 
-def _hopper_tests(full: bool, root: Path) -> tuple[str, ...]:
-    if not full:
-        return _pytest(root, "ops/triton/test_hopper.py", "-k", "emulated_inference")
-    words = ("-m", "gpu and not scheduled", "-k", HOPPER)
-    return _pytest(root, *_where_kernels_run(root), *_side_by_side(), *words)
-
-
-def _where_kernels_run(root: Path) -> tuple[str, ...]:
-    """By value; files by name, as pytest would read "ops/triton" and "ops" as the latter."""
+def _kernel_tests(root: Path, expression: str) -> tuple[str, ...]:
+    """Tests of the GPU tier in the order of their value, should the time not do."""
+    # Files by name, as pytest would read "ops/triton" and "ops" as the latter.
     ops = sorted(f"ops/{path.name}" for path in (root / "tests" / "ops").glob("test_*.py"))
-    return ("gpu", "ops/triton", *ops, "layers")
+    words = ("-m", "gpu and not scheduled", "-k", expression)
+    return _pytest(root, "gpu", "ops/triton", *ops, "layers", *_side_by_side(), *words)
 
 
 def _pytest(root: Path, *arguments: str) -> tuple[str, ...]:
@@ -369,21 +346,9 @@ def _pair(scale: str, root: Path, out: Path) -> tuple[tuple[str, ...], ...]:
     )
 
 
-def _lease(full: bool, root: Path, out: Path) -> tuple[str, ...]:
-    """The study for leases, which goes on where it was."""
-    settings = () if full else _settings(_LEASE | _tiny_source(root))
-    return (sys.executable, "-m", "tools.lease", "train", str(out / "lease"), *settings)
-
-
 def _tiny_source(root: Path) -> dict[str, str]:
     return {"data.source": str(root / "src/diffattn/ops")}
 
 
 def _settings(changes: dict[str, Any]) -> tuple[str, ...]:
     return tuple(word for key, value in changes.items() for word in ("--set", f"{key}={value}"))
-
-
-def _sharded(root: Path) -> tuple[str, ...]:
-    """Losses of a model under FSDP2 against those of the whole model, in one process."""
-    launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")
-    return (sys.executable, *launch, str(root / "examples" / "sharded.py"), "fsdp")

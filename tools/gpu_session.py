@@ -59,11 +59,7 @@ def machine(device: str) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def ptxas_version(capability: int) -> str:
-    """Version of the assembler that triton calls for this chip, for example ``12.8.93``.
-
-    Args:
-        capability: Ten times the compute capability.
-    """
+    """Version of the assembler that triton calls for this chip, for example ``12.8.93``."""
     from triton.backends.nvidia.compiler import get_ptxas
 
     # triton itself knows major and minor alone.
@@ -78,10 +74,6 @@ def accepted_row(record: dict[str, Any]) -> str:
     """The row of ``docs/reference/verified_devices.md`` for a correctness record.
 
     It counts the tests that compare the numbers of the kernels that ``auto`` chooses.
-
-    Raises:
-        CheckpointError: The record is not of a whole run on a GPU, names no commit, or holds a
-            failed test or no passed test of a kernel.
     """
     hardware, versions, facts = record["hardware"], record["versions"], record["facts"]
     if record["outcome"] not in (stages.PASSED, stages.FAILED) or "gpu" not in hardware:

@@ -120,11 +120,6 @@ class Model(nn.Module):
         return self.head(self.norms[-1](x))
 
 
-def corpus() -> tuple[Tensor, Tensor]:
-    """Bytes to learn and bytes to judge by."""
-    return read(argparse, ast, heapq, textwrap), read(inspect)
-
-
 def read(*modules: ModuleType) -> Tensor:
     """Bytes of the files of modules, as integers."""
     text = "".join(inspect.getsource(module) for module in modules)
@@ -133,7 +128,7 @@ def read(*modules: ModuleType) -> Tensor:
 
 def train(case: Case, seed: int) -> dict[str, float]:
     """λ of the first layer and losses in nats per byte: of the last 20 steps, of unseen bytes."""
-    data, judged = corpus()
+    data, judged = read(argparse, ast, heapq, textwrap), read(inspect)
     torch.manual_seed(seed)
     model = Model(case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.0)

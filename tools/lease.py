@@ -56,13 +56,7 @@ def train(study: ComparisonConfig, folder: Path, reuse: Sequence[Path]) -> None:
 
 
 def merge(study: ComparisonConfig, folder: Path, leases: Sequence[Path]) -> None:
-    """Copy finished runs of one text into a new folder, and judge the largest part that is whole.
-
-    Raises:
-        ConfigError: A folder holds no study.
-        CheckpointError: The runs are not of this study and one text, no part is whole, or a file is
-            damaged.
-    """
+    """Copy finished runs of one text into a new folder, and judge the largest whole part."""
     require_studies(leases)
     data = [read_json(lease / "study.json")["data"] for lease in leases]
     hashes = {facts["train_hash"] for facts in data}

@@ -32,8 +32,6 @@ _REGISTER = re.compile(r"%\w+")
 
 @dataclass(slots=True)
 class _Block:
-    """Basic block: its instructions and the blocks that may follow."""
-
     lines: list[str] = field(default_factory=list)
     followers: set[int] = field(default_factory=set)
 
@@ -50,15 +48,7 @@ class LoopCounts:
 
 
 def count_loops(ptx: str, num_warps: int) -> list[LoopCounts]:
-    """The loops of a kernel that use tensor cores.
-
-    Args:
-        ptx: The code of one kernel.
-        num_warps: Warps that run a loop together.
-
-    Returns:
-        One entry per innermost such loop, in the order of the code.
-    """
+    """The innermost loops of a kernel that use tensor cores, each run by ``num_warps`` together."""
     constants = dict(re.findall(r"\bmov\.b32\s+(%\w+),\s*(-?\d+);", ptx))
     loops = _product_loops(
         _blocks(ptx, _PTX_LABEL, _PTX_BRANCH, _PTX_END),
@@ -76,8 +66,7 @@ def count_loops(ptx: str, num_warps: int) -> list[LoopCounts]:
 def count_reloads(sass: str) -> int:
     """Loads of spilled registers in the worst innermost loop that multiplies, per thread and turn.
 
-    Args:
-        sass: The code of one kernel as ``nvdisasm -c`` prints it.
+    ``sass`` is the code of one kernel as ``nvdisasm -c`` prints it.
     """
     return max((sum("LDL" in line for line in lines) for lines in product_loops(sass)), default=0)
 
@@ -124,7 +113,6 @@ def _count_copies(lines: list[str]) -> int:
 def _blocks(
     text: str, label: re.Pattern[str], branch: re.Pattern[str], end: re.Pattern[str]
 ) -> list[_Block]:
-    """The basic blocks of a listing, in its order."""
     blocks = [_Block()]
     starts: dict[str, int] = {}
     targets: list[tuple[int, str]] = []
@@ -160,15 +148,11 @@ def _innermost(blocks: list[_Block], inside: set[int], hot: set[int]) -> list[se
     for loop in sorted(_cycles(blocks, inside), key=min):
         if not loop & hot:
             continue
+        outside = (n for n in range(len(blocks)) if n not in loop)
+        entries = {follower for n in outside for follower in blocks[n].followers & loop}
         # Without its entry, only the cycles inside a loop are left.
-        loops += _innermost(blocks, loop - {_entry(blocks, loop)}, hot) or [loop]
+        loops += _innermost(blocks, loop - {min(entries or loop)}, hot) or [loop]
     return loops
-
-
-def _entry(blocks: list[_Block], loop: set[int]) -> int:
-    outside = (n for n in range(len(blocks)) if n not in loop)
-    entries = {follower for n in outside for follower in blocks[n].followers & loop}
-    return min(entries or loop)
 
 
 def _cycles(blocks: list[_Block], inside: set[int]) -> Iterable[set[int]]:

@@ -66,7 +66,8 @@ def pytest_runtest_logreport(report: Any) -> None:
     """The outcome of a test: of its body, or of what failed or was skipped before or after it."""
     if report.when == "call" or report.outcome != "passed":
         _write(report)
-    if _WORKER in os.environ and report.outcome == "failed" and _broke(report.longreprtext):
+    failed_by_cuda = report.outcome == "failed" and _CUDA_ERROR.search(report.longreprtext)
+    if _WORKER in os.environ and failed_by_cuda:
         # Not an exception: what pytest would still do may wait for the GPU.
         os._exit(1)
 
@@ -77,10 +78,6 @@ def pytest_collectreport(report: Any) -> None:
         _write(report)
 
 
-def _broke(error: str) -> bool:
-    return _CUDA_ERROR.search(error) is not None
-
-
 def _write(report: Any) -> None:
     error = report.longreprtext[-_MOST_CHARACTERS:] if report.outcome == "failed" else None
     line = json.dumps({"test": report.nodeid, "outcome": report.outcome, "error": error})
@@ -89,10 +86,7 @@ def _write(report: Any) -> None:
 
 
 def read_outcomes(path: Path) -> dict[str, Any]:
-    """Counts of a file of outcomes.
-
-    Args:
-        path: What the plugin wrote; a file that is not there holds nothing.
+    """Counts of a file of outcomes; a file that is not there holds nothing.
 
     Returns:
         ``passed``, ``failed`` and ``skipped``: of all tests. ``kernels``: the same per kernel, of

@@ -35,18 +35,14 @@ def search(
     time: Callable[[Mapping[str, Option], OnFailure], Mapping[str, Sequence[float]]],
     why: Callable[[Option, Exception], str],
 ) -> dict[str, OptionResult]:
-    """Time the options that are right.
+    """Time the options that are right, and return the results of all by name.
 
     Args:
-        options: By name.
         check: Given all of them, why each cannot be taken, ``None`` if it can. What it raises ends
             the search.
         time: Seconds of every round, by name; called once, with the options that passed and with
             what is to be told of each that raises.
         why: Why an option that raised in ``time`` cannot be taken. What it raises ends the search.
-
-    Returns:
-        Every option, in the order given.
     """
     refusals = check(options)
     refused = {name: refusals[name] for name in options}
@@ -65,17 +61,10 @@ def search(
 
 
 def best(results: Mapping[str, OptionResult], seed: str | None) -> str | None:
-    """The fastest option by its median.
+    """The fastest option by its median; ``None`` if every option was refused.
 
-    The seed stays unless another one's median is below the seed's lower quartile: within what
-    rounds differ by, nothing says that the other is faster.
-
-    Args:
-        results: From :func:`search`.
-        seed: What there was before, which may be no option or refused.
-
-    Returns:
-        Its name; ``None`` if every option was refused.
+    The seed, which there was before, stays unless another one's median is below the seed's lower
+    quartile: within what rounds differ by, nothing says that the other is faster.
     """
     seconds = {
         name: result.seconds for name, result in results.items() if result.seconds is not None

@@ -120,53 +120,49 @@ def main() -> None:
         parser.error(f"--recipe must be a softmax model's, got {args.recipe}")
     prepare_data(config.data, args.out / "data", on_message=print)
     data = open_data(args.out / "data", verify=False)
-    rates = {}
-    for way in ways:
-        rates[way] = {
-            rate: continued(way, SWEEP_SEED, rate, config, data, args.out)["loss"]
-            for rate in (config.train.learning_rate * factor for factor in RATES)
-        }
+    rates: dict[str, dict[float, float]] = {way: {} for way in ways}
+    for way, factor in itertools.product(ways, RATES):
+        rate = config.train.learning_rate * factor
+        rates[way][rate] = continued(way, SWEEP_SEED, rate, config, data, args.out)["loss"]
     chosen = {way: min(losses, key=losses.__getitem__) for way, losses in rates.items()}
     rows: dict[str, list[dict[str, Any]]] = {way: [] for way in ways}
     for seed, way in itertools.product(range(args.seeds), ways):
         rows[way].append(continued(way, seed, chosen[way], config, data, args.out))
     commit, dirty = git_state()
-    write_json(
-        args.record,
-        {
-            "kind": "softmax_start",
-            "schema": 2,
-            "date": datetime.now(UTC).date().isoformat(),
-            "recipe": args.recipe,
-            "settings": args.set,
-            "steps": config.train.num_steps,
-            "commit": commit,
-            "dirty": dirty,
-            "versions": package_versions(),
-            "hardware": hardware(),
-            "rates": {
-                way: {f"{rate:g}": loss for rate, loss in losses.items()}
-                for way, losses in rates.items()
-            },
-            "chosen": chosen,
-            "ways": rows,
-            "jump": compared(rows, "start_loss"),
-            "difference": compared(rows, "loss"),
+    jumps, differences = compared(rows, "start_loss"), compared(rows, "loss")
+    record = {
+        "kind": "softmax_start",
+        "schema": 2,
+        "date": datetime.now(UTC).date().isoformat(),
+        "recipe": args.recipe,
+        "settings": args.set,
+        "steps": config.train.num_steps,
+        "commit": commit,
+        "dirty": dirty,
+        "versions": package_versions(),
+        "hardware": hardware(),
+        "rates": {
+            way: {f"{r:g}": loss for r, loss in tried.items()} for way, tried in rates.items()
         },
-    )
-    for way, intervals in compared(rows, "loss").items():
-        jump = compared(rows, "start_loss")[way]["mean"]
-        print(f"{way}: jump {jump:+.4f}, at the end {intervals['mean']:+.4f} nats against softmax")
+        "chosen": chosen,
+        "ways": rows,
+        "jump": jumps,
+        "difference": differences,
+    }
+    write_json(args.record, record)
+    for way, interval in differences.items():
+        jump, end = jumps[way]["mean"], interval["mean"]
+        print(f"{way}: jump {jump:+.4f}, at the end {end:+.4f} nats against softmax")
 
 
 def compared(rows: dict[str, list[dict[str, Any]]], field: str) -> dict[str, dict[str, Any]]:
     """Every way's paired difference to the softmax twin, nats per token."""
     baseline = [row[field] for row in rows["softmax"]]
-    intervals = {}
-    for way in rows:
-        interval = paired_difference([row[field] for row in rows[way]], baseline)
-        intervals[way] = {"mean": interval.mean, "low": interval.low, "high": interval.high}
-    return intervals
+    intervals = {
+        way: paired_difference([row[field] for row in of_way], baseline)
+        for way, of_way in rows.items()
+    }
+    return {way: {"mean": x.mean, "low": x.low, "high": x.high} for way, x in intervals.items()}
 
 
 if __name__ == "__main__":

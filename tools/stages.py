@@ -11,7 +11,8 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,6 @@ STOPPED = "stopped"
 _TAIL = 4_000  # characters of the log that a record holds
 _GRACE, _GRACE_OF_TRAINING = 5.0, 40.0  # seconds from SIGTERM to SIGKILL
 _LEAST = 60.0  # seconds that are worth it to begin what takes the time that is left
-_POLL = 0.05
-
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,36 +59,8 @@ class Stage:
         return _GRACE_OF_TRAINING if self.fills else _GRACE
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageRecord:
-    """The result of one stage."""
-
-    stage: str
-    outcome: str
-    """``"passed"``, ``"failed"`` (a command's exit status, or an objection), ``"overran"``,
-    ``"stopped"`` or ``"refused"``."""
-    reason: str | None
-    seconds: float
-    limit_seconds: float
-    date: str
-    commit: str | None
-    dirty: bool | None
-    versions: Mapping[str, str]
-    hardware: Mapping[str, Any]
-    commands: list[dict[str, Any]]
-    """``argv``, ``exit`` (``None``: killed at the limit), ``seconds`` and the ``log``'s end."""
-    facts: Mapping[str, Any]
-    """Facts that the stage read; ``table``: whether kernels were launched as ``"shipped"`` or
-    ``"tuned"``."""
-    schema: int = SCHEMA
-
-
 def choose(stages: Sequence[Stage], wanted: str | None) -> list[Stage]:
-    """Stages by their numbers, counted from 1, or their names, separated by commas.
-
-    Raises:
-        ConfigError: There is no such stage.
-    """
+    """Stages by their numbers, counted from 1, or their names, separated by commas."""
     if wanted is None:
         return list(stages)
     by_key = {str(i): stage for i, stage in enumerate(stages, 1)}
@@ -106,15 +76,7 @@ def choose(stages: Sequence[Stage], wanted: str | None) -> list[Stage]:
 
 
 def with_limits(stages: Sequence[Stage], limits: Sequence[str]) -> list[Stage]:
-    """Stages of which some have other limits.
-
-    Args:
-        stages: As planned.
-        limits: ``STAGE=SECONDS``, by the stage's name.
-
-    Raises:
-        ConfigError: There is no such stage, or its seconds are not above 0.
-    """
+    """The stages, of which some have other limits: ``STAGE=SECONDS``, by the stage's name."""
     seconds = {}
     for word in limits:
         name, _, number = word.partition("=")
@@ -136,36 +98,25 @@ def run_stages(
     commit: str | None = None,
     versions: Mapping[str, str] | None = None,
     machine: Mapping[str, Any] | None = None,
-    on_message: OnMessage = print,
+    on_message: Callable[[str], None] = print,
 ) -> list[dict[str, Any]]:
     """Run stages that have no record yet, and write the record of each as soon as it ends.
 
     Args:
-        stages: In their order.
         out: Folder of the session: ``NAME.json`` and ``NAME.log`` of every stage.
         again: Also run what has a record.
         until: On the clock ``time.monotonic``. The first stage to run whose limit does not fit is
             left for another call, with all behind it. Default: no end.
         commit: Of the code. Default: of the checkout.
-        versions: Of more packages.
-        machine: More of the hardware.
-        on_message: Given one line at the beginning and the end of each stage.
 
     Returns:
         The records of the stages that were come to, read back.
-
-    Raises:
-        ConfigError: Not even one stage fits in.
-        CheckpointError: A record is damaged or of another kind.
     """
     out.mkdir(parents=True, exist_ok=True)
-    state = git_state()
-    common: dict[str, Any] = {
-        "commit": commit or state[0],
-        "dirty": state[1],
-        "versions": {**package_versions(), **(versions or {})},
-        "hardware": {**hardware(), **(machine or {})},
-    }
+    head, dirty = git_state()
+    common: dict[str, Any] = {"commit": commit or head, "dirty": dirty}
+    common["versions"] = {**package_versions(), **(versions or {})}
+    common["hardware"] = {**hardware(), **(machine or {})}
     records, ran = list[dict[str, Any]](), False
     for number, stage in enumerate(stages):
         path = out / f"{stage.name}.json"
@@ -175,13 +126,22 @@ def run_stages(
             on_message(f"{stage.name}: {record['outcome']} on {record['date']}, not run again")
             records.append(record)
             continue
-        runs, stage = refusal(stage, out) is None, _shortened(stage, until)
-        if runs and not _fits(stage, until, first=not ran):
+        runs = refusal(stage, out) is None
+        left = math.inf if until is None else until - time.monotonic()
+        if stage.fills:  # takes the time that is left
+            rest = max(_LEAST, left - stage.grace - 1)
+            stage = replace(stage, limit_seconds=min(stage.limit_seconds, rest))
+        if runs and stage.limit_seconds + stage.grace > left:
+            if not ran:
+                raise ConfigError(
+                    f"within: must leave {stage.limit_seconds + stage.grace:g} s or more for stage "
+                    f"{stage.name!r}, got {left:.0f} s."
+                )
             names = ", ".join(later.name for later in stages[number:])
             on_message(f"left for another call, no time is left in this one: {names}")
             break
         ran = ran or runs
-        write_json(path, asdict(_run(stage, out, common, on_message)))
+        write_json(path, _run(stage, out, on_message) | common)
         record = read_stage(path)
         reason = f": {record['reason']}" if record["reason"] else ""
         on_message(f"{stage.name}: {record['outcome']} in {record['seconds']:.0f} s{reason}")
@@ -189,31 +149,8 @@ def run_stages(
     return records
 
 
-def _shortened(stage: Stage, until: float | None) -> Stage:
-    """A stage that takes what time is left, with that as its limit."""
-    if not stage.fills or until is None:
-        return stage
-    left = max(_LEAST, until - time.monotonic() - stage.grace - 1)
-    return replace(stage, limit_seconds=min(stage.limit_seconds, left))
-
-
-def _fits(stage: Stage, until: float | None, *, first: bool) -> bool:
-    """Whether the limit of a stage fits into the time left; an error if it is the first to run."""
-    left = math.inf if until is None else until - time.monotonic()
-    needed = stage.limit_seconds + stage.grace
-    if first and needed > left:
-        raise ConfigError(
-            f"within: must leave {needed:g} s or more for stage {stage.name!r}, got {left:.0f} s."
-        )
-    return needed <= left
-
-
 def read_stage(path: Path) -> dict[str, Any]:
-    """The record of a stage.
-
-    Raises:
-        CheckpointError: It is missing, damaged or of another kind.
-    """
+    """The record of a stage; raises ``CheckpointError`` if it is missing, damaged or another."""
     record: dict[str, Any] = read_json(path)
     require_schema(record, path, SCHEMA)
     return record
@@ -240,7 +177,14 @@ def refusal(stage: Stage, out: Path) -> str | None:
     return None
 
 
-def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessage) -> StageRecord:
+def _run(stage: Stage, out: Path, on_message: Callable[[str], None]) -> dict[str, Any]:
+    """The record of a stage, but for code and machine.
+
+    ``outcome`` is ``"passed"``, ``"failed"`` (a command's exit status, or an objection),
+    ``"overran"``, ``"stopped"`` or ``"refused"``. Commands have ``argv``, ``exit`` (``None``:
+    killed at the limit), ``seconds`` and the ``log``'s end. ``facts`` are those that the stage
+    read, and ``table``: whether kernels were launched as ``"shipped"`` or ``"tuned"``.
+    """
     reason = refusal(stage, out)
     began, done = time.monotonic(), []
     outcome = PASSED
@@ -273,10 +217,11 @@ def _run(stage: Stage, out: Path, common: Mapping[str, Any], on_message: OnMessa
             except DiffAttnError as error:  # what it reads is not there, or damaged
                 reason = str(error)
             outcome = PASSED if reason is None else FAILED
-    return StageRecord(
-        stage=stage.name, outcome=outcome, reason=reason, seconds=time.monotonic() - began,
-        limit_seconds=stage.limit_seconds, date=date, commands=done, facts=facts, **common,
-    )  # fmt: skip
+    return {
+        "schema": SCHEMA, "stage": stage.name, "outcome": outcome, "reason": reason,
+        "seconds": time.monotonic() - began, "limit_seconds": stage.limit_seconds, "date": date,
+        "commands": done, "facts": facts,
+    }  # fmt: skip
 
 
 def _command(argv: Sequence[str], log: Path, seconds: float, stage: Stage) -> dict[str, Any]:
@@ -297,12 +242,11 @@ def _command(argv: Sequence[str], log: Path, seconds: float, stage: Stage) -> di
                 env=os.environ | stage.environment, process_group=0,
             )  # fmt: skip
             try:
-                status = process.wait(timeout=seconds)
-            except subprocess.TimeoutExpired:
-                _end(process, stage.grace)
-            except BaseException:  # the session itself is ended: leave nothing running
-                _end(process, stage.grace)
-                raise
+                with suppress(subprocess.TimeoutExpired):
+                    status = process.wait(timeout=seconds)
+            finally:  # also if the session itself is ended: leave nothing running
+                if status is None:
+                    _end(process, stage.grace)
     with log.open("rb") as written:
         written.seek(start)
         tail = written.read().decode("utf-8", "replace")[-_TAIL:]
@@ -313,16 +257,10 @@ def _command(argv: Sequence[str], log: Path, seconds: float, stage: Stage) -> di
 
 def _end(process: subprocess.Popen[bytes], grace: float) -> None:
     """End a process and all of its group: politely, so that it may save, and then for good."""
-    _signal(process, signal.SIGTERM)
-    deadline = time.monotonic() + grace
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(_POLL)
-    _signal(process, signal.SIGKILL)  # also children that outlive their parent
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(grace)
+    with suppress(ProcessLookupError):  # also children that outlive their parent
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    try:
-        os.killpg(process.pid, number)
-    except ProcessLookupError:
-        return  # all of them have ended

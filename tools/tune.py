@@ -80,8 +80,6 @@ class TuneConfig:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Subject:
-    """One operator at one shape: what is searched for."""
-
     op: str
     attention: str
     head_dim: int
@@ -117,11 +115,7 @@ def tune(
 ) -> dict[str, Any]:
     """Search the tiles of every launch, and write what was found after each search.
 
-    Args:
-        config: Shapes and rounds.
-        out: The record, JSON; beside it :func:`lines_path` holds the lines of the table.
-        timer: Clock of the device.
-        on_message: Given one line per search.
+    ``out`` is the record; beside it :func:`lines_path` holds the lines of the table.
 
     Returns:
         The record: provenance as of ``diffattn bench``, ``row`` of the table, ``searches`` with
@@ -154,7 +148,12 @@ def tune(
         for subject in subjects:
             if not subject.op:
                 try_options = _searcher(subject, "backward", config, timer, checkers)
-                keep(subject, _shipped_forms(subject, "backward", try_options))
+                launches = chain(*forms_of(subject, "backward"))
+                shipped = {x: tile for x in launches if (tile := subject.seed(x))}
+                whole = _against_each_other(
+                    subject, "backward", shipped, try_options, tuned="shipped forms"
+                )
+                keep(subject, whole)
         for mode, subject in sorted(searches, key=lambda search: bool(search[1].op)):
             try_options = _searcher(subject, mode, config, timer, checkers)
             chosen = _tune_pass(subject, mode, try_options, keep)
@@ -190,8 +189,17 @@ def _subjects(config: TuneConfig, row: int) -> "list[_Subject]":
 def subject_of(config: TuneConfig, row: int, op: str, attention: str, head_dim: int) -> _Subject:
     """The operator, attention type and width as a subject of the search."""
     # Triton compiles a kernel anew for a batch of 1, and one that is timed is no other.
-    shapes = (min(2, config.batch), config.checked_length), (config.batch, config.length)
-    small, large = (_kernels(config, head_dim, attention, *shape)[KERNELS[op]] for shape in shapes)
+    sizes = (min(2, config.batch), config.checked_length), (config.batch, config.length)
+    common: dict[str, Any] = {"H": config.num_heads, "d": head_dim, "attention": attention}
+    facts = {"suite": "ops", "device": config.device, "dtype": "bfloat16"}
+    cases = [
+        Case(**facts, mode="forward_backward", shape={"B": batch, "N": length} | common)
+        for batch, length in sizes
+    ]
+    small, large = (
+        next(c for c in operator_contenders(case, ("triton",)) if c.name == KERNELS[op])
+        for case in cases
+    )
     wide = 2 * head_dim if attention == "v1" and not op else head_dim
     return _Subject(
         op=op, attention=attention, head_dim=head_dim, value_dim=wide, row=row, small=small,
@@ -206,16 +214,6 @@ def _check(config: TuneConfig, row: int, request: Request) -> str | None:
     """:func:`_refusal` in any process: Triton keeps on disk, for all, what one has compiled."""
     *key, mode, rows = request
     return _refusal(_kept_subject(config, row, *key), mode, rows)
-
-
-def _kernels(
-    config: TuneConfig, head_dim: int, attention: str, batch: int, length: int
-) -> dict[str, Contender]:
-    shape = {"B": batch, "H": config.num_heads, "d": head_dim, "N": length, "attention": attention}
-    case = Case(
-        suite="ops", device=config.device, dtype="bfloat16", mode="forward_backward", shape=shape
-    )
-    return {c.name: c for c in operator_contenders(case, ("triton",))}
 
 
 def _searcher(
@@ -242,20 +240,6 @@ def forms_of(subject: _Subject, mode: str) -> dict[Form, bool]:
         for launches, form in forms.items()
         if set(launches) <= set(CANDIDATES)
     }
-
-
-def _shipped_forms(
-    subject: _Subject, mode: str, try_options: Callable[..., dict[str, OptionResult]]
-) -> dict[str, Any]:
-    """The forms of a pass against each other, with the tiles that the table has."""
-    tiles = {launch: subject.seed(launch) for launch in chain(*forms_of(subject, mode))}
-    return _against_each_other(
-        subject,
-        mode,
-        {x: tile for x, tile in tiles.items() if tile},
-        try_options,
-        tuned="shipped forms",
-    )
 
 
 def _against_each_other(

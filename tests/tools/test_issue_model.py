@@ -35,9 +35,3 @@ def test_copies_bound_a_loop():
     assert clocks == pytest.approx(
         4000, rel=0.02
     )  # keys of two warpgroups, values once; 25 a clock
-
-
-def test_warpgroups_that_wait_for_ever_are_found():
-    form = Form(waits=("turn", "v"), arrivals=("k", "v"), copies={"k": 0, "v": 0})
-    with pytest.raises(AssertionError, match="wait for ever"):
-        clocks_per_tile(loops(1, 1), form)

@@ -40,16 +40,6 @@ def test_what_rounds_differ_by_is_a_tie_and_the_seed_stays(other, winner):
     assert best(results, "seed") == winner
 
 
-def test_nothing_is_timed_where_everything_is_refused():
-    def never(right):
-        raise AssertionError
-
-    results = search(
-        {"a": 1}, check=lambda options: dict.fromkeys(options, "no"), time=never, why=never
-    )
-    assert best(results, "a") is None
-
-
 def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
     def time(right, on_failure):
         on_failure("b", TypeError("no tile"))
@@ -62,14 +52,6 @@ def test_what_fails_while_it_is_timed_is_refused_and_the_others_are_timed():
     assert results["b"].refused == "2: no tile"
     assert results["b"].seconds is None
     assert best(results, "b") == "a"
-
-
-def test_another_error_ends_the_search():
-    def broken(option):
-        raise ValueError(option)
-
-    with pytest.raises(ValueError, match="a"):
-        search({"a": "a"}, check=broken, time=dict, why=broken)
 
 
 def by_name(option):

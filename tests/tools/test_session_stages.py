@@ -11,7 +11,6 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import write_json
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun
-from diffattn.ops.inputs.kernel_support import VARIABLE
 from tools import gpu_plan, stages
 from tools.stages import Stage, read_stage, refusal, run_stages
 
@@ -159,12 +158,6 @@ def test_the_plan_fits_its_session(scale, device, tmp_path):
                       dict.fromkeys(timed, "correctness") | {"hopper_ops": "hopper"})  # fmt: skip
 
 
-def test_kernels_are_opted_in_where_they_are_not_tested(planned):
-    """``auto`` leaves kernels without a record alone, and its tests expect that."""
-    without = [s.name for s in planned if s.environment.get(VARIABLE) != "1"]
-    assert without == ["correctness", "others", "hopper_backward", "hopper", "lease"]
-
-
 def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(planned):
     assert [s.name for s in planned[-4:-1]] == ["hopper_backward", "hopper", "hopper_ops"]
     for s in planned[:-4]:
@@ -230,15 +223,6 @@ def test_a_stage_launches_by_the_table_that_is_there_by_then(tmp_path):
     assert results["facts"] == {"table": "shipped"}
     assert after["facts"] == {"table": "tuned"}
     assert after["commands"][0]["log"] == f"--table {table}\n"
-
-
-def test_the_stages_behind_the_search_launch_what_it_found(planned):
-    names = [s.name for s in planned]
-    (search,) = (s for s in planned if s.name == "tune")
-    (argv,) = search.commands
-    given = {s.name: s.table for s in planned if s.table is not None}
-    assert given == dict.fromkeys(("ops_tuned", "models"), Path(argv[argv.index("--out") + 1]))
-    assert min(map(names.index, given)) > names.index("tune")
 
 
 def test_a_stage_that_fills_the_time_stops_and_goes_on_in_the_next_call(tmp_path, monkeypatch):

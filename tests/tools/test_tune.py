@@ -147,32 +147,6 @@ def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
     assert results[0] == results[1]
 
 
-def a_subject(check):
-    """Of the search; its check is given."""
-    with launched_as_on(90):
-        subject = module._subjects(TINY, 90)[0]
-    object.__setattr__(subject, "small", type("Small", (), {"check": check})())
-    return subject
-
-
-@interpreted
-def test_a_wrong_candidate_is_not_timed(few):
-    wrong = {"passed": False, "worst": "output", "error": 1.0, "budget": 0.5}
-    assert module._refusal(a_subject(lambda _, gradients: wrong), "forward", {}) == (
-        "output: error 1.00e+00 against the float64 reference, budget 5.00e-01"
-    )
-
-
-@interpreted
-def test_a_candidate_that_does_not_compile_is_refused(few):
-    def broken(_, gradients):
-        raise AssertionError("PassManager::run\nfailed")
-
-    rows = {"fwd": configs.LaunchConfig(16, 64, 4, 2)}
-    refusal = module._refusal(a_subject(broken), "forward", rows)
-    assert refusal == "AssertionError: PassManager::run failed"
-
-
 @interpreted
 def test_a_lost_device_ends_the_search_and_what_was_found_stays(tmp_path, monkeypatch, few):
     real, seen = module._refusal, []
@@ -226,10 +200,9 @@ def a_record(path, row=90, **lines):
         {"fwd": [[16, 16, 4, 1]]},
         {"unknown": configs.SEEDS[90]["fwd"]},
         {"fwd": [[16, 16, 4]] * len(configs.SEEDS[90]["fwd"])},
-        {"fwd": [[16, 16, 4, True]] * len(configs.SEEDS[90]["fwd"])},
         {"fwd": None},
     ],
-    ids=("columns", "launch", "tile", "number", "line"),
+    ids=("columns", "launch", "tile", "line"),
 )
 def test_lines_that_are_none_of_the_table_are_refused(tmp_path, lines):
     path = a_record(tmp_path / "tune.json", **lines)

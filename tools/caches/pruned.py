@@ -46,12 +46,7 @@ def chosen_keys(
 ) -> Tensor:
     """Ascending indices of the keys to keep, int64 ``[B, Hkv, kept]``.
 
-    Args:
-        maps: Signed attention ``[B, H, T, S]``.
-        num_kv_heads: Hkv; the heads of a group add their scores.
-        policy: Of :data:`POLICIES`.
-        kept: Number of keys.
-        generator: Of the random policy.
+    ``maps`` are signed attention ``[B, H, T, S]``; the heads of a group add their scores.
     """
     weights = maps.abs() if policy == "absolute" else maps
     scores = weights.sum(2).unflatten(1, (num_kv_heads, -1)).sum(2)
@@ -94,11 +89,7 @@ class _Given(LogitsProcessor):
 def logits_after(model: Any, ids: Tensor, prompt: int, cache: Cache) -> Tensor:
     """Logits ``[B, T - prompt, vocabulary]``, float32, at the tokens after the prompt, one by one.
 
-    Args:
-        model: A causal language model.
-        ids: int64 ``[B, T]``; the tokens from ``prompt`` on are given to ``generate``.
-        prompt: Tokens that are read in one pass.
-        cache: An empty cache.
+    The first ``prompt`` tokens are read in one pass, and the others are given to ``generate``.
     """
     settings = GenerationConfig(
         max_new_tokens=ids.shape[1] - prompt + 1,

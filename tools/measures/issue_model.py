@@ -129,7 +129,6 @@ class _Quarter:
         self.orders = self._orders()
 
     def _orders(self) -> list[tuple[str, int, int]]:
-        """Copies in their order: kind, warpgroup and tile."""
         groups = (0,) if self.form.shared_keys else range(len(self.warps))
         keys = [[("k", group, tile) for group in groups] for tile in range(self.tiles + 1)]
         values = [[("v", 0, tile)] for tile in range(self.tiles + 1)]
@@ -231,11 +230,7 @@ def clocks_per_tile(
 ) -> dict[str, float]:
     """Clocks of one turn of both loops, and the share of it that each pipe is busy.
 
-    Args:
-        loops: Of both warpgroups, from :func:`read_loops`.
-        form: What the barriers mean.
-        tiles: Turns.
-        offset: Clocks by which the second warpgroup starts later.
+    The second warpgroup starts ``offset`` clocks later.
     """
     quarter = _Quarter(loops, form, tiles)
     indices = range(len(loops))

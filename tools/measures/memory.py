@@ -35,13 +35,8 @@ SIZES: dict[str, dict[str, int]] = {
     "29M": {"hidden_size": 512, "layers": 8, "vocab_size": 8192, "sequences": 4, "passes": 2},
 }
 CASES: list[dict[str, Any]] = [
-    {
-        "type": kind,
-        "size": size,
-        "checkpointing": checkpointing,
-        "precision": precision,
-        "processes": processes,
-    }
+    {"type": kind, "size": size, "checkpointing": checkpointing}
+    | {"precision": precision, "processes": processes}
     for size, kinds, precisions, processes in (
         ("0.9M", TYPES, ("float32", "bfloat16"), 1),
         ("6M", TYPES, ("float32",), 1),
@@ -190,6 +185,8 @@ def _name(case: dict[str, Any]) -> str:
 def measured(case: dict[str, Any], how: str) -> int:
     """Bytes measured in fresh processes: of the one that needs most."""
     command = [sys.executable, __file__, "--child", json.dumps(case), how]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(case["processes"])}
+    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         children = [
             running.enter_context(
@@ -197,7 +194,7 @@ def measured(case: dict[str, Any], how: str) -> int:
                     [*command, folder],
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=os.environ | {"OMP_NUM_THREADS": "1"} | _launch(case["processes"], rank),
+                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
                 )
             )
             for rank in range(case["processes"])
@@ -205,13 +202,6 @@ def measured(case: dict[str, Any], how: str) -> int:
         message = [child.communicate()[0] for child in children]
         assert all(child.returncode == 0 for child in children)
     return max(int(text.splitlines()[-1]) for text in message)
-
-
-def _launch(processes: int, rank: int) -> dict[str, str]:
-    if processes == 1:
-        return {}
-    ranks = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(processes)}
-    return ranks | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
 
 
 def main() -> None:
@@ -236,23 +226,12 @@ def main() -> None:
         allocated, resident = kept.get(_name(case)) or (
             measured(case, how) for how in ("allocated", "resident")
         )
-        rows.append(
-            case
-            | {
-                "backend": backend,
-                "estimated_bytes": needed,
-                "allocated_bytes": allocated,
-                "resident_bytes": resident,
-                "estimated_over_allocated": round(needed / allocated, 4),
-            }
-        )
+        measured_bytes = {"allocated_bytes": allocated, "resident_bytes": resident}
+        row = case | {"backend": backend, "estimated_bytes": needed} | measured_bytes
+        rows.append(row | {"estimated_over_allocated": round(needed / allocated, 4)})
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        record = {
-            "date": str(datetime.date.today()),
-            "torch": torch.__version__,
-            "device": "cpu",
-            "runs": rows,
-        }
+        today, version = str(datetime.date.today()), torch.__version__
+        record = {"date": today, "torch": version, "device": "cpu", "runs": rows}
         options.record.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 

@@ -82,22 +82,12 @@ def read_table(path: Path, device: str) -> TunedTable:
 
 
 def _are_lines(lines: Any, shipped: Mapping[str, Any]) -> bool:
-    """Whether these are lines of the table: its launches, columns and tiles."""
-    columns = {len(line) for line in shipped.values()}
+    columns, numbers = {len(line) for line in shipped.values()}, len(fields(LaunchConfig))
     return (
         isinstance(lines, dict)
         and set(shipped) <= set(lines) <= set(shipped) | set(CANDIDATES)
         and all(isinstance(line, list) and len(line) in columns for line in lines.values())
-        and all(
-            tile is None
-            or (
-                isinstance(tile, list)
-                and len(tile) == len(fields(LaunchConfig))
-                and all(type(number) is int and number > 0 for number in tile)
-            )
-            for line in lines.values()
-            for tile in line
-        )
+        and all(not tile or len(tile) == numbers for line in lines.values() for tile in line)
     )
 
 

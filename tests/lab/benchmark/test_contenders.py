@@ -26,7 +26,7 @@ CASE = Case(
 
 @pytest.mark.parametrize("shape", [{}, {"attention": "v2"}, {"N": 1, "S": 30}], ids=str)
 def test_every_backend_of_the_table_stands_and_is_right(shape):
-    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **shape}})
+    case = replace(CASE, shape={**CASE.shape, **shape})
     contenders = operator_contenders(case)
     assert [c.role for c in contenders if c.name == "sdpa"] == ["T"]
     of_diff = [c.name for c in contenders if c.role == "DIFF"]
@@ -69,7 +69,7 @@ def test_only_keeps_t_and_both_contenders_of_a_technique():
 
 def test_what_cannot_run_is_named_with_its_reason(monkeypatch):
     monkeypatch.setattr(module, "MAP_BYTES_LIMIT", 1_000)
-    v2 = Case(**{**CASE.plain(), "shape": {**CASE.shape, "attention": "v2"}})
+    v2 = replace(CASE, shape={**CASE.shape, "attention": "v2"})
     refusals = {c.name: c.refusal for c in operator_contenders(v2)}
     for name in ("reference", "decode", "softmax_reference", "softmax_decode"):
         assert "its maps would take about" in refusals[name]

@@ -87,9 +87,7 @@ def spoiled(change, kind="diff"):
     """What makes the models of a check, with a change of those that are not the reference."""
 
     def make(config, *, implementation):
-        model = models.build(
-            config, implementation=implementation, whose="diffattn", attention_type=kind
-        )
+        model = models.build(config, implementation=implementation, name=kind)
         if config.attention_backend != "reference":
             change(model)
         return model

@@ -1,5 +1,7 @@
 """Paged decoding: every contender reads the same keys, is right, and is counted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ CASE = Case(
 
 @pytest.mark.parametrize("attention", [{}, {"attention": "v2"}], ids=("v1", "v2"))
 def test_every_contender_is_right(attention):
-    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, **attention}})
+    case = replace(CASE, shape={**CASE.shape, **attention})
     contenders = paged_contenders(case)
     assert tuple(c.name for c in contenders) == contender_names("paged")
     ran = [c for c in contenders if c.refusal is None]
@@ -34,7 +36,7 @@ def test_every_contender_is_right(attention):
 def test_the_kernels_are_compared_with_softmax_of_their_technique(attention, monkeypatch):
     """Not timed in the interpreter, but right there; a GPU times both."""
     pytest.importorskip("triton", reason="the kernels need triton")
-    case = Case(**{**CASE.plain(), "shape": {**CASE.shape, "d": 32, **attention}})
+    case = replace(CASE, shape={**CASE.shape, "d": 32, **attention})
     made = paged_contenders(case, ("triton", "softmax_triton"))
     assert [(c.name, c.role, c.technique) for c in made] == [
         ("sdpa", "T", "sdpa"), ("softmax_triton", "TC", "triton"), ("triton", "DIFF", "triton"),

@@ -1,7 +1,6 @@
 """A whole call: checks first, what fails has no number, what is measured is not measured again."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,6 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.benchmark import contenders, measure, session
 from diffattn.lab.benchmark.config import BenchConfig, Case, result_path
-from diffattn.lab.benchmark.measure import measure as measure_case
-from diffattn.lab.benchmark.memory import Peak
 from diffattn.lab.benchmark.session import describe_run, run_bench, total_effort
 from diffattn.lab.records.results import BenchResult
 from diffattn.ops.attention import diff_attention
@@ -36,11 +33,7 @@ class Steps:
 @pytest.fixture(autouse=True)
 def _no_processes(monkeypatch):
     monkeypatch.setattr(session, "matmul_peak", lambda dtype, device, timer: 1e9)
-    monkeypatch.setattr(
-        measure, "peak_memory", lambda case, contender: Peak(peak_bytes=10, held_bytes=5)
-    )
-    timed = partial(measure_case, measure_memory=measure.peak_memory)
-    monkeypatch.setattr(session, "measure", timed)
+    monkeypatch.setattr(measure, "peak_memory", lambda *_: {"peak_bytes": 10, "held_bytes": 5})
 
 
 SMALL = BenchConfig(suite="ops", scale="quick", lengths=(16, 24), seconds=0, rounds=3)
@@ -144,11 +137,10 @@ def test_an_interrupted_call_keeps_the_finished_cases(tmp_path, monkeypatch):
     assert ["already" in line for line in lines] == [True, True, False, False]
 
 
-def measure_small(mode, measure_memory):
+def measure_small(mode):
     shape = {"B": 1, "H": 2, "d": 8, "N": 20}
     case = Case(suite="ops", device="cpu", dtype="float32", mode=mode, shape=shape)
-    options = {"run": "cpu-1", "timer": Steps(), "matmul_rate": None}
-    return measure_case(case, SMALL, measure_memory=measure_memory, **options)
+    return measure.measure(case, SMALL, run="cpu-1", timer=Steps(), matmul_rate=None)
 
 
 def one_case(monkeypatch, broken, backend="composed", mode="forward"):
@@ -159,7 +151,7 @@ def one_case(monkeypatch, broken, backend="composed", mode="forward"):
 
     name = backend
     monkeypatch.setattr(contenders, "diff_attention", replaced)
-    return measure_small(mode, lambda case, contender: None)
+    return measure_small(mode)
 
 
 @pytest.mark.parametrize(
@@ -220,13 +212,14 @@ def test_interrupts_are_no_failures(monkeypatch):
         one_case(monkeypatch, interrupted)
 
 
-def test_memory_that_cannot_be_measured_leaves_the_times():
+def test_memory_that_cannot_be_measured_leaves_the_times(monkeypatch):
     def measured(case, contender):
         if contender.name == "composed":
             raise AssertionError("no descriptor")
-        return Peak(peak_bytes=10, held_bytes=5)
+        return {"peak_bytes": 10, "held_bytes": 5}
 
-    measured_case = measure_small("forward_backward", measured)
+    monkeypatch.setattr(measure, "peak_memory", measured)
+    measured_case = measure_small("forward_backward")
     row = measured_case.row("composed")
     assert (row.status, row.peak_bytes) == ("ok", None)
     assert row.seconds.rounds == 3

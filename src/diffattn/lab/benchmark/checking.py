@@ -8,8 +8,8 @@ and λ depend only on the sampled rows, and the reference computes only their pa
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -117,14 +117,12 @@ class Exact:
         out = run() if gradients else torch.no_grad()(run)()
         values = output_and_gradients(out, self.leaves, self.grad_output if gradients else None)
         if gradients not in self._values:
-            self._values[gradients] = _expected(
-                self.inputs, self.chosen, self.grad_output, gradients=gradients
-            )
+            self._values[gradients] = _expected(self, gradients=gradients)
         rows = sum(part.last - part.first for part in self.chosen)
         heads = len({(part.batch, part.head) for part in self.chosen})
         is_all = rows == math.prod(self.inputs.q.shape[:3])
         compared = "everything" if is_all else f"{rows:,} rows of {heads} heads"
-        return _worst(values, self._values[gradients], self.maps) | {"compared": compared}
+        return _worst(values, self._values[gradients]) | {"compared": compared}
 
 
 def problem(check: Mapping[str, Any]) -> str | None:
@@ -160,49 +158,49 @@ def device_lost() -> bool:
     return False
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Compared:
-    """The exact values of one tensor at the compared places, and their rounding errors."""
-
     exact: Tensor
     rounding_error: Tensor
-    places: list[Any] = field(default_factory=list)
+    places: list[Any]
 
 
-def _worst(
-    values: Mapping[str, Tensor], exact: Mapping[str, _Compared], maps: int
-) -> dict[str, Any]:
+def _worst(values: Mapping[str, Tensor], exact: Mapping[str, _Compared]) -> dict[str, Any]:
     """The check of the tensor with the largest ratio of error to budget."""
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
     for name, expected in exact.items():
         if name not in values:
             continue
-        actual = _values_at(values[name], expected, name, maps)
-        want, rounding_error = (
-            x[..., :1, :] if maps == 1 and name in ("gradient of q", "gradient of k") else x
-            for x in (expected.exact, expected.rounding_error)
-        )
-        result = compare(actual, want, rounding_error)
+        actual = _values_at(values[name], expected.places, name)
+        result = compare(actual, expected.exact, expected.rounding_error)
         whole = bool(torch.isfinite(values[name]).all())
-        passed = whole and result.problem is None
         share = result.share if whole else math.inf
         if share > most:
             most = share
             worst = {"worst": name, "error": result.error, "budget": result.budget}
-            worst["passed"] = passed
+            worst["passed"] = whole and result.problem is None
             if not whole:
                 worst |= {"error": None, "worst": f"{name} (not finite)"}
     return worst
 
 
-def _expected(
-    inputs: DiffAttentionInputs, chosen: list[Part], grad_output: Tensor, gradients: bool
-) -> dict[str, _Compared]:
+def _expected(compared: Exact, gradients: bool) -> dict[str, _Compared]:
     """Exact values of all parts; gradients of a key from several parts are added."""
+    inputs = compared.inputs
     values: dict[str, dict[Any, list[Tensor]]] = {}
-    for part, sub in _sub_inputs(inputs, chosen):
-        grad_out = grad_output[part.batch, part.first : part.last, part.head][None, :, None]
+    offset = inputs.k.shape[1] - inputs.q.shape[1]
+    for part in compared.chosen:
+        # The part's rows, and the keys that its last row sees.
+        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
+        query_rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
+        lam = inputs.lam
+        if lam.ndim:
+            lam = lam.expand(inputs.q.shape[:3])[b, query_rows, h]
+        tensors = (inputs.q[b, query_rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
+        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
+        sub = DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
+        grad_out = compared.grad_output[part.batch, query_rows, part.head][None, :, None]
         doubled = sub.map_tensors(Tensor.double)
         out = reference.forward(*doubled.tensors().values(), scale=sub.q.shape[-1] ** -0.5)
         grad_or_none = grad_out.to(out) if gradients else None
@@ -217,6 +215,8 @@ def _expected(
             place = places.get(name, lam_place)
             # Drop the axes of batch and head, which a scalar λ does not have.
             pair = [x[name][0, :, 0] if x[name].ndim else x[name] for x in (exact, rounding)]
+            if compared.maps == 1 and name in ("gradient of q", "gradient of k"):
+                pair = [x[:, 0] for x in pair]  # of the first map
             pair[1] = pair[1].square()  # errors of parts are independent, so squares add
             if place == head:  # append 0 for the keys that no row of the part sees
                 unseen = inputs.k.shape[1] - pair[0].shape[0]
@@ -235,34 +235,16 @@ def _expected(
     }
 
 
-def _sub_inputs(
-    inputs: DiffAttentionInputs, chosen: list[Part]
-) -> Iterator[tuple[Part, DiffAttentionInputs]]:
-    """Each part with its inputs: its rows, and the keys that its last row sees."""
-    offset = inputs.k.shape[1] - inputs.q.shape[1]
-    for part in chosen:
-        b, h = (slice(i, i + 1) for i in (part.batch, part.head))
-        rows, keys = slice(part.first, part.last), slice(0, part.last + offset)
-        lam = inputs.lam
-        if lam.ndim:
-            lam = lam.expand(inputs.q.shape[:3])[b, rows, h]
-        tensors = (inputs.q[b, rows, h], inputs.k[b, keys, h], inputs.v[b, keys, h], lam)
-        q, k, v, lam = (x.detach().clone().requires_grad_() for x in tensors)
-        yield part, DiffAttentionInputs(q=q, k=k, v=v, lam=lam, options={})
-
-
 def _stack(items: list[Tensor]) -> Tensor:
     return torch.cat([item if item.ndim else item[None] for item in items])
 
 
-def _values_at(value: Tensor, compared: _Compared, name: str, maps: int) -> Tensor:
+def _values_at(value: Tensor, places: list[Any], name: str) -> Tensor:
     """The contender's values at the compared places, in the shape of the exact values."""
-    if maps == 1 and name in ("gradient of q", "gradient of k"):
-        value = value[:, :, :, None]
     if name == "gradient of lam" and value.ndim == 2:
         value = value[None]  # with batch size 1, λ has no batch axis
     pieces = []
-    for place in compared.places:
+    for place in places:
         if place == ():
             pieces.append(value)
         elif len(place) == 2:

@@ -1,13 +1,12 @@
 """The settings of a benchmark, and one measured shape."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.benchmark.contender_names import contender_names
-from diffattn.lab.records.results import case_key
 from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:
@@ -20,35 +19,29 @@ SCALES = ("quick", "full", "cut")
 DTYPES = ("float32", "bfloat16", "float16")
 DEVICES = ("cpu", "cuda")
 ATTENTIONS = ("v1", "v2")
-_LIMITS = {"rounds": (1, 1_000_000), "seconds": (0, 10_000_000)}
 
 
-def check_names(
-    suite: str,
-    scale: str,
-    device: str | None,
-    attention: str,
-    dtypes: Iterable[str],
-    only: Iterable[str],
-    numbers: Mapping[str, float],
-) -> None:
-    """Check the names and numbers of one call; raises ``ConfigError``. Needs no torch."""
-    for name, value in numbers.items():
-        least, most = _LIMITS[name]
-        if not least <= value <= most:
+def check_names(given: Mapping[str, Any]) -> None:
+    """Check names and numbers of a :class:`BenchConfig`; raises ``ConfigError``. Needs no torch.
+
+    ``device`` may be ``None``, if it is not chosen yet.
+    """
+    suite, scale = given["suite"], given["scale"]
+    for name, (least, most) in {"rounds": (1, 1_000_000), "seconds": (0, 10_000_000)}.items():
+        if not least <= given[name] <= most:
             raise ConfigError(
-                f"bench: {name} must be {least} or more and at most {most}, got {value}."
+                f"bench: {name} must be {least} or more and at most {most}, got {given[name]}."
             )
     check_known("bench", "suite", suite, (*SUITES, HOST))
     check_known("bench", "scale", scale, SCALES)
     if scale == "cut" and suite != "models":
         raise ConfigError(f"bench: suite must be 'models' for scale 'cut', got {suite!r}.")
-    if device is not None:
-        check_known("bench", "device", device, DEVICES)
-    check_known("bench", "attention", attention, ATTENTIONS)
-    for name in dtypes:
+    if given["device"] is not None:
+        check_known("bench", "device", given["device"], DEVICES)
+    check_known("bench", "attention", given["attention"], ATTENTIONS)
+    for name in given["dtypes"]:
         check_known("bench", "dtype", name, DTYPES)
-    for name in only:
+    for name in given["only"]:
         check_known("bench", "contender", name, contender_names(suite))
 
 
@@ -58,13 +51,6 @@ def require_cuda() -> None:
 
     if not torch.cuda.is_available():
         raise ConfigError("bench: device 'cuda' needs a CUDA device, got none on this machine.")
-
-
-def default_device() -> str:
-    """``"cuda"`` if there is a CUDA device, else ``"cpu"``."""
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def result_path(out: Path | None, device: str) -> Path:
@@ -99,10 +85,7 @@ class BenchConfig:
     """After this time and ``rounds``, or after 50 rounds, a case starts no new round."""
 
     def __post_init__(self) -> None:
-        numbers = {name: getattr(self, name) for name in _LIMITS}
-        check_names(
-            self.suite, self.scale, self.device, self.attention, self.dtypes, self.only, numbers
-        )
+        check_names(asdict(self))
         for length in self.lengths:
             if length < 1:
                 raise ConfigError(f"bench: length must be 1 or more, got {length}.")
@@ -138,17 +121,7 @@ class Case:
         """The dtype as PyTorch's object."""
         import torch
 
-        dtype: torch.dtype = getattr(torch, self.dtype)
-        return dtype
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The key of the case in a result file; see :attr:`BenchCase.key`."""
-        return case_key(self)
-
-    def plain(self) -> dict[str, Any]:
-        """The case as a dictionary for JSON."""
-        return asdict(self) | {"shape": dict(self.shape)}
+        return getattr(torch, self.dtype)
 
     def __str__(self) -> str:
         shape = " ".join(

@@ -7,7 +7,8 @@ model's cache.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -74,10 +75,9 @@ class Contender:
 
 
 def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender on one shape of the operator, T first.
+    """Every contender on one shape of the operator, T first; ``only`` names contenders besides T.
 
     The case's shape has ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
-    ``only`` names contenders besides T. Default: all.
     """
     inputs = draw_inputs(case)
     q, k, v = softmax_twin(inputs)
@@ -135,31 +135,14 @@ def has_flash_attention_4() -> bool:
 
 
 def flash_attention_4(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Softmax attention by package ``flash-attn-4``.
-
-    Args:
-        q: ``[B, T, H, D]``, float16 or bfloat16.
-        k: ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-
-    Returns:
-        ``[B, T, H, Dv]``.
-    """
+    """Softmax attention by package ``flash-attn-4``; q ``[B, T, H, D]``, 16 bits."""
     attend: Any = import_module("flash_attn.cute").flash_attn_func
     out = attend(q, k, v, causal=True)
-    result: Tensor = out[0] if isinstance(out, tuple) else out
-    return result
+    return out[0] if isinstance(out, tuple) else out
 
 
 def one_call_of_flash_attention_4(q: Tensor, k: Tensor, v: Tensor, lam: Tensor) -> Tensor:
-    """V2 as its authors compute it: heads 2i and 2i + 1 are the maps of head i, keys are shared.
-
-    Args:
-        q: ``[B, T, H, 2, D]``.
-        k: ``[B, S, Hkv, D]``.
-        v: ``[B, S, Hkv, Dv]``.
-        lam: Broadcastable to ``[B, T, H]``.
-    """
+    """V2 as its authors compute it: heads 2i and 2i + 1 are the maps of head i, keys are shared."""
     first, second = flash_attention_4(q.flatten(2, 3), k, v).unflatten(2, (-1, 2)).unbind(3)
     return (first - lam.expand(first.shape[:3])[..., None] * second).to(q.dtype)
 
@@ -213,29 +196,25 @@ def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
 def sdpa_of(inputs: Qkv, kernel: SDPBackend | None = None) -> Tensor:
     """PyTorch's softmax attention, with the given kernel or the one that PyTorch chooses."""
     q, k, v = (x.transpose(1, 2) for x in inputs)
-    attend = partial(F.scaled_dot_product_attention, q, k, v)
     causal = q.shape[2] > 1  # a single query sees every key
-    if kernel is None:
-        return attend(is_causal=causal).transpose(1, 2)
-    with sdpa_kernel(kernel):
-        return attend(is_causal=causal).transpose(1, 2)
+    with nullcontext() if kernel is None else sdpa_kernel(kernel):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(1, 2)
 
 
 def _sdpa_kernels(
     case: Case, inputs: Qkv
-) -> list[tuple[str, str, Callable[[], Tensor], str | None]]:
+) -> Iterator[tuple[str, str, Callable[[], Tensor], str | None]]:
     """T with each kernel of PyTorch: name, backend, call, refusal. On a CPU, PyTorch's choice."""
     if case.device == "cpu":
         refusal = _refusal(partial(sdpa_of, inputs, SDPBackend.FLASH_ATTENTION))
-        return [(SDPA, f"sdpa ({'math' if refusal else 'flash'})", partial(sdpa_of, inputs), None)]
-    runs = {name: partial(sdpa_of, inputs, kernel) for name, kernel in _KERNELS.items()}
-    kernels: list[tuple[str, str, Callable[[], Tensor], str | None]] = [
-        (f"sdpa_{n}", f"sdpa ({n})", run, _refusal(run)) for n, run in runs.items()
-    ]
+        yield SDPA, f"sdpa ({'math' if refusal else 'flash'})", partial(sdpa_of, inputs), None
+        return
+    for name, kernel in _KERNELS.items():
+        run = partial(sdpa_of, inputs, kernel)
+        yield f"sdpa_{name}", f"sdpa ({name})", run, _refusal(run)
     if case.mode != "decode" and has_flash_attention_4():
         run = partial(flash_attention_4, *inputs)
-        kernels.append((FLASH_4, "FlashAttention 4", run, _refusal(run)))
-    return kernels
+        yield FLASH_4, "FlashAttention 4", run, _refusal(run)
 
 
 @torch.no_grad()
@@ -291,10 +270,7 @@ def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
     """
     if backend == "flex" and case.device == "cuda":
         torch.compiler.reset()
-        compiled: Callable[..., Tensor] = torch.compile(
-            diff_attention, dynamic=False, fullgraph=True
-        )
-        return compiled
+        return torch.compile(diff_attention, dynamic=False, fullgraph=True)
     return diff_attention
 
 
@@ -319,8 +295,8 @@ def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
     size *= _MAP_SIZED_TENSORS
     if (backend not in _HOLD_MAPS and fused) or size <= MAP_BYTES_LIMIT:
         return None
-    limit = f"the limit is {MAP_BYTES_LIMIT / 2**30:.0f}"
-    return f"its maps would take about {size / 2**30:.1f} GiB, {limit}"
+    limit = MAP_BYTES_LIMIT / 2**30
+    return f"its maps would take about {size / 2**30:.1f} GiB, the limit is {limit:.0f}"
 
 
 class Gradients:

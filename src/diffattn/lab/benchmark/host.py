@@ -10,7 +10,8 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,31 +43,10 @@ _SCOPE = {
 _CHIP = {"max_shared_mem": 232_448, "multiprocessor_count": 132}
 
 
-@dataclass(slots=True)
-class HostTime:
-    """Time of the host for one call with one attention type."""
-
-    type: str
-    passes: str
-    """``"forward"``, without a gradient, or ``"forward + backward"``."""
-    milliseconds: float
-    launches: int
-    stages: dict[str, float] = field(default_factory=dict)
-    """Name of a part of the call to its milliseconds."""
-
-
-class _NoLaunch:
-    def __init__(self, source: Any, metadata: Any) -> None:
-        pass
-
-    def __call__(self, *arguments: Any) -> None:
-        pass
-
-
 class _NoDevice:
     """A Triton driver that pretends to be an H100: kernels are compiled but not started."""
 
-    launcher_cls = _NoLaunch
+    launcher_cls = staticmethod(lambda source, metadata: lambda *arguments: None)
 
     def __init__(self) -> None:
         self.utils = self
@@ -91,11 +71,7 @@ class _NoDevice:
 
 @contextmanager
 def no_device() -> Iterator[None]:
-    """Compile the kernels for an H100, and treat CPU tensors as if they were on it.
-
-    Raises:
-        BackendError: Triton is missing, or runs in its interpreter.
-    """
+    """Compile the kernels for an H100, and treat CPU tensors as if they were on it."""
     if reason := kernel_support.why_refused(kernel_support.installed_version()):
         raise BackendError(f"bench host: {reason}.")
     import triton
@@ -127,41 +103,46 @@ def no_device() -> Iterator[None]:
 
 
 def measure_host(device: str, out: Path) -> dict[str, Any]:
-    """Time V1 and V2, forward alone and with backward. The machine should do nothing else.
+    """Time V1 and V2, forward alone and with backward, and write the record, which is returned.
 
-    Args:
-        device: ``"cpu"`` or ``"cuda"``.
-        out: Path of the record.
-
-    Returns:
-        The content of the record: ``run`` (the machine), ``scope`` of the times, and ``calls``.
+    ``device`` is ``"cpu"`` or ``"cuda"``. The machine should do nothing else.
     """
     torch.set_num_threads(1)
     with no_device() if device == "cpu" else nullcontext():
         calls = [
             measure_call(name, with_backward, device)
-            for name in SHAPES
-            for with_backward in (False, True)
+            for name, with_backward in product(SHAPES, (False, True))
         ]
     run = asdict(describe_run(device, {}))
-    record = {"scope": _SCOPE[device], "run": run, "calls": [asdict(call) for call in calls]}
+    record = {"scope": _SCOPE[device], "run": run, "calls": calls}
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps(record, indent=1) + "\n")
     return record
 
 
-def measure_call(name: str, with_backward: bool, device: str, rounds: int = _ROUNDS) -> HostTime:
-    """Time one call of type ``name`` in ``SHAPES``, and its three parts."""
+def measure_call(name: str, with_backward: bool, device: str) -> dict[str, Any]:
+    """Time one call of type ``name`` in ``SHAPES``, and its three stages, in milliseconds."""
+    from diffattn.ops.triton.launcher import run_kernel
+
     public, inner = host_call(name, with_backward, device)
     launches = record_launches(public)
-    total, checked, launched = _interleaved((public, inner, replay(launches)), device, rounds)
-    stages = {
-        "checks and choice": total - checked,
-        "autograd and tensors": checked - launched,
-        "all launches": launched,
+
+    def launch() -> None:
+        for arguments, constants in launches:
+            run_kernel(*arguments, **constants)
+
+    total, checked, launched = _interleaved((public, inner, launch), device)
+    return {
+        "type": name,
+        "passes": "forward + backward" if with_backward else "forward",
+        "milliseconds": total,
+        "launches": len(launches),
+        "stages": {
+            "checks and choice": total - checked,
+            "autograd and tensors": checked - launched,
+            "all launches": launched,
+        },
     }
-    passes = "forward + backward" if with_backward else "forward"
-    return HostTime(name, passes, total, len(launches), stages)
 
 
 def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[], Any], ...]:
@@ -198,22 +179,11 @@ def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
     return launches
 
 
-def replay(launches: list[tuple[Any, ...]]) -> Callable[[], None]:
-    """A function that only repeats these launches."""
-    from diffattn.ops.triton.launcher import run_kernel
-
-    def run() -> None:
-        for arguments, constants in launches:
-            run_kernel(*arguments, **constants)
-
-    return run
-
-
-def _interleaved(calls: tuple[Callable[[], Any], ...], device: str, rounds: int) -> list[float]:
+def _interleaved(calls: tuple[Callable[[], Any], ...], device: str) -> list[float]:
     """Median milliseconds of each call: processor time on a CPU, time to queue on a GPU."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     times: list[list[float]] = [[] for _ in calls]
-    for _ in range(rounds + 1):
+    for _ in range(_ROUNDS + 1):
         for call, kept in zip(calls, times, strict=True):
             spent = 0.0
             for _ in range(_CALLS):

@@ -1,10 +1,9 @@
 """Measure one case: check every contender, then time those that passed in turn."""
 
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from diffattn.lab.benchmark.checking import device_lost, error_line, problem
 from diffattn.lab.benchmark.config import BenchConfig, Case
 from diffattn.lab.benchmark.contender_names import DIFF, TC, T
 from diffattn.lab.benchmark.contenders import TWO_CALLS, Contender
-from diffattn.lab.benchmark.memory import Peak, peak_memory
+from diffattn.lab.benchmark.memory import peak_memory
 from diffattn.lab.benchmark.suites import contenders
 from diffattn.lab.benchmark.targets import judge
 from diffattn.lab.benchmark.timing import Timed, Timer, host_time, interleave, ratios, spread
@@ -23,36 +22,22 @@ from diffattn.lab.records.results import BenchCase, BenchRow, Spread
 
 @dataclass(kw_only=True)
 class _Entry:
-    """A contender and its results."""
-
     contender: Contender
     status: str = "ok"
     reason: str | None = None
     check: dict[str, Any] | None = None
-    peak: Peak | None = None
+    peak: dict[str, int | None] = field(default_factory=dict)
     host_seconds: float | None = None
 
 
 def measure(
-    case: Case,
-    config: BenchConfig,
-    *,
-    run: str,
-    timer: Timer,
-    matmul_rate: float | None,
-    measure_memory: Callable[[Case, Contender], Peak | None] = peak_memory,
+    case: Case, config: BenchConfig, *, run: str, timer: Timer, matmul_rate: float | None
 ) -> BenchCase:
     """Check, time and judge one case.
 
     If a contender raises (compilers raise errors of any class), only this contender ends: its row
-    has the error and no number. If measuring memory fails, the row keeps its times.
-
-    Args:
-        case, config: The shape, and the settings of the benchmark.
-        run: Name of the run, for the record.
-        timer: Clock of the case's device.
-        matmul_rate: Rate of the fastest plain matrix product in this dtype, operations per second.
-        measure_memory: Measures peak memory; tests replace it.
+    has the error and no number. If measuring memory fails, the row keeps its times. ``run`` names
+    the run in the record; ``matmul_rate`` is that of the fastest plain matrix product.
     """
     gradients = case.mode in ("backward", "forward_backward")
     entries = [_Entry(contender=c) for c in contenders(case, config.only)]
@@ -61,9 +46,12 @@ def measure(
     running = {e.contender.name + e.contender.role: e for e in entries if e.status == "ok"}
     timed = {}
     for key, entry in running.items():
-        timed[key] = _timed(entry.contender, case.mode)
-        if not _survives(entry, lambda first=timed[key]: timer.sample(first, 1)):  # type: ignore[misc]
-            del timed[key]
+        steps = _timed(entry.contender, case.mode)
+        try:
+            timer.sample(steps, 1)
+            timed[key] = steps
+        except Exception as error:
+            _end(entry, error)
     samples = interleave(
         timed,
         timer,
@@ -76,8 +64,12 @@ def measure(
             running[key].host_seconds = host_time(timed[key])
     # For models on a CPU, a process for each would take too long.
     if case.mode == "forward_backward" and (case.suite == "ops" or case.device == "cuda"):
-        for key in samples:
-            _measure_memory(running[key], partial(measure_memory, case))
+        for entry in map(running.__getitem__, samples):
+            try:
+                entry.peak = peak_memory(case, entry.contender)
+            except Exception as error:
+                entry.reason = f"memory not measured: {error_line(error)}"
+                _free(error)
     rows = _rows(entries, samples, case, matmul_rate)
     return BenchCase(
         suite=case.suite,
@@ -97,23 +89,15 @@ def _check(entry: _Entry, gradients: bool) -> None:
     if entry.contender.refusal:
         entry.status, entry.reason = "not run", entry.contender.refusal
         return
-    check: dict[str, Any] = {}
-    if _survives(entry, lambda: check.update(entry.contender.check(gradients))):
-        entry.check = {name: value for name, value in check.items() if name != "passed"}
-        entry.reason = problem(check)
-        if entry.reason:
-            entry.status = "failed"
-
-
-def _survives(entry: _Entry, run: Callable[[], object]) -> bool:
-    """Whether ``run`` succeeds; an error becomes the entry's status and reason."""
     try:
-        run()
+        check = entry.contender.check(gradients)
     except Exception as error:
         _end(entry, error)
-    else:
-        return True
-    return False
+        return
+    entry.check = {name: value for name, value in check.items() if name != "passed"}
+    entry.reason = problem(check)
+    if entry.reason:
+        entry.status = "failed"
 
 
 def _end(entry: _Entry, error: Exception) -> None:
@@ -121,14 +105,6 @@ def _end(entry: _Entry, error: Exception) -> None:
     refused = isinstance(error, torch.OutOfMemoryError | BackendError)
     entry.status, entry.reason = "not run" if refused else "failed", error_line(error)
     _free(error)
-
-
-def _measure_memory(entry: _Entry, measure: Callable[[Contender], Peak | None]) -> None:
-    try:
-        entry.peak = measure(entry.contender)
-    except Exception as error:
-        entry.reason = f"memory not measured: {error_line(error)}"
-        _free(error)
 
 
 def _free(error: Exception) -> None:
@@ -169,7 +145,7 @@ def _rows(
 
     rows = []
     for key, entry in zip(by_key, entries, strict=True):
-        contender, peak, tokens = entry.contender, entry.peak, entry.contender.tokens
+        contender, tokens = entry.contender, entry.contender.tokens
         seconds = spread(samples[key]) if key in samples else None
         rate = contender.flops / seconds.median if seconds and contender.flops else None
         technique = None if contender.role == T else techniques.get(contender.technique)
@@ -186,8 +162,7 @@ def _rows(
                 ratio_t=over(key, baseline),
                 ratio_tc=over(key, technique),
                 ratio_two_calls=over(key, two_calls),
-                peak_bytes=peak.peak_bytes if peak else None,
-                held_bytes=peak.held_bytes if peak else None,
+                **entry.peak,
                 flops=contender.flops or None,
                 flops_per_second=rate,
                 share_of_peak=rate / matmul_rate if rate and matmul_rate else None,

@@ -38,21 +38,14 @@ def check_model(
 
     The eager error is the larger of two runs whose weights are moved by up to one rounding.
 
-    Args:
-        make: Builds the model from a configuration and ``implementation``.
-        config, implementation, dtype: Settings of the timed model, which is cut to two layers.
-        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
-        ids: Token ids, int64 ``[1, N]``.
-        gradients: Whether to compare the gradient, too. Not used if ``cached``.
-        cached: Whether to compare only the last token's logits, computed with a cache.
-
-    Returns:
-        As :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
+    ``make`` builds the model of package ``whose`` from a configuration and ``implementation``. With
+    ``cached`` only the last token's logits are compared, computed with a cache. The result is that
+    of :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
     """
     dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
     actual = expected = partial(_run, ids=ids, gradients=gradients)
     if cached:
-        actual, expected = partial(_step, ids=ids), partial(_last, ids=ids)
+        actual, expected = (partial(_last, ids=ids, cached=cached) for cached in (True, False))
     config = deepcopy(config)
     config.num_hidden_layers = min(CHECKED_LAYERS, config.num_hidden_layers)
     eager = deepcopy(config)
@@ -95,18 +88,14 @@ def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def _step(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    """Logits of the last token, read with a cache of all tokens before it."""
-    cache = DynamicCache(config=model.config)
-    model(input_ids=ids[:, :-1], past_key_values=cache, logits_to_keep=1)
-    logits = model(input_ids=ids[:, -1:], past_key_values=cache, logits_to_keep=1).logits
-    return {"logits of the last token": logits}
-
-
-@torch.no_grad()
-def _last(model: nn.Module, ids: Tensor) -> dict[str, Tensor]:
-    logits = model(input_ids=ids, use_cache=False, logits_to_keep=1).logits
-    return {"logits of the last token": logits}
+def _last(model: nn.Module, ids: Tensor, cached: bool) -> dict[str, Tensor]:
+    """Logits of the last token, read with a cache of all tokens before it or with them."""
+    options: dict[str, Any] = {"use_cache": False}
+    if cached:
+        options = {"past_key_values": DynamicCache(config=model.config)}
+        model(input_ids=ids[:, :-1], logits_to_keep=1, **options)
+        ids = ids[:, -1:]
+    return {"logits of the last token": model(input_ids=ids, logits_to_keep=1, **options).logits}
 
 
 def _norm(x: Tensor) -> float:

@@ -148,10 +148,9 @@ def smallest_bytes(case: Case) -> int:
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every model of one case, T first, with random weights.
+    """Every model of one case, T first, with random weights; ``only`` names models besides T.
 
     The case's shape has ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
-    ``only`` names contenders besides T. Default: all.
     """
     make = _trained if case.suite == "models" else _generating
     return [
@@ -173,7 +172,7 @@ def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
 def _trained(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
     config = model_config(case, attention_type)
-    make = partial(build, whose=whose, attention_type=attention_type)
+    make = partial(build, name=name)
     with torch.device(case.device):  # a GPU draws billions of weights quickly
         model = make(config, implementation=implementation)
     model = model.to(case.device, case.torch_dtype)
@@ -181,22 +180,27 @@ def _trained(case: Case, name: str) -> Contender:
         model.skips_logits = True  # as in training
     ids = _draw_ids(case, config, case.shape["N"])
 
-    def forward() -> Tensor:
-        loss: Tensor = model(input_ids=ids, labels=ids, use_cache=False).loss
-        return loss
-
     def backward(loss: Tensor) -> None:
         loss.backward()
         model.zero_grad(set_to_none=True)
 
     check = partial(check_model, make, config, implementation, whose)
+    backend = implementation
+    if implementation == "diffattn":  # as the model itself would choose it
+        backend = chosen_backend(
+            config,
+            device=case.device,
+            dtype=case.torch_dtype,
+            batch=case.shape["B"],
+            num_tokens=case.shape["N"],
+        )
     training = case.mode != "forward"
     return Contender(
         name=name,
         role=role,
-        backend=_backend(case, config, implementation),
+        backend=backend,
         technique=technique,
-        forward=forward,
+        forward=lambda: model(input_ids=ids, labels=ids, use_cache=False).loss,
         backward=backward,
         check=_once_on_gpu(case, name, config, check, ids[:1]),
         flops=flops_per_token(config, case.shape["N"], training=training) * ids.numel(),
@@ -215,7 +219,7 @@ def _once_on_gpu(
     check: Callable[..., dict[str, Any]],
     ids: Tensor,
 ) -> Callable[[bool], dict[str, Any]]:
-    """The check of a model. On a CPU every case is checked.
+    """The check of a model; on a CPU of every case.
 
     On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
     widths, layers and dtype, with gradients, at the shortest of the size's lengths. Its other cases
@@ -236,16 +240,9 @@ def _once_on_gpu(
     return once
 
 
-def build(
-    config: DiffTransformerConfig, *, implementation: str, whose: str, attention_type: str
-) -> nn.Module:
-    """A model of our class, or transformers' Llama or DiffLlama of the same size.
-
-    Args:
-        implementation: ``attn_implementation``.
-        whose: Package of the model, ``"diffattn"`` or ``"transformers"``.
-        attention_type: ``"softmax"`` or ``"diff"`` for transformers' models.
-    """
+def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
+    """The model of a contender: our class, or transformers' Llama or DiffLlama of its size."""
+    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
@@ -265,23 +262,9 @@ def build(
     return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
 
 
-def _backend(case: Case, config: DiffTransformerConfig, implementation: str) -> str:
-    """The backend that computes attention, as the model itself would choose it."""
-    if implementation != "diffattn":
-        return implementation
-    return chosen_backend(
-        config,
-        device=case.device,
-        dtype=case.torch_dtype,
-        batch=case.shape["B"],
-        num_tokens=case.shape["N"],
-    )
-
-
 def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
     """The model of contender ``name`` in evaluation mode; ``config`` is the one before folding."""
-    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
-    model = build(config, implementation=implementation, whose=whose, attention_type=attention_type)
+    model = build(config, implementation=implementation, name=name)
     if name == FOLDED:
         from diffattn.models.conversion.folding import fold_shared
 
@@ -298,9 +281,7 @@ def _generating(case: Case, name: str) -> Contender:
     ids = _draw_ids(case, config, context + 1)
 
     def read(tokens: Tensor, cache: DynamicCache) -> Tensor:
-        out = model(input_ids=tokens, past_key_values=cache, logits_to_keep=1)
-        logits: Tensor = out.logits
-        return logits
+        return model(input_ids=tokens, past_key_values=cache, logits_to_keep=1).logits
 
     def prefill() -> Tensor:
         return read(ids[:, :context], DynamicCache(config=model.config))

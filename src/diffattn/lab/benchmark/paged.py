@@ -37,12 +37,10 @@ PAGE_SIZE = 64
 
 
 def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender on one paged cache, T first.
+    """Every contender on one paged cache, T first; ``only`` names contenders besides T.
 
-    Args:
-        case: Its shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per
-            page) and ``attention``.
-        only: Names of contenders besides T. Default: all.
+    The case's shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per page)
+    and ``attention``.
     """
     inputs, table, lengths = draw_inputs(case), _scattered(case), _lengths(case)
     pages = {name: _in_pages(getattr(inputs, name), table, case.shape["page"]) for name in "kv"}
@@ -103,5 +101,4 @@ def _gathered_softmax(q: Tensor, pool: Qkv, table: Tensor, num_keys: int) -> Ten
 
 
 def _lengths(case: Case) -> Tensor:
-    """Key lengths: the whole cache for every row."""
     return torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(case.device)

@@ -4,7 +4,6 @@ import hashlib
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,16 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import write_text
-from diffattn.lab.benchmark.config import BenchConfig, Case
+from diffattn.lab.benchmark.config import BenchConfig
 from diffattn.lab.benchmark.measure import measure
 from diffattn.lab.benchmark.suites import effort, plan, smallest_bytes
 from diffattn.lab.benchmark.timing import Timer, matmul_peak, timer_of
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.results import BenchCase, BenchResult, BenchRun
+from diffattn.lab.records.results import BenchCase, BenchResult, BenchRun, case_key
 from diffattn.lab.records.run import config_hash, git_state, hardware, package_versions
 from diffattn.models.memory import require_memory
-from diffattn.ops.inputs.kernel_support import VARIABLE
+from diffattn.ops.inputs.kernel_support import VARIABLE, installed_version
 
-OnMessage = Callable[[str], None]
-OnProgress = Callable[[int], None]
 _TIMED_FOLDERS = ("ops", "layers", "models", "lab/benchmark", "lab/testing")
 
 
@@ -32,19 +29,17 @@ def run_bench(
     out: Path,
     *,
     fresh: bool = False,
-    on_message: OnMessage = print,
-    on_progress: OnProgress = lambda done: None,
+    on_message: Callable[[str], None] = print,
+    on_progress: Callable[[int], None] = lambda done: None,
     timer: Timer | None = None,
 ) -> tuple[BenchResult, list[BenchCase]]:
-    """Measure every case of a plan, and write each to the file as soon as it is measured.
+    """Measure every case of a plan, and write each to file ``out`` as soon as it is measured.
 
     A case that the file already has from the same code, versions, machine and settings is not
     measured again. A newly measured case replaces the same case of another run.
 
     Args:
-        config, out: The settings of the plan, and the path of the result file.
         fresh: Whether to discard the content of the file.
-        on_message: Called with one line of text per case.
         on_progress: Called with the effort done so far, out of :func:`total_effort`.
         timer: Clock of the device. Default: :func:`timer_of`; tests replace it.
 
@@ -55,7 +50,12 @@ def run_bench(
         ConfigError: The plan is empty, or a case does not fit the memory.
         CheckpointError: ``out`` holds another kind of file, or another process writes there.
     """
-    cases = _possible_cases(config)
+    cases = plan(config)
+    if not cases:
+        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
+    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
+    for case in cases:
+        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
     if config.device == "cpu":
         torch.set_num_threads(1)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def run_bench(
         planned, done = [], 0
         on_progress(done)
         for case in cases:
-            measured = result.find(case.key, run.name)
+            measured = result.find(case_key(case), run.name)
             if measured is not None:
                 on_message(f"{case}: already in {out}, measured by {run.name}")
             else:
@@ -94,17 +94,6 @@ def require_writable(out: Path) -> None:
         out.unlink()
 
 
-def _possible_cases(config: BenchConfig) -> list[Case]:
-    """The cases of the plan; raises if there are none, or if a case does not fit the memory."""
-    cases = plan(config)
-    if not cases:
-        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
-    free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
-    for case in cases:
-        require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
-    return cases
-
-
 def total_effort(config: BenchConfig) -> int:
     """Effort of the whole plan, in the unit of ``on_progress``."""
     return sum(effort(case) for case in plan(config))
@@ -113,7 +102,7 @@ def total_effort(config: BenchConfig) -> int:
 def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
     """The record of a run. Its name depends on code, versions, machine and settings."""
     commit, dirty = git_state()
-    versions: dict[str, str | None] = {**package_versions(), "triton": _triton()}
+    versions: dict[str, str | None] = {**package_versions(), "triton": installed_version()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -168,10 +157,3 @@ def in_short(case: BenchCase) -> str:
     if absent:  # the table and the record have the reasons
         parts.append(f"not run: {', '.join(absent)}")
     return "; ".join(parts)
-
-
-def _triton() -> str | None:
-    try:
-        return metadata.version("triton")
-    except metadata.PackageNotFoundError:
-        return None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.config import BenchConfig, Case
 from diffattn.lab.benchmark.contenders import Contender, operator_contenders
 from diffattn.lab.benchmark.paged import PAGE_SIZE, paged_contenders
@@ -16,7 +17,7 @@ _CACHED = {"cpu": (4_096,), "cuda": (4_096, 16_384)}
 
 def plan(config: BenchConfig) -> list[Case]:
     """The cases of one run of ``diffattn bench``, small first, so that a mistake shows early."""
-    shapes = _models().shapes(config) if config.suite in _OF_MODELS else _shapes(config)
+    shapes = models.shapes(config) if config.suite in _OF_MODELS else _shapes(config)
     dtypes = ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16")
     return [
         Case(suite=config.suite, device=config.device, dtype=dtype, mode=mode, shape=shape[mode])
@@ -27,7 +28,6 @@ def plan(config: BenchConfig) -> list[Case]:
 
 
 def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
-    """Shapes of the operator, by mode."""
     limit = None if config.scale == "full" else 1
     more: dict[str, Any] = {"page": PAGE_SIZE} if config.suite == "paged" else {}
     more |= {"attention": "v2"} if config.attention == "v2" else {}
@@ -48,8 +48,7 @@ def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     """Implementations to time: T (PyTorch's softmax attention), and ``only`` these or all."""
     if case.suite in _OF_MODELS:
-        of_models: list[Contender] = _models().contenders(case, only)
-        return of_models
+        return models.contenders(case, only)
     return (paged_contenders if case.suite == "paged" else operator_contenders)(case, only)
 
 
@@ -57,7 +56,7 @@ def smallest_bytes(case: Case) -> int:
     """About the least memory of a case in bytes: inputs and output, or a model's logits."""
     shape = case.shape
     if case.suite in _OF_MODELS:
-        return int(_models().smallest_bytes(case))
+        return models.smallest_bytes(case)
     widest = max(shape["N"], shape.get("S", 0))
     return int(2 * shape["B"] * shape["H"] * shape["d"] * (3 * widest + shape["N"]))
 
@@ -66,14 +65,7 @@ def effort(case: Case) -> int:
     """Rough cost of a case, in units of its own, to estimate the time left."""
     shape = case.shape
     if case.suite in _OF_MODELS:
-        return int(_models().effort(case))
+        return models.effort(case)
     pairs = shape["N"] * shape.get("S", shape["N"]) / 2
     work = shape["B"] * shape["H"] * shape["d"] * pairs
     return 20 + round(work * (1 if case.mode in ("forward", "decode") else 3.5) / 1e8)
-
-
-def _models() -> Any:
-    """Imported late: each measurement of memory starts a process, which transformers would slow."""
-    from diffattn.lab.benchmark import models
-
-    return models

@@ -6,7 +6,7 @@ training.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from diffattn.lab.benchmark.config import Case
 from diffattn.lab.benchmark.contender_names import DIFF, T
@@ -32,8 +32,7 @@ class Target(NamedTuple):
     """Name of a model size. Default: all sizes."""
     goal: bool = False
 
-    def words(self) -> str:
-        """For example ``"forward at most 1.05 × T"``."""
+    def __str__(self) -> str:
         quantity = "peak memory" if self.quantity == "memory" else self.mode.replace("_", " + ")
         baseline = "T" if self.quantity == "memory" else self.quantity
         return f"{quantity} at most {self.limit:.3g} × {baseline}"
@@ -96,11 +95,8 @@ def judge(case: Case, rows: Sequence[BenchRow]) -> list[Verdict]:
             known = [judged for judged in known if judged[1] != "diffllama"]
         else:
             known = sorted(known, key=lambda judged: judged[0])[:1]
-        words, limit, goal = target.words(), target.limit, target.goal
-        verdicts += [
-            Verdict(target=words, contender=name, value=value, limit=limit, goal=goal)
-            for _, name, value in known
-        ]
+        facts: dict[str, Any] = {"target": str(target), "limit": target.limit, "goal": target.goal}
+        verdicts += [Verdict(contender=name, value=value, **facts) for _, name, value in known]
     return verdicts
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,16 +29,6 @@ class Timed:
     prepare: Callable[[], Any] | None = None
 
 
-class Timer(Protocol):
-    """A clock for one device."""
-
-    def sample(self, timed: Timed, repeats: int) -> float:
-        """Seconds of one run, averaged over ``repeats`` runs in a row."""
-
-    def repeats(self, seconds: float, timed: Timed) -> int:
-        """Number of runs in a row for one sample, if a run takes ``seconds``."""
-
-
 class CpuTimer:
     """Processor time of this process, so that other load on the machine does not count.
 
@@ -49,7 +39,7 @@ class CpuTimer:
         self.clock = clock
 
     def sample(self, timed: Timed, repeats: int) -> float:
-        """Seconds of processor time of one run."""
+        """Seconds of one run, averaged over ``repeats`` runs in a row."""
         prepared = timed.prepare() if timed.prepare else None
         began = self.clock()
         for _ in range(repeats):
@@ -57,7 +47,10 @@ class CpuTimer:
         return (self.clock() - began) / repeats
 
     def repeats(self, seconds: float, timed: Timed) -> int:
-        """Enough runs for 5 ms; one if there is a ``prepare``, as a run uses up its result."""
+        """Number of runs in a row for one sample, if a run takes ``seconds``: enough for 5 ms.
+
+        One if there is a ``prepare``, as a run uses up its result.
+        """
         if timed.prepare:
             return 1
         return max(1, math.ceil(_SHORTEST_SAMPLE / max(seconds, 1e-7)))
@@ -92,15 +85,16 @@ class CudaTimer:
         return 1
 
 
+Timer = CpuTimer | CudaTimer
+"""A clock for one device."""
+
+
 def host_time(
     timed: Timed, wait: Callable[[], object] | None = None, clock: Callable[[], float] | None = None
 ) -> float | None:
     """Median seconds until a run is queued on an idle device; ``None`` if it fails.
 
-    Args:
-        timed: The steps of one contender.
-        wait: Waits for the device. Default: ``torch.cuda.synchronize``.
-        clock: Time in seconds; tests replace it. Default: ``time.perf_counter``.
+    ``wait`` waits for the device; the default is ``torch.cuda.synchronize``.
     """
     wait, clock = wait or torch.cuda.synchronize, clock or time.perf_counter
     samples = []
@@ -139,7 +133,7 @@ def interleave(
     Args:
         timed, timer: Name to the steps of a contender, and the clock of their device.
         rounds: Fewest rounds.
-        seconds, clock: After this time, by this clock, or after 50 rounds, no further round starts.
+        seconds, clock: After this time, or after 50 rounds, no further round starts.
         on_failure: Called with the name and the error of a contender that raised; the others go on.
             Default: the error ends the timing.
 

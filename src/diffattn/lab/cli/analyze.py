@@ -1,55 +1,54 @@
 """``diffattn analyze``."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DTYPES, BosOption, DeviceOption, DtypeOption, VerifyOption
-
-_Models = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="[LABEL=]MODEL...",
-        help="run directories, model folders or hub names, side by side on the same text",
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(help="new folder for analysis.json and report.html [runs/analysis-LABEL]"),
-]
-_Text = Annotated[str | None, typer.Option(help="text to read")]
-_File = Annotated[Path | None, typer.Option(help="file of text to read")]
-_Data = Annotated[
-    str | None,
-    typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
-]
-_Tokens = Annotated[int, typer.Option(min=2, help="most tokens to read")]
-_WindowTokens = Annotated[
-    int | None,
-    typer.Option(
-        min=4, help="tokens per sequence, BOS included [1024, or the model's limit if lower]"
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="print the record as JSON")]
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import (
+    DTYPES,
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    VerifyOption,
+    default_out,
+    say,
+)
 
 
 def analyze(
-    model: _Models,
-    out: _Out = None,
-    text: _Text = None,
-    file: _File = None,
-    data: _Data = None,
-    tokens: _Tokens = 16_384,
-    window_tokens: _WindowTokens = None,
+    model: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[LABEL=]MODEL...",
+            help="run directories, model folders or hub names, side by side on the same text",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="new folder for analysis.json and report.html [runs/analysis-LABEL]"),
+    ] = None,
+    text: Annotated[str | None, typer.Option(help="text to read")] = None,
+    file: Annotated[Path | None, typer.Option(help="file of text to read")] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="corpus to read: python, stdlib, a folder, a .jsonl file or hub:NAME"),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="most tokens to read")] = 16_384,
+    window_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=4, help="tokens per sequence, BOS included [1024, or the model's limit if lower]"
+        ),
+    ] = None,
     bos: BosOption = None,
     device: DeviceOption = None,
     dtype: DtypeOption = "float32",
     verify: VerifyOption = True,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the record as JSON")] = False,
 ) -> None:
     """Show what models attend to, their activations and their λ.
 
@@ -58,7 +57,6 @@ def analyze(
     no text.
     """
     from diffattn.lab.analysis.run_folders import is_log_alone
-    from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
 
     if out is not None:  # checked first, as finding models takes time
@@ -75,9 +73,7 @@ def analyze(
         "bos": bos,
     }
     source = "the text of --text" if text is not None else str(data or file or "no text")
-    result = _analyze(
-        models, _reader(text, data or str(file and file.absolute())), source, settings, verify
-    )
+    result = _analyze(models, text, data or str(file and file.absolute()), source, settings, verify)
     result.write(out)
     _show(result, out, json_)
 
@@ -85,7 +81,6 @@ def analyze(
 def _require_text(
     models: dict[str, str], text: str | None, file: Path | None, data: str | None
 ) -> None:
-    from diffattn.errors import ConfigError
     from diffattn.lab.analysis.run_folders import is_log_alone
 
     options = {"--text": text, "--file": file, "--data": data}
@@ -99,7 +94,6 @@ def _require_text(
 
 
 def _require_destination(out: Path, dtype: str) -> None:
-    from diffattn.errors import ConfigError
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.records.analysis import ANALYSIS_FILE
     from diffattn.lab.records.claim import is_claimed
@@ -114,25 +108,23 @@ def _require_destination(out: Path, dtype: str) -> None:
         )
 
 
-def _reader(text: str | None, corpus: str) -> Callable[[], Any]:
-    """A function that opens the text or the corpus."""
-    from diffattn.lab.data.corpora import Document, load_corpus
-    from diffattn.lab.data.files import normalise_line_ends
-
-    if text is None:
-        return lambda: load_corpus(corpus)
-    return lambda: [Document(name="text", text=normalise_line_ends(text))]
-
-
 def _analyze(
     models: dict[str, str],
-    documents: Callable[[], Any],
+    text: str | None,
+    corpus: str,
     source: str,
     settings: dict[str, Any],
     verify: bool,
 ) -> Any:
     from diffattn.lab.analysis.session import AnalysisSettings, analyze
     from diffattn.lab.cli.screen.progress import ItemProgress
+    from diffattn.lab.data.corpora import Document, load_corpus
+    from diffattn.lab.data.files import normalise_line_ends
+
+    def documents() -> Any:
+        if text is None:
+            return load_corpus(corpus)
+        return [Document(name="text", text=normalise_line_ends(text))]
 
     with ItemProgress(len(models)) as progress:
         return analyze(

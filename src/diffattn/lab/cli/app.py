@@ -6,30 +6,14 @@ import os
 import shlex
 import sys
 import warnings
+from importlib import import_module
 from typing import Any
 
 import typer
 
 from diffattn import __version__
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
-from diffattn.lab.cli import (
-    analyze,
-    bench,
-    check,
-    compare,
-    convert,
-    evaluate,
-    fit,
-    generate,
-    inspect_,
-    judge,
-    list_,
-    pack,
-    plan,
-    report,
-    reproduce,
-    train,
-)
+from diffattn.lab.cli.options import say
 from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -47,11 +31,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for _module in (
-    *(reproduce, train, plan, pack, evaluate, compare, analyze, judge, convert, generate),
-    *(inspect_, bench, fit, report, list_, check),
+for _name in (
+    *("reproduce", "train", "plan", "pack", "evaluate", "compare", "analyze", "judge", "convert"),
+    *("generate", "inspect_", "bench", "fit", "report", "list_", "check"),
 ):
-    _name = _module.__name__.rpartition(".")[2]
+    _module = import_module(f"diffattn.lab.cli.{_name}")
     app.command(_name.rstrip("_"))(getattr(_module, _name))
 
 
@@ -74,13 +58,15 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
             stream.reconfigure(errors="backslashreplace")
-    warnings.showwarning = _show_warning
+    # One line, without the warning's place in the source.
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {one_line(message)}")
     try:
         status = _run()
         if sys.stdout is not None:  # it is None if the caller closed it
             sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has gone, as ``head`` does
-        _discard_output()
+        # Python would complain of buffered output when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 1
     sys.exit(status)
 
@@ -92,10 +78,8 @@ def _run() -> int:
         status = app(standalone_mode=False) or 0
     except BrokenPipeError:
         raise
-    except (ConfigError, ShapeError) as error:
-        return _fail(error, 2)
     except DiffAttnError as error:
-        return _fail(error, 1)
+        return _fail(error, 2 if isinstance(error, ConfigError | ShapeError) else 1)
     except OSError as error:  # a name that is too long is the user's mistake
         text = f"{error.filename}: {error.strerror}." if error.filename else error
         return _fail(text, 2 if error.errno == errno.ENAMETOOLONG else 1)
@@ -123,24 +107,12 @@ def _stop(state: str, status: int) -> int:
     return _fail(f"{state or 'stopped'}; what was done is kept. Go on with: {again}", status)
 
 
-def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
-    """Show a warning in one line, without its place in the source."""
-    typer.echo(f"warning: {one_line(message)}", err=True)
-
-
-def _discard_output() -> None:
-    """Discard buffered output: Python would complain of it when it ends."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-
-
 def _fail(error: Exception | str, status: int) -> int:
-    typer.echo(f"diffattn: {one_line(error)}", err=True)
+    say(f"diffattn: {one_line(error)}")
     return status
 
 
 def _misused(error: Any) -> int:
-    """Show an option or argument that typer refuses."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.lab.cli.options import whole_numbers
+
 Suite = Annotated[
     str,
     typer.Argument(
@@ -33,12 +35,9 @@ Length = Annotated[
     ),
 ]
 Only = Annotated[str | None, typer.Option(help="comma-separated contenders besides T [all]")]
-Attention = Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")]
-Rounds = Annotated[int, typer.Option(help="fewest rounds of a shape")]
 Seconds = Annotated[float, typer.Option(help="time after which a shape starts no further round")]
 Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what the result file holds")]
-Json = Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")]
 
 _LEGEND = (
     "T: PyTorch's softmax attention. TC: softmax attention by our kernels. / T, / TC: time over "
@@ -53,12 +52,12 @@ def bench(
     dtype: Dtype = None,
     length: Length = None,
     only: Only = None,
-    attention: Attention = "v1",
-    rounds: Rounds = 3,
+    attention: Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")] = "v1",
+    rounds: Annotated[int, typer.Option(help="fewest rounds of a shape")] = 3,
     seconds: Seconds = 10.0,
     out: Out = None,
     fresh: Fresh = False,
-    json_: Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
 ) -> None:
     """Check and time attention, decoding, whole models or generation.
 
@@ -69,35 +68,27 @@ def bench(
     """
     from diffattn.files.destination import require_file_destination
     from diffattn.lab.benchmark import config as settings
-    from diffattn.lab.cli.options import whole_numbers
 
-    lengths = () if length is None else whole_numbers("--length", length)
-    dtypes, contenders = _words(dtype), _words(only)
-    numbers = {"rounds": rounds, "seconds": seconds}
-    settings.check_names(suite, scale, device, attention, dtypes, contenders, numbers)
-    device = device or settings.default_device()
+    given: dict[str, Any] = {
+        "suite": suite,
+        "scale": scale,
+        "device": device,
+        "dtypes": _words(dtype),
+        "lengths": () if length is None else whole_numbers("--length", length),
+        "only": _words(only),
+        "attention": attention,
+        "rounds": rounds,
+        "seconds": seconds,
+    }
+    settings.check_names(given)
+    import torch  # takes seconds: all names are checked before
+
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if suite == settings.HOST:
         _host(device, settings.result_path(out, f"host_{device}"), json_)
         return
-    config = settings.BenchConfig(
-        suite=suite,
-        scale=scale,
-        device=device,
-        dtypes=dtypes,
-        lengths=lengths,
-        only=contenders,
-        attention=attention,
-        rounds=rounds,
-        seconds=seconds,
-    )
     require_file_destination(path := settings.result_path(out, device))
-    cases = _run(config, path, fresh)
-    if json_:
-        typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
-    else:
-        _show(cases, path)
-    if any(row.status == "failed" for case in cases for row in case.rows):
-        raise typer.Exit(1)
+    _measure(settings.BenchConfig(**given | {"device": device}), path, fresh, json_)
 
 
 def _host(device: str, path: Path, json_: bool) -> None:
@@ -125,7 +116,7 @@ def _host(device: str, path: Path, json_: bool) -> None:
     print_text([record["scope"], f"Record: {path}"])
 
 
-def _run(config: Any, path: Path, fresh: bool) -> list[Any]:
+def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
     from diffattn.lab.benchmark.session import run_bench, total_effort
     from diffattn.lab.cli.screen.progress import RunsProgress
 
@@ -138,7 +129,12 @@ def _run(config: Any, path: Path, fresh: bool) -> list[Any]:
             on_message=progress.on_message,
             on_progress=lambda done: progress.on_progress(f"bench {config.suite}", {"step": done}),
         )
-    return cases
+    if json_:
+        typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
+    else:
+        _show(cases, path)
+    if any(row.status == "failed" for case in cases for row in case.rows):
+        raise typer.Exit(1)
 
 
 def _show(cases: list[Any], path: Path) -> None:

@@ -1,6 +1,7 @@
 """``diffattn check``."""
 
 import json
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ def check(
         _check_layer(layer, json_)
         return
     from diffattn.lab.benchmark import backends_here
+    from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.records.run import hardware, package_versions
 
     rows, gpus = backends_here.check_backends(), backends_here.list_gpus()
@@ -26,8 +28,6 @@ def check(
         facts |= {"gpus": gpus, "backends": rows}
         typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
     else:
-        from diffattn.lab.cli.screen.tables import print_table
-
         typer.echo(
             ", ".join(f"{name} {version}" for name, version in package_versions().items()) + "\n"
         )
@@ -48,8 +48,6 @@ def check(
 
 
 def _check_layer(path: str, json_: bool) -> None:
-    from dataclasses import asdict
-
     from diffattn.lab.layer_check.calling import load_layer
     from diffattn.lab.layer_check.compare import check_layer
 

@@ -6,36 +6,34 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.errors import ConfigError, did_you_mean
+
 _FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
-_Folders = Annotated[
-    list[Path], typer.Argument(metavar="FOLDER...", help="made by 'diffattn evaluate'")
-]
-_Baseline = Annotated[
-    str | None, typer.Option(metavar="LABEL", help="model to compare the others with [the first]")
-]
-_Format = Annotated[
-    str,
-    typer.Option(
-        "--format",
-        help="table, csv (every number), markdown, latex, json, or lm-eval (the results file "
-        "of lm-evaluation-harness, one per model)",
-    ),
-]
-_Out = Annotated[
-    Path | None, typer.Option(help="file to write instead of printing; for lm-eval a folder")
-]
-_Answers = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE.html", help="also write a page of all items and answers"),
-]
 
 
 def compare(
-    folders: _Folders,
-    baseline: _Baseline = None,
-    format_: _Format = "table",
-    out: _Out = None,
-    answers: _Answers = None,
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="made by 'diffattn evaluate'")
+    ],
+    baseline: Annotated[
+        str | None,
+        typer.Option(metavar="LABEL", help="model to compare the others with [the first]"),
+    ] = None,
+    format_: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="table, csv (every number), markdown, latex, json, or lm-eval (the results file "
+            "of lm-evaluation-harness, one per model)",
+        ),
+    ] = "table",
+    out: Annotated[
+        Path | None, typer.Option(help="file to write instead of printing; for lm-eval a folder")
+    ] = None,
+    answers: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.html", help="also write a page of all items and answers"),
+    ] = None,
 ) -> None:
     """Compare models over any number of evaluation folders.
 
@@ -70,8 +68,6 @@ def compare(
 def _require_destinations(
     folders: Sequence[Path], format_: str, out: Path | None, answers: Path | None
 ) -> None:
-    """Raise for a wrong format or destination, before anything is read."""
-    from diffattn.errors import ConfigError, did_you_mean
     from diffattn.files.destination import (
         require_folder_destination,
         require_outside,

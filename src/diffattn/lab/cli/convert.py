@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import VerifyOption
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import VerifyOption, default_out, say
 
 _SETTABLE = (
     "rope_theta",
@@ -23,38 +24,35 @@ _SETTABLE = (
     "bos_token_id",
     "eos_token_id",
 )
-_Source = Annotated[str, typer.Argument(help="model folder, run directory or .safetensors file")]
 _To = Annotated[
     str,
     typer.Option(
         help="diffattn, diffllama or original; of a softmax model diff_v2, dex, diff or shared_diff"
     ),
 ]
-_Out = Annotated[
-    Path | None,
-    typer.Option(help="new model folder, written whole or not at all [runs/TO-SOURCE]"),
-]
-_From = Annotated[
-    str | None,
-    typer.Option("--from", help="layout of SOURCE [found from its config.json or tensor names]"),
-]
-_Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
-    ),
-]
-_Json = Annotated[bool, typer.Option("--json", help="print what was done as JSON")]
 
 
 def convert(
-    source: _Source,
+    source: Annotated[str, typer.Argument(help="model folder, run directory or .safetensors file")],
     to: _To,
-    out: _Out = None,
-    from_: _From = None,
-    set_: _Set = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="new model folder, written whole or not at all [runs/TO-SOURCE]"),
+    ] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="layout of SOURCE [found from its config.json or tensor names]"
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
+        ),
+    ] = None,
     verify: VerifyOption = True,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
 ) -> None:
     """Write a model in another layout, or make it differential.
 
@@ -67,7 +65,7 @@ def convert(
     softmax models do not: the output changes unless --set head_norm=false. For adapters (peft)
     choose target_modules q_proj and o_proj, and modules_to_save lambda_proj.
     """
-    from diffattn.lab.cli.options import default_out, say
+    from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import best_of_study
     from diffattn.lab.records.settings import read_settings
     from diffattn.models.config.known_names import check_known
@@ -79,7 +77,9 @@ def convert(
     changes = read_settings(set_ or [], dict.fromkeys(_SETTABLE, Any))
     source = best_of_study(source, say)
     out = out or default_out(to, [Path(source).stem])
-    _require_new_folder(source, out)
+    require_folder_destination(out)
+    if out.exists() and Path(source).exists() and out.samefile(source):
+        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
     from diffattn.lab.cli.screen.progress import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 
@@ -89,17 +89,7 @@ def convert(
     typer.echo(json.dumps(asdict(done), indent=2) if json_ else _summary(done, to, out))
 
 
-def _require_new_folder(source: str, out: Path) -> None:
-    from diffattn.errors import ConfigError
-    from diffattn.files.destination import require_folder_destination
-
-    require_folder_destination(out)
-    if out.exists() and Path(source).exists() and out.samefile(source):
-        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
-
-
 def _summary(done: Any, to: str, out: Path) -> str:
-    """Two lines: the conversion, and the comparison of logits."""
     first = f"{done.layout} to {to}: {done.tensors} tensors in {out}"
     if (check := done.verification) is None:
         return f"{first}\nLogits were not compared: transformers can run only one of the layouts."

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.errors import ConfigError
 from diffattn.lab.cli.options import (
     AutoDtypeOption,
     BosOption,
@@ -57,8 +58,6 @@ _Out = Annotated[
     Path | None,
     typer.Option(help="evaluation folder; continued if it exists [runs/evaluation-LABEL]"),
 ]
-_Quick = Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")]
-_Limit = Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")]
 _MaxLength = Annotated[
     int | None, typer.Option(min=2, help="longest context in tokens [the model's]")
 ]
@@ -70,7 +69,6 @@ _TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="run the code that comes with a model")
 ]
 _DryRun = Annotated[bool, typer.Option("--dry-run", help="print the resolved parameters and stop")]
-_Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")]
 
 
 def evaluate(
@@ -79,8 +77,8 @@ def evaluate(
     out: _Out = None,
     set_: _Settings = None,
     served: _Served = None,
-    quick: _Quick = False,
-    limit: _Limit = None,
+    quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")] = None,
     shard: _Shard = None,
     max_length: _MaxLength = None,
     bos: BosOption = None,
@@ -91,7 +89,7 @@ def evaluate(
     trust_remote_code: _TrustRemoteCode = False,
     verify: VerifyOption = True,
     dry_run: _DryRun = False,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Evaluate models by the protocols of the papers.
 
@@ -139,7 +137,6 @@ def _protocols_and_models(
     asked: Sequence[str], models: Sequence[str], revision: str | None
 ) -> tuple[list[str], dict[str, str]]:
     """Split the arguments into protocols and models; return the protocols, and label to path."""
-    from diffattn.errors import ConfigError
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
     from diffattn.lab.inference.named_models import is_address, labelled
@@ -186,7 +183,6 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
 
 
 def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
-    """Exit with status 1 if items failed or evaluations could not run."""
     shortfalls = []
     if failed := sum(result.num_failed for result in results):
         asked = sum(result.num_items for result in results)
@@ -194,5 +190,5 @@ def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
     if missing := wanted - len(results):
         shortfalls.append(f"{missing} of {wanted} evaluations could not run (see above)")
     if shortfalls:
-        typer.echo(f"diffattn: {', and '.join(shortfalls)}.", err=True)
+        say(f"diffattn: {', and '.join(shortfalls)}.")
         raise typer.Exit(1)

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.errors import ConfigError
+
 
 def fit(
     file: Annotated[
@@ -32,7 +34,6 @@ def fit(
     share the error of the fit at that size. A share of 62 % means: by the fits, 62 % of the
     baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
-    from diffattn.errors import ConfigError
     from diffattn.lab.records.losses import read_losses
     from diffattn.lab.stats.power_law import FORMS
     from diffattn.lab.stats.scaling import equivalence_of, fits_of
@@ -62,8 +63,11 @@ def fit(
 
 
 def _fit_row(name: str, entry: dict[str, Any]) -> dict[str, str]:
-    parts = {part: _with_interval(interval) for part, interval in entry["parameters"].items()}
-    row = {"fit": name} | {part: parts.get(part, "") for part in ("a", "b", "c")}
+    row = {"fit": name, "a": "", "b": "", "c": ""}
+    for part, interval in entry["parameters"].items():
+        row[part] = f"{interval['mean']:.4g}"
+        if interval["low"] is not None:
+            row[part] += f" ({interval['low']:.4g} to {interval['high']:.4g})"
     error = "" if entry["max_error"] is None else f"{entry['max_error']:.2g}"
     note = "" if entry["refused"] is None else f"no fit: {entry['refused']}"
     return row | {"largest error": error, "note": note}
@@ -79,9 +83,3 @@ def _equivalent_row(row: dict[str, Any], axis: str) -> dict[str, str]:
     if row["low"] is not None:
         shown["95 % interval"] = f"{100 * row['low']:.3g} to {100 * row['high']:.3g} %"
     return shown
-
-
-def _with_interval(interval: dict[str, Any]) -> str:
-    if interval["low"] is None:
-        return f"{interval['mean']:.4g}"
-    return f"{interval['mean']:.4g} ({interval['low']:.4g} to {interval['high']:.4g})"

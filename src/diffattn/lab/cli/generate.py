@@ -4,50 +4,53 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption, say
 
 _TEMPERATURES = (1e-3, 1e3)
 """Smallest and largest temperature besides 0. Far outside of this range, logits overflow."""
-_Model = Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")]
-_Prompt = Annotated[str | None, typer.Option(help="text to continue [an example]")]
-_MaxNewTokens = Annotated[
-    int | None, typer.Option(min=1, help="tokens to generate [64, or as many as fit]")
-]
-_Temperature = Annotated[
-    float, typer.Option(min=0.0, help="of the sampling; 0 takes the most likely token")
-]
-_TopK = Annotated[int | None, typer.Option(min=1, help="sample among this many most likely tokens")]
-_TopP = Annotated[
-    float | None,
-    typer.Option(min=0.0, max=1.0, help="sample among the tokens of this total probability"),
-]
-_RepetitionPenalty = Annotated[
-    float, typer.Option(min=0.1, help="above 1: tokens of the text so far get less likely")
-]
-_Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the random sampling")]
 
 
 def generate(
-    model: _Model,
-    prompt: _Prompt = None,
-    max_new_tokens: _MaxNewTokens = None,
-    temperature: _Temperature = 0.0,
-    top_k: _TopK = None,
-    top_p: _TopP = None,
-    repetition_penalty: _RepetitionPenalty = 1.0,
-    seed: _Seed = 0,
+    model: Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")],
+    prompt: Annotated[str | None, typer.Option(help="text to continue [an example]")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="tokens to generate [64, or as many as fit]")
+    ] = None,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="of the sampling; 0 takes the most likely token")
+    ] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="sample among this many most likely tokens")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, help="sample among the tokens of this total probability"),
+    ] = None,
+    repetition_penalty: Annotated[
+        float, typer.Option(min=0.1, help="above 1: tokens of the text so far get less likely")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="of the random sampling")] = 0,
     device: DeviceOption = None,
     dtype: AutoDtypeOption = "auto",
     verify: VerifyOption = True,
 ) -> None:
     """Continue a text. Each token is shown as soon as it is generated."""
-    from diffattn.lab.cli.options import say
     from diffattn.lab.data.files import normalise_line_ends
     from diffattn.lab.inference.named_models import best_of_study, require_model
     from diffattn.models.config.known_names import check_known
 
     check_known("generate", "dtype", dtype, ("auto", *DTYPES))
-    settings = _settings(max_new_tokens, temperature, top_k, top_p, repetition_penalty)
+    _check_numbers(max_new_tokens, temperature, top_k, top_p)
+    # Keyword arguments of transformers' generate.
+    settings: dict[str, Any] = {
+        "max_new_tokens": max_new_tokens,
+        "repetition_penalty": repetition_penalty,
+        "do_sample": bool(temperature),
+    }
+    if temperature:
+        settings |= {"temperature": temperature, "top_k": top_k or 0}
+        settings["top_p"] = 1.0 if top_p is None else top_p
     model = best_of_study(model, say)
     require_model(model)
     from diffattn.lab.inference.streaming import stream_text  # loads PyTorch
@@ -64,15 +67,9 @@ def generate(
     )
 
 
-def _settings(
-    max_new_tokens: int | None,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    repetition_penalty: float,
-) -> dict[str, Any]:
-    """Keyword arguments of transformers' ``generate``; raises ``ConfigError`` for bad values."""
-    from diffattn.errors import ConfigError
+def _check_numbers(
+    max_new_tokens: int | None, temperature: float, top_k: int | None, top_p: float | None
+) -> None:
     from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
     least, most = _TEMPERATURES
@@ -85,16 +82,5 @@ def _settings(
         raise ConfigError(
             f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
         )
-    sampling = {
-        "temperature": temperature,
-        "top_k": top_k or 0,
-        "top_p": 1.0 if top_p is None else top_p,
-    }
     if not temperature and (top_k is not None or top_p is not None):
         raise ConfigError("generate: --top-k and --top-p need --temperature above 0, such as 0.8.")
-    return {
-        "max_new_tokens": max_new_tokens,
-        "repetition_penalty": repetition_penalty,
-        "do_sample": bool(temperature),
-        **(sampling if temperature else {}),
-    }

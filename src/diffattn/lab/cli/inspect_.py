@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import BosOption, DeviceOption, DtypeOption, VerifyOption
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import (
+    BosOption,
+    DeviceOption,
+    DtypeOption,
+    VerifyOption,
+    default_out,
+    say,
+    whole_numbers,
+)
 
 _Models = Annotated[
     list[str],
@@ -14,8 +23,6 @@ _Models = Annotated[
     ),
 ]
 _Out = Annotated[Path | None, typer.Option(help="page to write [runs/attention-LABEL.html]")]
-_Text = Annotated[str | None, typer.Option(help="text to read [an example]")]
-_File = Annotated[Path | None, typer.Option(help="file of text to read")]
 _Needle = Annotated[
     bool, typer.Option("--needle", help="read a long text that hides a number, and a question")
 ]
@@ -27,8 +34,6 @@ _Set = Annotated[
         help="of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)",
     ),
 ]
-_Layers = Annotated[str | None, typer.Option(help="e.g. 0,3; the first is 0 [all]")]
-_MaxTokens = Annotated[int, typer.Option(min=1, help="longest text in tokens")]
 _Cut = Annotated[bool, typer.Option("--cut", help="cut a longer text after --max-tokens")]
 _Force = Annotated[bool, typer.Option("--force", help="replace --out even if it is no such page")]
 
@@ -36,12 +41,12 @@ _Force = Annotated[bool, typer.Option("--force", help="replace --out even if it 
 def inspect_(
     models: _Models,
     out: _Out = None,
-    text: _Text = None,
-    file: _File = None,
+    text: Annotated[str | None, typer.Option(help="text to read [an example]")] = None,
+    file: Annotated[Path | None, typer.Option(help="file of text to read")] = None,
     needle: _Needle = False,
     set_: _Set = None,
-    layers: _Layers = None,
-    max_tokens: _MaxTokens = 512,
+    layers: Annotated[str | None, typer.Option(help="e.g. 0,3; the first is 0 [all]")] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="longest text in tokens")] = 512,
     cut: _Cut = False,
     bos: BosOption = None,
     device: DeviceOption = None,
@@ -54,13 +59,15 @@ def inspect_(
     One HTML file that works offline, for all layers and heads: A1, A2 and A1 − λA2 side by side, of
     several models on the same text. Softmax models show their one map.
     """
-    from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
     from diffattn.lab.inspection.request import Request, chosen_text
     from diffattn.lab.report.viewer.page import require_page_destination
 
+    numbers = None if layers is None else whole_numbers("--layers", layers)
+    if numbers is not None and len(set(numbers)) < len(numbers):
+        raise ConfigError(f"--layers: must be different layers, got {layers!r}.")
     request = Request(
-        layers=_layer_numbers(layers),
+        layers=numbers,
         text=chosen_text(text, file, needle, set_ or []),
         max_tokens=max_tokens,
         cut=cut or text is file is None,  # the built-in example may always be cut
@@ -75,13 +82,3 @@ def inspect_(
 
     progress = StderrBars()
     typer.echo(inspect_models(paths, request, out, **options, on_message=progress.on_message))
-
-
-def _layer_numbers(layers: str | None) -> tuple[int, ...] | None:
-    from diffattn.errors import ConfigError
-    from diffattn.lab.cli.options import whole_numbers
-
-    numbers = None if layers is None else whole_numbers("--layers", layers)
-    if numbers is not None and len(set(numbers)) < len(numbers):
-        raise ConfigError(f"--layers: must be different layers, got {layers!r}.")
-    return numbers

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-_Evaluation = Annotated[Path, typer.Argument(help="folder that 'evaluate hallucination' wrote")]
+from diffattn.errors import ConfigError
+
 _Model = Annotated[
     str | None,
     typer.Option(help="the judge: its name at --endpoint, or a local model folder or hub name"),
@@ -28,25 +29,22 @@ _Settings = Annotated[
         "--set", metavar="KEY=VALUE", help="e.g. key_variable=OPENAI_API_KEY (repeatable)"
     ),
 ]
-_Device = Annotated[str | None, typer.Option(help="of a local judge [cuda if available]")]
-_Dtype = Annotated[str, typer.Option(help="of a local judge")]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the settings and the number of requests and stop")
 ]
-_Json = Annotated[bool, typer.Option("--json", help="print the results as JSON")]
 
 
 def judge(
-    evaluation: _Evaluation,
+    evaluation: Annotated[Path, typer.Argument(help="folder that 'evaluate hallucination' wrote")],
     model: _Model = None,
     endpoint: _Endpoint = None,
     replies: _Replies = None,
     requests: _Requests = None,
     set_: _Settings = None,
-    device: _Device = None,
-    dtype: _Dtype = "auto",
+    device: Annotated[str | None, typer.Option(help="of a local judge [cuda if available]")] = None,
+    dtype: Annotated[str, typer.Option(help="of a local judge")] = "auto",
     dry_run: _DryRun = False,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print the results as JSON")] = False,
 ) -> None:
     """Judge recorded outputs against their documents.
 
@@ -88,7 +86,6 @@ def _require_options(
     replies: Path | None,
     requests: Path | None,
 ) -> None:
-    from diffattn.errors import ConfigError
     from diffattn.files.destination import (
         require_folder_destination,
         require_outside,
@@ -111,7 +108,6 @@ def _require_options(
 def _print_results(
     results: Any, missing: list[str], comparison: Any, evaluation: Path, *, as_json: bool
 ) -> None:
-    """Print the results; exit with status 1 if verdicts are missing."""
     from diffattn.lab.cli.screen.tables import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

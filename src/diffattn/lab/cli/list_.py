@@ -5,47 +5,6 @@ from typing import Annotated, Any
 
 import typer
 
-KINDS = {
-    "recipes": "training runs, for 'diffattn train' and 'plan'",
-    "presets": "sizes of the papers' models, for 'diffattn plan'",
-    "types": "attention types and controls, for --attention",
-    "backends": "implementations of differential attention",
-    "protocols": "questions and tests, for 'diffattn evaluate'",
-}
-_Kind = Annotated[
-    str | None,
-    typer.Argument(help=f"{', '.join(list(KINDS)[:-1])} or protocols [shows these kinds]"),
-]
-
-
-def list_(
-    kind: _Kind = None,
-    json_: Annotated[
-        bool, typer.Option("--json", help="print JSON, which has more about each")
-    ] = False,
-) -> None:
-    """List recipes, presets, attention types, backends or protocols."""
-    from diffattn.lab.cli.screen.tables import print_groups
-    from diffattn.models.config.known_names import check_known
-
-    if kind is None:
-        kinds = [{"kind": name, "summary": summary} for name, summary in KINDS.items()]
-        rows, groups = kinds, {"diffattn list KIND, where KIND is:": list(KINDS.items())}
-    else:
-        check_known("list", "kind", kind, KINDS)
-        rows, groups = {
-            "recipes": _recipes,
-            "presets": _presets,
-            "types": _types,
-            "backends": _backends,
-            "protocols": _protocols,
-        }[kind]()
-    if json_:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
-        print_groups(groups)
-
-
 _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
 """Rows for JSON; and for the screen, title to the lines below it."""
 
@@ -73,20 +32,15 @@ def _recipes() -> _Listed:
     groups: dict[str, Any] = {}
     for title in dict.fromkeys(titles):
         members = [row for row, its in zip(rows, titles, strict=True) if its == title]
-        groups |= _group(title, members)
+        lines = [[row["recipe"]] for row in members]
+        for key, unit in (("parameters", ""), ("tokens", " tokens")):
+            counts = [_count(row[key]) for row in members]
+            if len(set(counts)) == 1:  # a count that is equal for all recipes
+                title += f", {counts[0]} {key}"
+            else:
+                lines = [[*line, count + unit] for line, count in zip(lines, counts, strict=True)]
+        groups[title] = [(*line, row["what"]) for line, row in zip(lines, members, strict=True)]
     return rows, groups
-
-
-def _group(title: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One line per recipe; a count that is equal for all recipes is put into the title."""
-    lines = [[row["recipe"]] for row in rows]
-    for key, unit in (("parameters", ""), ("tokens", " tokens")):
-        if len({_count(row[key]) for row in rows}) == 1:
-            title += f", {_count(rows[0][key])} {key}"
-        else:
-            for line, row in zip(lines, rows, strict=True):
-                line.append(_count(row[key]) + unit)
-    return {title: [(*line, row["what"]) for line, row in zip(lines, rows, strict=True)]}
 
 
 def _presets() -> _Listed:
@@ -141,7 +95,9 @@ def _backends() -> _Listed:
             "devices": "all" if backend.devices is None else ", ".join(backend.devices),
             "dtypes": ", ".join(backend.dtypes),
             "widths": backend.widths,
-            "gradient": _gradient(backend),
+            "gradient": ", none on ".join(
+                [backend.gradient, *(backend.no_gradient_on if backend.gradient != "none" else ())]
+            ),
         }
         for backend in backends.table("diff_attention")
     ]
@@ -149,14 +105,7 @@ def _backends() -> _Listed:
     return rows, {"Name, devices, method; 'diffattn check' says which run here": lines}
 
 
-def _gradient(backend: Any) -> str:
-    """The order of the gradients that a backend has, and the devices on which it has none."""
-    nowhere = backend.gradient == "none"
-    return ", none on ".join([backend.gradient, *(() if nowhere else backend.no_gradient_on)])
-
-
 def _protocols() -> _Listed:
-    """Protocols, then presets, which are lists of protocols with parameters."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 
     rows = [
@@ -177,3 +126,38 @@ def _count(number: float) -> str:
     """A count with a unit, for example ``"1.41B"`` or ``"0.886M"``."""
     unit, size = ("B", 1e9) if number >= 1e9 else ("M", 1e6) if number >= 1e5 else ("K", 1e3)
     return f"{number / size:.3g}{unit}"
+
+
+KINDS = {
+    "recipes": ("training runs, for 'diffattn train' and 'plan'", _recipes),
+    "presets": ("sizes of the papers' models, for 'diffattn plan'", _presets),
+    "types": ("attention types and controls, for --attention", _types),
+    "backends": ("implementations of differential attention", _backends),
+    "protocols": ("questions and tests, for 'diffattn evaluate'", _protocols),
+}
+
+
+def list_(
+    kind: Annotated[
+        str | None,
+        typer.Argument(help=f"{', '.join(list(KINDS)[:-1])} or protocols [shows these kinds]"),
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="print JSON, which has more about each")
+    ] = False,
+) -> None:
+    """List recipes, presets, attention types, backends or protocols."""
+    from diffattn.lab.cli.screen.tables import print_groups
+    from diffattn.models.config.known_names import check_known
+
+    if kind is None:
+        lines = [(name, summary) for name, (summary, _) in KINDS.items()]
+        rows = [{"kind": name, "summary": summary} for name, summary in lines]
+        groups: dict[str, Any] = {"diffattn list KIND, where KIND is:": lines}
+    else:
+        check_known("list", "kind", kind, KINDS)
+        rows, groups = KINDS[kind][1]()
+    if json_:
+        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        print_groups(groups)

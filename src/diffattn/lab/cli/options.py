@@ -46,11 +46,7 @@ def say_if_finished(folder: Path) -> None:
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read whole numbers such as ``0,1,2``, the value of ``option``.
-
-    Raises:
-        ConfigError: A part is not a whole number.
-    """
+    """Read whole numbers such as ``0,1,2``, the value of ``option``, or raise ``ConfigError``."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:

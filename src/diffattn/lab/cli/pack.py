@@ -2,36 +2,30 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-_Source = Annotated[
-    str,
-    typer.Argument(
-        help="python (this Python's library and documentation), stdlib (its library alone), "
-        "packages (those installed), a text file, folder or JSONL file, or "
-        "hub:NAME[@REVISION][:CONFIG]"
-    ),
-]
-_Out = Annotated[Path, typer.Option(help="folder of the token files")]
-_Tokenizer = Annotated[str | None, typer.Option(help="name or folder of a tokenizer [trains one]")]
-_VocabSize = Annotated[
-    int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
-]
-_ValidationFraction = Annotated[float, typer.Option(help="share of documents held out")]
-_TextField = Annotated[str, typer.Option(help="field of JSONL or hub rows")]
-_Json = Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")]
-
 
 def pack(
-    source: _Source,
-    out: _Out,
-    tokenizer: _Tokenizer = None,
-    vocab_size: _VocabSize = 8_192,
-    validation_fraction: _ValidationFraction = 0.05,
-    text_field: _TextField = "text",
-    json_: _Json = False,
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="python (this Python's library and documentation), stdlib (its library alone), "
+            "packages (those installed), a text file, folder or JSONL file, or "
+            "hub:NAME[@REVISION][:CONFIG]"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the token files")],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="name or folder of a tokenizer [trains one]")
+    ] = None,
+    vocab_size: Annotated[
+        int, typer.Option(help="entries of the tokenizer, at most; the model's vocabulary")
+    ] = 8_192,
+    validation_fraction: Annotated[float, typer.Option(help="share of documents held out")] = 0.05,
+    text_field: Annotated[str, typer.Option(help="field of JSONL or hub rows")] = "text",
+    json_: Annotated[bool, typer.Option("--json", help="print hashes and counts as JSON")] = False,
 ) -> None:
     """Turn text into memory-mapped token files, split by document.
 
@@ -53,16 +47,11 @@ def pack(
 
     with ByteProgress("packing") as progress:
         data = prepare_data(
-            config,
-            out,
-            on_message=progress.on_message,
-            on_progress=progress.on_progress,
+            config, out, on_message=progress.on_message, on_progress=progress.on_progress
         )
-    typer.echo(json.dumps(data.facts(), indent=2) if json_ else _summary(data))
-
-
-def _summary(data: Any) -> str:
-    return (
-        f"{data.train.num_tokens:,} training tokens, {data.validation.num_tokens:,} validation "
-        f"tokens, {data.bytes_per_token:.2f} bytes per token, in {data.folder}"
+    typer.echo(
+        json.dumps(data.facts(), indent=2)
+        if json_
+        else f"{data.train.num_tokens:,} training tokens, {data.validation.num_tokens:,} "
+        f"validation tokens, {data.bytes_per_token:.2f} bytes per token, in {data.folder}"
     )

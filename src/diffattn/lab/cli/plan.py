@@ -6,47 +6,38 @@ from typing import Annotated, Any
 
 import typer
 
-_Recipe = Annotated[
-    str, typer.Argument(help="a name from 'diffattn list recipes' or 'diffattn list presets'")
-]
-_Gpu = Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")]
-_Gpus = Annotated[int, typer.Option(min=1, help="number of GPUs")]
-_Attention = Annotated[
-    str | None, typer.Option(help="attention type, see 'diffattn list types' [the recipe's]")
-]
-_Utilisation = Annotated[
-    float | None, typer.Option(help="share of the peak FLOPs that is reached [as we measured it]")
-]
-_Price = Annotated[float | None, typer.Option(help="US dollars for one GPU and hour")]
-_CacheBatch = Annotated[int, typer.Option(min=1, help="sequences in the KV cache")]
-_CacheLength = Annotated[
-    int | None, typer.Option(min=1, help="tokens of each sequence [the longest context]")
-]
-_Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)",
-    ),
-]
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
 _MANY_TOKENS = 10**9
 """A run with more tokens gets a command that packs a corpus of the user."""
-_Json = Annotated[bool, typer.Option("--json", help="print JSON")]
 
 
 def plan(
-    recipe: _Recipe,
-    gpu: _Gpu,
-    gpus: _Gpus = 1,
-    attention: _Attention = None,
-    utilisation: _Utilisation = None,
-    price: _Price = None,
-    cache_batch: _CacheBatch = 1,
-    cache_length: _CacheLength = None,
-    set_: _Set = None,
-    json_: _Json = False,
+    recipe: Annotated[
+        str, typer.Argument(help="a name from 'diffattn list recipes' or 'diffattn list presets'")
+    ],
+    gpu: Annotated[str, typer.Option(help="a100, a100-40gb, h100, h200, b200, mi300x or cpu")],
+    gpus: Annotated[int, typer.Option(min=1, help="number of GPUs")] = 1,
+    attention: Annotated[
+        str | None, typer.Option(help="attention type, see 'diffattn list types' [the recipe's]")
+    ] = None,
+    utilisation: Annotated[
+        float | None,
+        typer.Option(help="share of the peak FLOPs that is reached [as we measured it]"),
+    ] = None,
+    price: Annotated[float | None, typer.Option(help="US dollars for one GPU and hour")] = None,
+    cache_batch: Annotated[int, typer.Option(min=1, help="sequences in the KV cache")] = 1,
+    cache_length: Annotated[
+        int | None, typer.Option(min=1, help="tokens of each sequence [the longest context]")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)",
+        ),
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Find how a run fits on your devices, and what DIFF costs.
 
@@ -87,7 +78,14 @@ def _best_plans(
     from diffattn.lab.training.planning.search import best_plan, twin_of
 
     if target.name == "cpu":
-        target = _with_measured_peak(target, config.train.precision, options["devices"])
+        import torch
+
+        from diffattn.lab.benchmark.timing import matmul_peak, timer_of
+
+        # One process uses all threads; several use one thread each.
+        threads = torch.get_num_threads() if options["devices"] == 1 else 1
+        rate = matmul_peak(getattr(torch, config.train.precision), "cpu", timer_of("cpu"))
+        target = replace(target, peak_flops=threads * rate)
     runs = [run for run in (config, twin_of(config)) if run is not None]
     best = {
         run.model.attention_type: best_plan(run, target, fixed=fixed, **options) for run in runs
@@ -95,21 +93,9 @@ def _best_plans(
     return {name: made for name, made in best.items() if made is not None}
 
 
-def _with_measured_peak(target: Any, precision: str, processes: int) -> Any:
-    """The CPU with its measured peak. One process uses all threads; several use one thread each."""
-    import torch
-
-    from diffattn.lab.benchmark.timing import matmul_peak, timer_of
-
-    threads = torch.get_num_threads() if processes == 1 else 1
-    rate = matmul_peak(getattr(torch, precision), "cpu", timer_of("cpu"))
-    return replace(target, peak_flops=threads * rate)
-
-
 def _commands(
     recipe: str, attention: str | None, changes: list[str], planned: Any, config: Any, gpus: int
 ) -> list[str]:
-    """The commands that pack data, if it is needed, and train a plan."""
     from diffattn.lab.catalog.recipes.catalog import RECIPES, plan_of_size
     from diffattn.lab.training.planning.search import changes_of
 

@@ -5,46 +5,47 @@ from typing import Annotated
 
 import typer
 
-_Folders = Annotated[
-    list[Path] | None,
-    typer.Argument(
-        metavar="[FOLDER]...",
-        help="made by 'diffattn reproduce', 'evaluate' or 'analyze'; with several also files of "
-        "'diffattn bench' [the committed ones of this checkout]",
-    ),
-]
-_Out = Annotated[
-    Path | None,
-    typer.Option(help="file to write [FOLDER/report.html; of several runs/report.html]"),
-]
-_Bench = Annotated[
-    list[Path] | None,
-    typer.Option(
-        metavar="PATH",
-        help="record or folder of 'diffattn bench' (repeatable) [for text the committed ones]",
-    ),
-]
-_Markdown = Annotated[
-    bool, typer.Option("--markdown", help="print the results table as Markdown instead")
-]
+from diffattn.errors import CheckpointError, ConfigError
 
 _DEFAULT_PAGE = Path("runs/report.html")
 """Default path of the page of several folders, or of none."""
 
 
 def report(
-    folders: _Folders = None, out: _Out = None, bench: _Bench = None, markdown: _Markdown = False
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[FOLDER]...",
+            help="made by 'diffattn reproduce', 'evaluate' or 'analyze'; with several also files "
+            "of 'diffattn bench' [the committed ones of this checkout]",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="file to write [FOLDER/report.html; of several runs/report.html]"),
+    ] = None,
+    bench: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="record or folder of 'diffattn bench' (repeatable) [for text the committed ones]",
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="print the results table as Markdown instead")
+    ] = False,
 ) -> None:
     """Build a page from records. One folder gives the page of that study or evaluation. Several, or
     none, give the papers' tables and figures beside the measured ones."""
-    from diffattn.errors import ConfigError
-    from diffattn.lab.report.build import markdown_results
+    from diffattn.files.destination import require_replaceable
+    from diffattn.lab.report.build import build_evaluation_report, markdown_results
+    from diffattn.lab.report.page.render import GENERATOR, beginning
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
     is_one = folders is not None and len(folders) == 1
     if out is not None or not is_one:  # otherwise the page is written into the folder
-        _require_replaceable(out or _DEFAULT_PAGE)
+        require_replaceable(out or _DEFAULT_PAGE, beginning(GENERATOR), f"a page of '{GENERATOR}'")
     kind = _kind(folders[0]) if folders and is_one else "several or none"
     if kind != "study" and (markdown or bench is not None):
         raise ConfigError(f"report: --markdown and --bench need one study, got {kind}.")
@@ -53,19 +54,20 @@ def report(
     elif markdown:
         typer.echo(markdown_results(folders[0]), nl=False)
     else:
-        _page(kind, folders[0], out, bench)
+        from diffattn.lab.report.analysis.page import build_analysis_report
+        from diffattn.lab.studies.page import build_study_page
 
-
-def _require_replaceable(page: Path) -> None:
-    from diffattn.files.destination import require_replaceable
-    from diffattn.lab.report.page.render import GENERATOR, beginning
-
-    require_replaceable(page, beginning(GENERATOR), f"a page of '{GENERATOR}'")
+        if kind == "study":
+            page = build_study_page(folders[0], out, benchmarks=bench)
+        elif kind == "an analysis":
+            page = build_analysis_report(folders[0], out)
+        else:
+            page = build_evaluation_report(folders[0], out)
+        typer.echo(page)
 
 
 def _kind(folder: Path) -> str:
     """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
-    from diffattn.errors import CheckpointError
     from diffattn.lab.report.analysis.page import is_analysis_folder
     from diffattn.lab.report.evaluation.files import is_evaluation_folder
 
@@ -83,20 +85,7 @@ def _kind(folder: Path) -> str:
     )
 
 
-def _page(kind: str, folder: Path, out: Path | None, bench: list[Path] | None) -> None:
-    from diffattn.lab.report.analysis.page import build_analysis_report
-    from diffattn.lab.report.build import build_evaluation_report
-    from diffattn.lab.studies.page import build_study_page
-
-    if kind == "study":
-        typer.echo(build_study_page(folder, out, benchmarks=bench))
-    else:
-        build = build_analysis_report if kind == "an analysis" else build_evaluation_report
-        typer.echo(build(folder, out))
-
-
 def _beside_papers(folders: list[Path], out: Path) -> None:
-    from diffattn.errors import CheckpointError, ConfigError
     from diffattn.lab.report.beside_papers import build_papers_report
     from diffattn.lab.report.claims.records import committed_folders
     from diffattn.lab.report.claims.tables import committed_claims

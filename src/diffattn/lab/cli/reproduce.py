@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DryRunOption
+from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import DryRunOption, say_if_finished, whole_numbers
 from diffattn.lab.cli.whole import reproduce_all, run_with_progress
 
 WHOLE = "all"
@@ -64,7 +65,6 @@ _Workers = Annotated[
     int | None,
     typer.Option(min=1, help="processes side by side, one thread each [cores, at most 2]"),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]
 
 
 def reproduce(
@@ -79,7 +79,7 @@ def reproduce(
     reuse: _Reuse = None,
     workers: _Workers = None,
     dry_run: DryRunOption = False,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
     """Train and compare the four attention types; one page shows all.
 
@@ -103,37 +103,36 @@ def reproduce(
     At scale study, text and recall choose a learning rate for each type. ablations and rank use
     one rate and three seeds (at scale study five seeds and fewer ranks).
     """
-    from diffattn.lab.cli.options import whole_numbers
+    from diffattn.files.destination import require_folder_destination
+    from diffattn.lab.training.settings import read_changes
 
-    _require_options(study, scale, match, only, set_ or [], extrapolate, reuse or [])
+    stages = None if only is None else [name.strip() for name in only.split(",")]
+    _require_options(study, scale, match, stages, set_ or [], extrapolate, reuse or [])
     if study == LEASE:
         study, scale = "text", LEASE
     options: dict[str, Any] = {"match": match, "settings": set_ or []}
     options["seeds"] = None if seeds is None else whole_numbers("--seeds", seeds)
-    _require_destination(out, options["settings"])
+    if out is not None:
+        require_folder_destination(out)
+    read_changes(options["settings"])
     if study == WHOLE:
         folder = out or Path("runs") / f"all-{scale}"
-        reproduce_all(scale, folder, _names(only), options, workers, dry_run=dry_run, json_=json_)
+        reproduce_all(scale, folder, stages or (), options, workers, dry_run=dry_run, json_=json_)
     else:
         options["extrapolate"] = extrapolate
         _reproduce_one(study, scale, out, options, reuse or [], workers, dry_run, json_)
-
-
-def _names(only: str | None) -> list[str]:
-    return [] if only is None else [name.strip() for name in only.split(",")]
 
 
 def _require_options(
     study: str,
     scale: str,
     match: str,
-    only: str | None,
+    only: Sequence[str] | None,
     settings: Sequence[str],
     extrapolate: bool,
     reuse: Sequence[Path],
 ) -> None:
     """Raise for unknown options or wrong combinations, before torch loads, which takes seconds."""
-    from diffattn.errors import ConfigError
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
     from diffattn.lab.studies.stages import stages_of
@@ -144,7 +143,7 @@ def _require_options(
     check_known("reproduce", "scale", scale, SCALING_STUDIES if study == "scaling" else SCALES)
     check_known("reproduce", "match", match, MATCHES)
     if study == WHOLE:
-        stages_of(scale, _names(only))
+        stages_of(scale, only or ())
     faults = {
         "--extrapolate must be left out, it is of scaling.": extrapolate and study != "scaling",
         "--scale must be left out.": study == LEASE and scale not in ("laptop", LEASE),
@@ -161,15 +160,6 @@ def _require_options(
             raise ConfigError(f"reproduce {study}: {fault}")
 
 
-def _require_destination(out: Path | None, settings: Sequence[str]) -> None:
-    from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.training.settings import read_changes
-
-    if out is not None:
-        require_folder_destination(out)
-    read_changes(settings)
-
-
 def _reproduce_one(
     kind: str,
     scale: str,
@@ -180,9 +170,7 @@ def _reproduce_one(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Run one study, or with ``dry_run`` only print its settings, and print its results."""
     from diffattn.lab.catalog.recipes.catalog import default_folder
-    from diffattn.lab.cli.options import say_if_finished
     from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.report.build import sentences_of
 
@@ -199,5 +187,4 @@ def _reproduce_one(
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        retrieval, text = (folder if kind == name else None for name in ("recall", "text"))
-        typer.echo(closing(sentences_of(folder), page, retrieval=retrieval, text=text))
+        typer.echo(closing(sentences_of(folder), page, {kind: folder}))

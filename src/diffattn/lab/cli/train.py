@@ -6,42 +6,37 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DryRunOption, VerifyOption, say_if_finished
-
-_Recipe = Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")]
-_Out = Annotated[Path, typer.Option(help="run directory; continued if it exists")]
-_Attention = Annotated[
-    str | None,
-    typer.Option(help="attention type, see 'diffattn list types' [the recipe's]"),
-]
-_Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3 (repeatable)"),
-]
-_Data = Annotated[Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")]
-_InitFrom = Annotated[
-    Path | None,
-    typer.Option(help="start from the weights of this run or model folder [random weights]"),
-]
-_SameModel = Annotated[
-    bool, typer.Option("--same-model", help="train the model of --init-from, not the recipe's")
-]
-_Resume = Annotated[bool, typer.Option("--resume", help="fail unless OUT holds a run to continue")]
-_Json = Annotated[bool, typer.Option("--json", help="print results.json at the end")]
+from diffattn.lab.cli.options import DryRunOption, VerifyOption, say, say_if_finished
 
 
 def train(
-    recipe: _Recipe,
-    out: _Out,
-    attention: _Attention = None,
-    set_: _Set = None,
-    data: _Data = None,
-    init_from: _InitFrom = None,
-    same_model: _SameModel = False,
+    recipe: Annotated[str, typer.Argument(help="a name from 'diffattn list recipes'")],
+    out: Annotated[Path, typer.Option(help="run directory; continued if it exists")],
+    attention: Annotated[
+        str | None, typer.Option(help="attention type, see 'diffattn list types' [the recipe's]")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3 (repeatable)"
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
+    ] = None,
+    init_from: Annotated[
+        Path | None,
+        typer.Option(help="start from the weights of this run or model folder [random weights]"),
+    ] = None,
+    same_model: Annotated[
+        bool, typer.Option("--same-model", help="train the model of --init-from, not the recipe's")
+    ] = False,
     verify: VerifyOption = True,
-    resume: _Resume = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="fail unless OUT holds a run to continue")
+    ] = False,
     dry_run: DryRunOption = False,
-    json_: _Json = False,
+    json_: Annotated[bool, typer.Option("--json", help="print results.json at the end")] = False,
 ) -> None:
     """Train one recipe and write a run directory.
 
@@ -69,27 +64,20 @@ def train(
     from diffattn.lab.training.launch import configure
 
     config, packed = configure(planned.config(), request)
-    if dry_run:
-        _show(config, packed, request)
-    else:
-        _run(config, packed, request, json_)
+    _run(config, packed, request, dry_run, json_)
 
 
-def _show(config: Any, packed: Any, request: Any) -> None:
-    from diffattn.lab.training.distributed import is_first
-    from diffattn.lab.training.launch import data_notes
-
-    if is_first():
-        for line in [] if packed is None else data_notes(config, packed, request):
-            typer.echo(line, err=True)
-        typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
-
-
-def _run(config: Any, packed: Any, request: Any, json_: bool) -> None:
+def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> None:
     from diffattn.lab.cli.screen.progress import RunsProgress
     from diffattn.lab.training.distributed import is_first
-    from diffattn.lab.training.launch import launch_run
+    from diffattn.lab.training.launch import data_notes, launch_run
 
+    if dry_run:
+        if is_first():
+            for line in [] if packed is None else data_notes(config, packed, request):
+                say(line)
+            typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
+        return
     steps = config.train.num_steps
     with RunsProgress(steps, 0, lambda _: steps, quiet=not is_first()) as progress:
         results = launch_run(

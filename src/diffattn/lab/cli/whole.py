@@ -18,17 +18,17 @@ def reproduce_all(
     dry_run: bool,
     json_: bool,
 ) -> None:
-    """Run the stages of a scale, and write one page with all results.
+    """Run the stages of a scale, or ``only`` some, and write one page with all results.
 
-    Args:
-        scale: ``"smoke"``, ``"laptop"``, ``"study"`` or ``"workstation"``.
-        folder: Gets one folder per stage, ``results.json`` and ``report.html``.
-        only: Names of the stages to run; all if empty.
-        options: ``seeds``, ``settings`` and ``match`` of the studies.
+    ``folder`` gets one folder per stage, ``results.json`` and ``report.html``. ``options`` are
+    ``seeds``, ``settings`` and ``match`` of the studies.
     """
+    from diffattn.lab.catalog.models import MEMBERS
     from diffattn.lab.cli.screen.closing import closing
-    from diffattn.lab.studies.stages import TITLES, stages_of
-    from diffattn.lab.studies.whole import finish, require_scale
+    from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
+    from diffattn.lab.studies.reuse import is_reusable
+    from diffattn.lab.studies.stages import ANALYSIS, TITLES, stages_of
+    from diffattn.lab.studies.whole import analyse_models, finish, require_scale, time_models
 
     stages = stages_of(scale, only)
     studies = _studies_of(stages, scale, folder, options)
@@ -40,19 +40,24 @@ def reproduce_all(
     for number, name in enumerate(stages, 1):
         typer.echo(f"{number}/{len(stages)} {name}: {TITLES[name]}", err=True)
         if name in studies:
-            run_with_progress(studies[name], folder / name, workers, _reusable(name, folder))
+            others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
+            reusable = [other for other in others if is_reusable(other)]
+            run_with_progress(studies[name], folder / name, workers, reusable)
+        elif name == ANALYSIS:
+            with ItemProgress(4) as items:
+                analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
         else:
-            _measure(name, folder, scale)
+            with RunsProgress(1, 0, lambda _: 1) as progress:
+                time_models(folder, scale, on_message=progress.on_message)
     page = finish(folder, scale)
+    results = (folder / "results.json").read_text(encoding="utf-8")
     if json_:
-        typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
+        typer.echo(results, nl=False)
     else:
-        recorded = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        recorded = json.loads(results)
         sentences = [entry["sentence"] for entry in recorded["stages"].values()]
-        retrieval, text = (
-            folder / name if name in recorded["stages"] else None for name in ("recall", "text")
-        )
-        typer.echo(closing(sentences, page, retrieval=retrieval, text=text))
+        folders = {name: folder / name for name in recorded["stages"]}
+        typer.echo(closing(sentences, page, folders))
 
 
 def _studies_of(
@@ -65,37 +70,12 @@ def _studies_of(
 
     if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
         raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
-    of_recall = options | {"settings": ()}
-    return {
-        name: make_study(
-            name, scale_of(name, scale), **(of_recall if name == "recall" else options)
-        )
-        for name in stages
-        if name not in (ANALYSIS, THROUGHPUT)
-    }
-
-
-def _reusable(name: str, folder: Path) -> list[Path]:
-    """Folders of other stages whose finished runs this stage may copy."""
-    from diffattn.lab.catalog.models import MEMBERS
-    from diffattn.lab.studies.reuse import is_reusable
-
-    others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
-    return [other for other in others if is_reusable(other)]
-
-
-def _measure(stage: str, folder: Path, scale: str) -> None:
-    """Run a stage that trains nothing: analyse the models of ``text``, or time whole models."""
-    from diffattn.lab.cli.screen.progress import ItemProgress, RunsProgress
-    from diffattn.lab.studies.stages import ANALYSIS
-    from diffattn.lab.studies.whole import analyse_models, time_models
-
-    if stage == ANALYSIS:
-        with ItemProgress(4) as items:
-            analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
-    else:
-        with RunsProgress(1, 0, lambda _: 1) as progress:
-            time_models(folder, scale, on_message=progress.on_message)
+    studies = {}
+    for name in stages:
+        if name not in (ANALYSIS, THROUGHPUT):
+            settings = options | ({"settings": ()} if name == "recall" else {})
+            studies[name] = make_study(name, scale_of(name, scale), **settings)
+    return studies
 
 
 def run_with_progress(

@@ -43,22 +43,26 @@ def viewed_layers(
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Args:
-        ids: Token ids of the text, BOS included.
         layers: Indices of the layers, from 0. Default: all.
         spans: ``(start, end)`` of each segment in tokens, end excluded; empty for a plain text.
         sought: ``(start, end)`` of the keys in which to find the largest weight of the last query.
             Default: all but the first and the last three; all in a text of four or fewer.
         room: Number of weights that the page can still take.
-        num_models: Models on the page. With fewer models the weights are stored more exactly.
+        num_models: Models on the page. Weights of fewer models are stored more exactly.
 
     Raises:
         ConfigError: A layer does not exist, the attention has another form, or too many weights.
-        ItemError: An id is not in the model's vocabulary.
-        DiffAttnError: The model is broken: its maps or logits are not finite.
+        DiffAttnError: The model is broken, or an id (``ItemError``) is not in its vocabulary.
     """
     network, label = unwrapped(model.network), model.label
-    _require_attention(label, network)
-    count = int(network.config.get_text_config().num_hidden_layers)
+    config = network.config
+    if isinstance(network, DiffTransformerForCausalLM) and any(
+        facts.projected_maps == 0 for facts in config.attention_by_layer
+    ):
+        raise ConfigError(
+            f"{label}: must have attention, got attention_type {config.attention_type!r}."
+        )
+    count = int(config.get_text_config().num_hidden_layers)
     shown = range(count) if layers is None else layers
     for layer in shown:
         if not 0 <= layer < count:
@@ -74,10 +78,10 @@ def viewed_layers(
             f"{label}: layers of one page must have as many maps, got {sorted(maps)}"
             ". Choose --layers."
         )
-    row_scales = weights * num_models <= _ROW_SCALES_UP_TO
+    fine = weights * num_models <= _ROW_SCALES_UP_TO
     viewed = []
     for layer in shown:
-        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, row_scales, sought))
+        viewed.append(_viewed_layer(label, network, layer, rows[layer], spans, fine, sought))
         rows[layer] = None  # type: ignore[call-overload]  # frees the maps
     return viewed
 
@@ -94,9 +98,15 @@ def _viewed_layer(
     if bool(rows.maps.triu(1).any()):
         raise ConfigError(f"{label}: attention must be causal, got weights on later tokens.")
     tolerance = min(0.02, 32 * torch.finfo(network.dtype).eps)
-    lam = _lambdas(label, rows, _lambda_differs(network, layer), tolerance)
+    is_diffattn = isinstance(network, DiffTransformerForCausalLM)
+    per_token = is_diffattn and bool(network.config.attention_by_layer[layer].lambda_projection)
+    lam = _lambdas(label, rows, per_token, tolerance)
     maps = rows.maps.cpu().double().numpy()  # [H, maps, T, T]
     codes, scales, error = to_codes(maps, row_scales=row_scales)
+    tokens = maps.shape[-1]
+    first, end = sought or ((1, tokens - _NEIGHBOURS) if tokens > _NEIGHBOURS + 1 else (0, tokens))
+    weights = rows.signed[:, -1, first:end]
+    head, key = divmod(int(weights.argmax()), weights.shape[-1])
     return ViewedLayer(
         index=layer,
         codes=codes,
@@ -104,21 +114,15 @@ def _viewed_layer(
         lam=lam,
         error=error,
         sums=_sums(rows, spans),
-        clearest=_clearest(rows.signed, sought),
+        clearest=(float(weights[head, key]), head, first + key),
     )
 
 
-def _clearest(signed: Tensor, sought: tuple[int, int] | None) -> tuple[float, int, int]:
-    """The largest signed weight of the last query, its head and its key."""
-    tokens = signed.shape[-1]
-    first, end = sought or ((1, tokens - _NEIGHBOURS) if tokens > _NEIGHBOURS + 1 else (0, tokens))
-    weights = signed[:, -1, first:end]
-    head, key = divmod(int(weights.argmax()), weights.shape[-1])
-    return float(weights[head, key]), head, first + key
-
-
 def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) -> int:
-    heads = _num_maps(network)
+    config = network.config
+    heads = int(config.get_text_config().num_attention_heads)
+    if isinstance(network, DiffTransformerForCausalLM):  # layers may differ in type
+        heads = max(kind.num_heads * kind.attention.query_maps for kind, _ in config.by_type())
     weights = layers * heads * tokens * (tokens + 1) // 2
     if weights > room:
         others = "" if room == MOST_WEIGHTS else " besides the other models"
@@ -128,30 +132,6 @@ def _num_weights(label: str, network: Any, layers: int, tokens: int, room: int) 
             "shorter text."
         )
     return weights
-
-
-def _require_attention(label: str, network: Any) -> None:
-    config = network.config
-    if isinstance(network, DiffTransformerForCausalLM) and any(
-        facts.projected_maps == 0 for facts in config.attention_by_layer
-    ):
-        raise ConfigError(
-            f"{label}: must have attention, got attention_type {config.attention_type!r}."
-        )
-
-
-def _num_maps(network: Any) -> int:
-    """Softmax maps per layer; the largest number if layers differ in type."""
-    config = network.config
-    if isinstance(network, DiffTransformerForCausalLM):
-        return max(kind.num_heads * kind.attention.query_maps for kind, _ in config.by_type())
-    return int(config.get_text_config().num_attention_heads)
-
-
-def _lambda_differs(network: Any, layer: int) -> bool:
-    """Whether λ differs between tokens and heads, as in V2. Otherwise a layer has one λ."""
-    is_diffattn = isinstance(network, DiffTransformerForCausalLM)
-    return bool(is_diffattn and network.config.attention_by_layer[layer].lambda_projection)
 
 
 def _lambdas(label: str, rows: LayerRows, per_token: bool, tolerance: float) -> np.ndarray | None:

@@ -53,11 +53,7 @@ def chosen_text(
 ) -> str | NeedleText | None:
     r"""The text that a command line names; ``None`` if it names none. Line ends become ``\n``.
 
-    Args:
-        text: Value of ``--text``.
-        file: Value of ``--file``, a UTF-8 text file.
-        needle: Whether ``--needle`` was given.
-        settings: Values of ``--set``, ``KEY=VALUE`` for fields of :class:`NeedleText`.
+    ``settings`` are values of ``--set``, ``KEY=VALUE`` for fields of :class:`NeedleText`.
 
     Raises:
         ConfigError: More than one of the three, settings without a needle or out of range, an empty

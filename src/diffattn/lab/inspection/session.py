@@ -1,6 +1,6 @@
 """Run several models on one text and write one page."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from diffattn.lab.inference.language_model import LanguageModel
@@ -8,7 +8,7 @@ from diffattn.lab.inspection.maps import MOST_WEIGHTS, viewed_layers
 from diffattn.lab.inspection.request import Request
 from diffattn.lab.inspection.texts import read_text
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
-from diffattn.lab.report.viewer.values import ViewedModel, ViewedText
+from diffattn.lab.report.viewer.values import ViewedModel
 from diffattn.models.config.attention_types import ATTENTION
 
 
@@ -29,16 +29,10 @@ def inspect_models(
 
     Args:
         models: Label to path of each model.
-        request: The text and the layers to show.
-        out: Path of the page.
         device: Device of the models. Default: CUDA if there is any, else CPU.
         dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"`` (the checkpoint's).
         verify: Whether to compare the models' files with their manifests.
         force: Whether to replace ``out`` even if this command did not write it.
-        on_message: Called with one line of text per stage.
-
-    Returns:
-        ``out``.
 
     Raises:
         ConfigError: The text is empty or too long, a model has no attention maps, an option is
@@ -55,36 +49,26 @@ def inspect_models(
         )
         ids, text = read_text(model, request)
         on_message(f"{label}: reading {len(ids)} tokens")
-        room = MOST_WEIGHTS - sum(layer.codes.size for v in viewed for layer in v.layers)
-        viewed.append(_view(model, ids, text, request.layers, room, len(models)))
+        layers = viewed_layers(
+            model,
+            ids,
+            layers=request.layers,
+            spans=[(segment.start, segment.end) for segment in text.segments],
+            sought=next(((s.start, s.end) for s in text.segments if s.name == "needle"), None),
+            room=MOST_WEIGHTS - sum(layer.codes.size for v in viewed for layer in v.layers),
+            num_models=len(models),
+        )
+        viewed.append(
+            ViewedModel(
+                label=label,
+                facts=_facts(model),
+                text=text,
+                layers=tuple(layers),
+                num_layers=int(model.network.config.get_text_config().num_hidden_layers),
+            )
+        )
     on_message("writing the page")
     return write_viewer(out, viewed)
-
-
-def _view(
-    model: LanguageModel,
-    ids: Sequence[int],
-    text: ViewedText,
-    layers: Sequence[int] | None,
-    room: int,
-    num_models: int,
-) -> ViewedModel:
-    viewed = viewed_layers(
-        model,
-        ids,
-        layers=layers,
-        spans=[(segment.start, segment.end) for segment in text.segments],
-        sought=next(((s.start, s.end) for s in text.segments if s.name == "needle"), None),
-        room=room,
-        num_models=num_models,
-    )
-    return ViewedModel(
-        label=model.label,
-        facts=_facts(model),
-        text=text,
-        layers=tuple(viewed),
-        num_layers=int(model.network.config.get_text_config().num_hidden_layers),
-    )
 
 
 def _facts(model: LanguageModel) -> tuple[str, ...]:

@@ -35,15 +35,7 @@ _NAMES = {
 
 
 def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
-    """The token ids of the text, and the text as it is shown.
-
-    Args:
-        model: Its tokenizer encodes the text and decides about BOS.
-        request: The text, the largest number of tokens, and whether to cut a longer text.
-
-    Raises:
-        ConfigError: No tokens, too many tokens without ``cut``, or a needle that does not fit.
-    """
+    """The token ids of the text, and the text as it is shown."""
     if isinstance(request.text, NeedleText):
         return _needle(model, request.text, request.max_tokens)
     example = model.tokenizer.init_kwargs.get("example", _EXAMPLE)
@@ -124,22 +116,16 @@ def _too_long(model: LanguageModel, length: int, max_tokens: int) -> str | None:
 
 
 def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
-    """Text of every token by itself, spaces included.
+    """Text of every token by itself, or bytes where it is not a whole number of characters.
 
     ``tokenizer.decode`` of a single token loses the space before a word with SentencePiece, and
     gives the same sign for every part of a cut character. So vocabulary entries are read instead.
     Byte-level tokenizers write each byte as one of GPT-2's letters.
-
-    Args:
-        tokenizer: A Hugging Face tokenizer, fast or slow.
-        ids: Token ids.
-
-    Returns:
-        One piece per token: text, or bytes where a token is not a whole number of characters.
     """
     special = {int(i) for i in tokenizer.all_special_ids}
     added = {**getattr(tokenizer, "added_tokens_decoder", {})}
-    is_byte_level = _is_byte_level(tokenizer)
+    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
+    is_byte_level = decoder is not None and b'"ByteLevel"' in decoder.__getstate__()
     pieces: list[str | bytes] = []
     for token, entry in zip(ids, tokenizer.convert_ids_to_tokens(list(ids)), strict=True):
         if entry is None:  # a model may have more ids than its tokenizer
@@ -160,9 +146,3 @@ def _text_of(content: bytes) -> str | bytes:
         return content.decode()
     except UnicodeDecodeError:
         return content
-
-
-def _is_byte_level(tokenizer: Any) -> bool:
-    """Whether the vocabulary writes bytes as GPT-2's letters."""
-    decoder = getattr(getattr(tokenizer, "backend_tokenizer", None), "decoder", None)
-    return decoder is not None and b'"ByteLevel"' in decoder.__getstate__()

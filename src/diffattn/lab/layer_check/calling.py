@@ -60,9 +60,6 @@ def load_layer(path: str) -> UserLayer:
     """Build the layer that ``module:name`` names: a class, a function that returns one, or a layer.
 
     Arguments without a default, and all for depth, λ_init, dropout and key/value heads, get values.
-
-    Raises:
-        ConfigError: The name does not exist, an argument is unknown, or the call fails.
     """
     module_name, _, name = path.partition(":")
     if not module_name or not name:
@@ -122,17 +119,11 @@ def _make(name: str, target: Callable[..., Any]) -> UserLayer:
 
 
 def call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
-    """Output ``[B, T, hidden]`` of the layer for ``x``.
+    """Output ``[B, T, hidden]`` of the layer for ``x`` of this shape.
 
-    Args:
-        layer: Its first argument and those for queries, keys and values get ``x``. Arguments for
-            rotary positions get cos and sin, and one for λ gets :data:`GIVEN_LAMBDA`.
-        x: ``[B, T, hidden]``.
-        width: D, the number of channels that rotary positions turn.
-        mask: A value of :func:`masks_to_try`, for each argument with "mask" in its name.
-
-    Raises:
-        ConfigError: The forward needs another argument, fails, or returns another shape.
+    Its first argument and those for queries, keys and values get ``x``. Arguments for rotary
+    positions get cos and sin of ``width`` channels, one for λ gets :data:`GIVEN_LAMBDA`, and each
+    with "mask" in its name gets ``mask``, a value of :func:`masks_to_try`.
     """
     where = type(layer).__name__
     inputs: list[Tensor] = []

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import combinations, product
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +25,13 @@ from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
 from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.ops.inputs.lambda_param import lambda_init
 
-MOST_TOGETHER = 3
-"""Largest number of mistakes that are tried together."""
+_MOST_TOGETHER = 3
 _ULPS = 64
 """Float32 roundings that one value may pass through: a sum over the 64 channels of the layer."""
 
 
-class Start(NamedTuple):
-    """A λ_init that a layer may have."""
-
-    value: float
-    mistake: dict[str, str]  # name and text of the mistake that it means; empty if it is right
+Start = tuple[float, dict[str, str]]
+"""A λ_init that a layer may have; name and text of the mistake that it means, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,9 +64,6 @@ def check_layer(user: UserLayer) -> LayerReport:
 
     All parameters but λ_init get random values, so that every step shows in the output. Known
     mistakes are built into the formula, up to three at once, until it gives the layer's output.
-
-    Raises:
-        ConfigError: The weights cannot be told apart, or the layer cannot be called.
     """
     heads = number_of_heads(user.layer)
     lam = GIVEN_LAMBDA if takes_lambda(user.layer) else None
@@ -85,22 +77,29 @@ def check_layer(user: UserLayer) -> LayerReport:
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
-    published = list(_layouts(weights, starts[0].value))
+    published = list(_layouts(weights, starts[0][0]))
     plain = weights
     if not _fits(weights, published[0]):  # the layer's norm is not over single heads
         biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
         plain = replace(weights, norm=None, biases=biases)
     difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
     explained = remaining < 1 and remaining <= _rounding(weights, formula, x)
+    layout = "unknown"
     if explained:
         mistakes = planted | mistakes
+        pairs = {
+            "adjacent": "maps of head i in rows 2i and 2i + 1",
+            "split": "maps of head i in rows i and i + H",
+            "repeated": "",
+        }[formula.query_pairs]
+        rotary = "no positions" if formula.positions == "none" else f"rotary {formula.positions}"
+        layout = f"{pairs}, {rotary}" + (f", mask: {mask}" if mask not in (None, "none") else "")
     elif mask is None:
         mistakes["not_causal"] = "A token's output depends on later tokens."
     return LayerReport(
         made=user.made, attention_type=weights.attention_type, num_heads=weights.num_heads,
-        head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained,
-        layout=_describe(formula, mask) if explained else "unknown", difference=difference,
-        remaining=remaining, mistakes=mistakes,
+        head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained, layout=layout,
+        difference=difference, remaining=remaining, mistakes=mistakes,
     )  # fmt: skip
 
 
@@ -112,18 +111,15 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
             if "lambda_init" in name:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
-            if parameter.ndim > 1 and not _is_vector(name):
+            is_vector = bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
+            if parameter.ndim > 1 and not is_vector:
                 drawn = drawn * parameter.shape[-1] ** -0.5
-            elif parameter.numel() > 1 and _is_vector(name):
+            elif parameter.numel() > 1 and is_vector:
                 drawn = drawn * (parameter.shape[-1] ** -0.25)
             else:
                 drawn = 0.5 + 0.1 * drawn
             parameter.copy_(drawn)
     return layer
-
-
-def _is_vector(name: str) -> bool:
-    return bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
 
 
 def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str | None]:
@@ -152,22 +148,20 @@ def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str
 def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
     """The values of λ_init to try; the first one is used in the published formula."""
     if weights.attention_type == "diff_v2":
-        return [Start(0.0, {})]
+        return [(0.0, {})]
     value = getattr(user.layer, "lambda_init", None)
     number = float(value) if isinstance(value, float | Tensor) else None
     right = lambda_init(LAYER)
     if {"layer", "lambda_init"} & set(user.given):
         others = {lambda_init(LAYER + 1), lambda_init(LAYER - 1), 0.8, number or 0.8} - {right}
-        depth = "lambda_init_depth"
-        return [Start(right, {})] + [
-            Start(v, {depth: FACTS[depth].format(value=v, index=LAYER, right=right)})
-            for v in sorted(others)
-        ]
-    values = [0.8, 0.5, lambda_init(0)] if number is None else [number]
-    schedule = {lambda_init(layer) for layer in range(48)}
-    constant = "lambda_init_constant"
+        name, published = "lambda_init_depth", {right}
+        values = [right, *sorted(others)]
+    else:
+        name, published = "lambda_init_constant", {lambda_init(layer) for layer in range(48)}
+        values = [0.8, 0.5, lambda_init(0)] if number is None else [number]
+    text = FACTS[name]
     return [
-        Start(v, {} if v in schedule else {constant: FACTS[constant].format(value=v)})
+        (v, {} if v in published else {name: text.format(value=v, index=LAYER, right=right)})
         for v in values
     ]
 
@@ -201,18 +195,18 @@ def _explain(
         and (leaks or not mistake.leaks)
         and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
     ]
-    best = (float("inf"), next(_layouts(weights, starts[0].value)), dict[str, str]())
-    for total in range(MOST_TOGETHER + 1):
-        for start in starts:
-            together = total - len(start.mistake)
+    best = (float("inf"), next(_layouts(weights, starts[0][0])), dict[str, str]())
+    for total in range(_MOST_TOGETHER + 1):
+        for start, mistaken_start in starts:
+            together = total - len(mistaken_start)
             for planted in combinations(known, together) if together >= 0 else ():
                 if leaks and not any(mistake.leaks for mistake in planted):
                     continue
-                for formula in _planted(weights, planted, start.value):
+                for formula in _planted(weights, planted, start):
                     difference = _difference(actual, attend(weights, formula, x))
                     if difference < best[0]:
                         texts = {mistake.name: mistake.text for mistake in planted}
-                        best = (difference, formula, texts | start.mistake)
+                        best = (difference, formula, texts | mistaken_start)
         if best[0] < 1 and best[0] <= _rounding(weights, best[1], x):
             break
     return best
@@ -222,16 +216,11 @@ def _planted(
     weights: LayerWeights, planted: tuple[Mistake, ...], start: float
 ) -> Iterator[Formula]:
     """Every layout of the formula with these mistakes; none if two mistakes change one step."""
-    steps = [step for mistake in planted for step in mistake.changes]
-    if len(set(steps)) < len(steps):
+    changes = dict(step for mistake in planted for step in mistake.changes.items())
+    if len(changes) < sum(len(mistake.changes) for mistake in planted):
         return
-    changes = {step: value for mistake in planted for step, value in mistake.changes.items()}
-    made = set()
-    for layout in _layouts(weights, start):
-        formula = replace(layout, **changes)
-        if formula not in made and _fits(weights, formula):
-            made.add(formula)
-            yield formula
+    formulas = (replace(layout, **changes) for layout in _layouts(weights, start))
+    yield from (formula for formula in dict.fromkeys(formulas) if _fits(weights, formula))
 
 
 def _fits(weights: LayerWeights, formula: Formula) -> bool:
@@ -266,25 +255,25 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 
 
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
-    """Mistakes that show in the shapes and initial values of the parameters."""
-    facts: dict[str, str] = {}
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape
+    std = float(torch.stack(vectors).std()) if len(vectors) == 4 else 0.0
+    names = []
     if len(vectors) == 4 and not any(vector.any() for vector in vectors):
-        facts["zero_vectors"] = FACTS["zero_vectors"]
-    elif len(vectors) == 4 and (std := float(torch.stack(vectors).std())) > 2 * LAMBDA_STD:
-        facts["wide_start"] = FACTS["wide_start"].format(value=std)
+        names.append("zero_vectors")
+    elif std > 2 * LAMBDA_STD:
+        names.append("wide_start")
     elif len(vectors) == 1:
-        name = "lambda_is_an_argument" if takes_lambda(user.layer) else "lambda_is_a_number"
-        facts[name] = FACTS[name]
+        is_argument = takes_lambda(user.layer)
+        names.append("lambda_is_an_argument" if is_argument else "lambda_is_a_number")
     if len(vectors) == 4 and vectors[0].ndim > 1:
-        facts["lambda_by_head"] = FACTS["lambda_by_head"]
+        names.append("lambda_by_head")
     if weights.attention_type != "diff_v2":
         if weights.value_dim == weights.head_dim:
-            facts["narrow_values"] = FACTS["narrow_values"]
+            names.append("narrow_values")
         if queries == 2 * hidden and "width" not in user.given:
-            facts["heads_not_halved"] = FACTS["heads_not_halved"]
-    return facts
+            names.append("heads_not_halved")
+    return {name: FACTS[name].format(value=std) for name in names}
 
 
 def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
@@ -296,13 +285,3 @@ def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
         if any(gradient is not None and gradient.any() for gradient in gradients):
             return {}
     return {"detached_lambda": FACTS["detached_lambda"]}
-
-
-def _describe(formula: Formula, mask: str | None) -> str:
-    pairs = {
-        "adjacent": "maps of head i in rows 2i and 2i + 1",
-        "split": "maps of head i in rows i and i + H",
-        "repeated": "",
-    }[formula.query_pairs]
-    positions = "no positions" if formula.positions == "none" else f"rotary {formula.positions}"
-    return ", ".join([pairs, positions] + ([f"mask: {mask}"] if mask not in (None, "none") else []))

@@ -108,7 +108,11 @@ def attend(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:
     value = key if v2 else group
     scores = torch.einsum("bthmd,bshmd->bhmts", q[:, :, query], k[:, :, key])
     divisor = {"head": width, "pair": 2 * width, "hidden": x.shape[-1], "none": 1}[formula.scale]
-    lam = _lambda(weights, formula, x)
+    if v2:  # λ broadcasts to [B, H, T, 1]
+        lam = _project(weights, "lambda_proj", x).transpose(1, 2)[..., None]
+        lam = lam if formula.lam == "logits" else lam.sigmoid()
+    else:
+        lam = LAMBDAS[formula.lam](weights, formula.lambda_init).reshape(-1, 1, 1)
     maps = _weights_of_keys(scores / math.sqrt(divisor), lam, formula)
     parts = torch.einsum("bhmts,bshmc->bhmtc", maps, v[:, :, value])
     first, second = parts.unbind(2)
@@ -131,15 +135,6 @@ def _pair_rows(heads: int, pairs: Pairs) -> Tensor:
     return rows.view(2, heads).T if pairs == "split" else rows.view(heads, 2)
 
 
-def _lambda(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:
-    """λ, broadcastable to ``[B, H, T, 1]``."""
-    if weights.attention_type == "diff_v2":
-        logits = _project(weights, "lambda_proj", x).transpose(1, 2)[..., None]
-        return logits if formula.lam == "logits" else logits.sigmoid()
-    lam = LAMBDAS[formula.lam](weights, formula.lambda_init)
-    return lam.reshape(-1, 1, 1)
-
-
 def _weights_of_keys(scores: Tensor, lam: Tensor, formula: Formula) -> Tensor:
     """Both maps, ``[B, H, 2, T, S]``."""
     if formula.softmax == "difference":
@@ -158,15 +153,12 @@ def _finish(weights: LayerWeights, formula: Formula, out: Tensor) -> Tensor:
     joined = out.transpose(1, 2)  # [B, T, H, Dv]
     if formula.norm_over in ("head", "tokens"):
         axes = (-1,) if formula.norm_over == "head" else (1, 3)
-        joined = _norm(joined, axes, formula)
         if isinstance(scale, Tensor) and scale.numel() != weights.value_dim:
-            joined = joined * scale.view(weights.num_heads, -1) + bias
-        else:
-            joined = joined * scale + bias
+            scale = scale.view(weights.num_heads, -1)
+        joined = _norm(joined, axes, formula) * scale + bias
+    flat = joined.flatten(2)
     if formula.heads_first:
         flat = joined.transpose(1, 2).reshape(*joined.shape[:2], -1)
-    else:
-        flat = joined.flatten(2)
     if formula.norm_over == "heads":
         flat = _norm(flat, (-1,), formula) * scale + bias
     factor = 1.0 - formula.lambda_init if formula.factor else 1.0
@@ -186,11 +178,8 @@ def _rotate(x: Tensor, positions: Positions) -> Tensor:
     if positions == "none":
         return x
     if positions == "joint":
-        return (
-            _rotate(x.unflatten(2, (-1, 2)).flatten(3), "halves")
-            .unflatten(3, (2, -1))
-            .flatten(2, 3)
-        )
+        both = _rotate(x.unflatten(2, (-1, 2)).flatten(3), "halves")
+        return both.unflatten(3, (2, -1)).flatten(2, 3)
     tokens, width = x.shape[1], x.shape[-1]
     frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
     angle = (torch.arange(tokens)[:, None] * frequency)[:, None]  # [T, 1, D / 2]

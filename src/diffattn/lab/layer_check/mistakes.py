@@ -1,144 +1,103 @@
 """Known mistakes of public implementations: changes of the formula, and facts of the layer."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Mistake:
     """One mistake, and the steps of the formula that it changes."""
 
     name: str
-    text: str
-    changes: dict[str, Any] = field(default_factory=dict)
+    changes: dict[str, Any]
     """Fields of :class:`diffattn.lab.layer_check.formula.Formula` and their wrong values."""
     leaks: bool = False
     """Whether a token's output depends on later tokens."""
     attention_types: tuple[str, ...] = ("diff", "shared_diff")
 
+    @property
+    def text(self) -> str:
+        """The mistake in words."""
+        return _TEXTS[self.name]
+
 
 _EVERY = ("diff", "shared_diff", "diff_v2")
 PLANTED = (
+    Mistake("lambda_init_sign", {"lam": "sign"}),
+    Mistake("lambda_sum", {"lam": "sum"}),
+    Mistake("lambda_without_exp", {"lam": "dots"}),
+    Mistake("lambda_mean_of_exp", {"lam": "mean"}),
+    Mistake("lambda_vectors_unused", {"lam": "start"}),
+    Mistake("not_causal", {"mask": "none"}, leaks=True, attention_types=_EVERY),
+    Mistake("mask_after_softmax", {"mask": "weights"}, leaks=True, attention_types=_EVERY),
+    Mistake("softmax_over_queries", {"softmax": "queries"}, leaks=True, attention_types=_EVERY),
+    Mistake("softmax_of_difference", {"softmax": "difference"}, attention_types=_EVERY),
+    Mistake("maps_added", {"combine": "add"}, attention_types=_EVERY),
+    Mistake("lambda_scales_both", {"combine": "scale_both"}, attention_types=_EVERY),
+    Mistake("scale_of_pair", {"scale": "pair"}, attention_types=_EVERY),
+    Mistake("scale_of_layer", {"scale": "hidden"}, attention_types=_EVERY),
+    Mistake("no_scale", {"scale": "none"}, attention_types=_EVERY),
+    Mistake("no_factor", {"factor": False}),
+    Mistake("no_head_norm", {"norm_over": "nothing", "factor": False}),
+    Mistake("no_norm", {"norm_over": "nothing"}),
+    Mistake("norm_over_heads", {"norm_over": "heads"}),
+    Mistake("norm_after_output", {"norm_over": "output"}),
+    Mistake("norm_over_tokens", {"norm_over": "tokens"}, leaks=True),
+    Mistake("norm_centred", {"centred": True}),
+    Mistake("norm_in_v2", {"norm_over": "head"}, attention_types=("diff_v2",)),
+    Mistake("no_sigmoid", {"lam": "logits"}, attention_types=("diff_v2",)),
     Mistake(
-        name="lambda_init_sign", changes={"lam": "sign"},
-        text="λ is e^(q1·k1) − (e^(q2·k2) + λ_init): λ_init must be added, not subtracted.",
-    ),
-    Mistake(
-        name="lambda_sum", changes={"lam": "sum"},
-        text="λ adds both exponentials: the second must be subtracted.",
-    ),
-    Mistake(
-        name="lambda_without_exp", changes={"lam": "dots"},
-        text="λ is made of the dot products: each must go through exp.",
-    ),
-    Mistake(
-        name="lambda_mean_of_exp", changes={"lam": "mean"},
-        text="exp is taken channel by channel: sum the products over channels first.",
-    ),
-    Mistake(
-        name="lambda_vectors_unused", changes={"lam": "start"},
-        text="λ is λ_init: its four vectors do not enter.",
-    ),
-    Mistake(
-        name="not_causal", changes={"mask": "none"}, leaks=True, attention_types=_EVERY,
-        text="Nothing hides later tokens, as with an additive mask of zeros: scores of later keys "
-        "must be −∞ before the softmax.",
-    ),
-    Mistake(
-        name="mask_after_softmax", changes={"mask": "weights"}, leaks=True,
-        attention_types=_EVERY,
-        text="The mask is applied after the softmax: later keys still share in its sum.",
-    ),
-    Mistake(
-        name="softmax_over_queries", changes={"softmax": "queries"}, leaks=True,
-        attention_types=_EVERY, text="The softmax runs over queries: it must run over keys.",
-    ),
-    Mistake(
-        name="softmax_of_difference", changes={"softmax": "difference"}, attention_types=_EVERY,
-        text="One softmax of the subtracted scores: each map needs its own, subtracted after.",
-    ),
-    Mistake(
-        name="maps_added", changes={"combine": "add"}, attention_types=_EVERY,
-        text="λ times the second map is added: it must be subtracted.",
-    ),
-    Mistake(
-        name="lambda_scales_both", changes={"combine": "scale_both"}, attention_types=_EVERY,
-        text="λ multiplies both maps: only the second has it.",
-    ),
-    Mistake(
-        name="scale_of_pair", changes={"scale": "pair"}, attention_types=_EVERY,
-        text="Scores are divided by √(2d): d is the width of one query, not of the pair.",
-    ),
-    Mistake(
-        name="scale_of_layer", changes={"scale": "hidden"}, attention_types=_EVERY,
-        text="Scores are divided by the root of the layer's width: d is the width of one query.",
-    ),
-    Mistake(
-        name="no_scale", changes={"scale": "none"}, attention_types=_EVERY,
-        text="Scores are not divided by √d.",
-    ),
-    Mistake(
-        name="no_factor", changes={"factor": False},
-        text="The factor 1 − λ_init after the norm is missing.",
-    ),
-    Mistake(
-        name="no_head_norm", changes={"norm_over": "nothing", "factor": False},
-        text="Heads are neither normalised nor multiplied by 1 − λ_init.",
-    ),
-    Mistake(
-        name="no_norm", changes={"norm_over": "nothing"},
-        text="Heads are not normalised: RMSNorm over the 2d channels of each head is missing.",
-    ),
-    Mistake(
-        name="norm_over_heads", changes={"norm_over": "heads"},
-        text="One norm runs over all heads together: every head has its own.",
-    ),
-    Mistake(
-        name="norm_after_output", changes={"norm_over": "output"},
-        text="The norm follows the output projection: it belongs on every head, before it.",
-    ),
-    Mistake(
-        name="norm_over_tokens", changes={"norm_over": "tokens"}, leaks=True,
-        text="The norm's mean runs over tokens too, as nn.GroupNorm does on [B, channels, T].",
-    ),
-    Mistake(
-        name="norm_centred", changes={"centred": True},
-        text="The norm subtracts the mean (LayerNorm or GroupNorm): the paper uses RMSNorm.",
-    ),
-    Mistake(
-        name="norm_in_v2", changes={"norm_over": "head"}, attention_types=("diff_v2",),
-        text="Heads are normalised: V2 has no head norm.",
-    ),
-    Mistake(
-        name="no_sigmoid", changes={"lam": "logits"}, attention_types=("diff_v2",),
-        text="λ is the projection itself: V2 takes its sigmoid.",
-    ),
-    Mistake(
-        name="pairs_of_other_keys", changes={"query_pairs": "split", "key_pairs": "repeated"},
+        "pairs_of_other_keys",
+        {"query_pairs": "split", "key_pairs": "repeated"},
         attention_types=("diff_v2",),
-        text="The two queries of a pair read different keys and values: pair heads 2i and 2i + 1, "
-        "not i and i + H.",
     ),
-    Mistake(
-        name="repeated_keys", changes={"key_pairs": "repeated"},
-        text="Repeating keys over groups parts the pairs: both queries of a head read one key.",
-    ),
-    Mistake(
-        name="mixed_pairs", changes={"query_pairs": "adjacent", "key_pairs": "split"},
-        text="Queries pair heads 2i and 2i + 1, keys i and i + H: use one order for both.",
-    ),
-    Mistake(
-        name="rotated_pairs", changes={"positions": "joint"}, attention_types=("diff", "diff_v2"),
-        text="Rotary positions turn both maps as one vector of 2d: rotate every query by itself.",
-    ),
-    Mistake(
-        name="heads_not_moved", changes={"heads_first": True}, attention_types=_EVERY,
-        text="Heads are joined by a reshape that mixes heads with tokens: move the axis of heads "
-        "behind the tokens first.",
-        leaks=True,
-    ),
-)  # fmt: skip
+    Mistake("repeated_keys", {"key_pairs": "repeated"}),
+    Mistake("mixed_pairs", {"query_pairs": "adjacent", "key_pairs": "split"}),
+    Mistake("rotated_pairs", {"positions": "joint"}, attention_types=("diff", "diff_v2")),
+    Mistake("heads_not_moved", {"heads_first": True}, leaks=True, attention_types=_EVERY),
+)
 """Mistakes that are found by comparing the layer's output with the changed formula."""
+_TEXTS = {
+    "lambda_init_sign": "λ is e^(q1·k1) − (e^(q2·k2) + λ_init): λ_init must be added, not "
+    "subtracted.",
+    "lambda_sum": "λ adds both exponentials: the second must be subtracted.",
+    "lambda_without_exp": "λ is made of the dot products: each must go through exp.",
+    "lambda_mean_of_exp": "exp is taken channel by channel: sum the products over channels first.",
+    "lambda_vectors_unused": "λ is λ_init: its four vectors do not enter.",
+    "not_causal": "Nothing hides later tokens, as with an additive mask of zeros: scores of later "
+    "keys must be −∞ before the softmax.",
+    "mask_after_softmax": "The mask is applied after the softmax: later keys still share in its "
+    "sum.",
+    "softmax_over_queries": "The softmax runs over queries: it must run over keys.",
+    "softmax_of_difference": "One softmax of the subtracted scores: each map needs its own, "
+    "subtracted after.",
+    "maps_added": "λ times the second map is added: it must be subtracted.",
+    "lambda_scales_both": "λ multiplies both maps: only the second has it.",
+    "scale_of_pair": "Scores are divided by √(2d): d is the width of one query, not of the pair.",
+    "scale_of_layer": "Scores are divided by the root of the layer's width: d is the width of one "
+    "query.",
+    "no_scale": "Scores are not divided by √d.",
+    "no_factor": "The factor 1 − λ_init after the norm is missing.",
+    "no_head_norm": "Heads are neither normalised nor multiplied by 1 − λ_init.",
+    "no_norm": "Heads are not normalised: RMSNorm over the 2d channels of each head is missing.",
+    "norm_over_heads": "One norm runs over all heads together: every head has its own.",
+    "norm_after_output": "The norm follows the output projection: it belongs on every head, before "
+    "it.",
+    "norm_over_tokens": "The norm's mean runs over tokens too, as nn.GroupNorm does on [B, "
+    "channels, T].",
+    "norm_centred": "The norm subtracts the mean (LayerNorm or GroupNorm): the paper uses RMSNorm.",
+    "norm_in_v2": "Heads are normalised: V2 has no head norm.",
+    "no_sigmoid": "λ is the projection itself: V2 takes its sigmoid.",
+    "pairs_of_other_keys": "The two queries of a pair read different keys and values: pair heads "
+    "2i and 2i + 1, not i and i + H.",
+    "repeated_keys": "Repeating keys over groups parts the pairs: both queries of a head read one "
+    "key.",
+    "mixed_pairs": "Queries pair heads 2i and 2i + 1, keys i and i + H: use one order for both.",
+    "rotated_pairs": "Rotary positions turn both maps as one vector of 2d: rotate every query by "
+    "itself.",
+    "heads_not_moved": "Heads are joined by a reshape that mixes heads with tokens: move the axis "
+    "of heads behind the tokens first.",
+}
 FACTS = {
     "zero_vectors": "All four vectors of λ start at zero, so their gradients are exactly 0 for "
     "ever: draw them from N(0, 0.1²).",

@@ -19,10 +19,6 @@ _ROLES = {
 }  # fmt: skip
 _NORM = re.compile("norm|ln|scale|gamma")
 LAMBDA_NAME = re.compile("lambda|λ|lam_|lam$")
-NEEDED = (
-    "must have projections named q_proj, k_proj, v_proj and o_proj (or one qkv), and of λ vectors "
-    "lambda_q1, lambda_k1, lambda_q2 and lambda_k2 (V2: lambda_proj)"
-)
 
 
 def read_weights(
@@ -30,13 +26,8 @@ def read_weights(
 ) -> LayerWeights:
     """Read the weights of a layer by role, float64.
 
-    Args:
-        layer: Any module whose parameter names say which projection is which.
-        heads: H. Used only if the layer is not V2 and λ has no vectors, whose width is D.
-        lam: λ. Used only if the layer has no parameters of λ.
-
-    Raises:
-        ConfigError: A role is missing, or the shapes fit no differential attention.
+    ``heads`` is used only if the layer is not V2 and λ has no vectors, whose width is D; ``lam``
+    only if the layer has no parameters of λ.
     """
     where = type(layer).__name__
     stacks: dict[tuple[str, str], Tensor] = {}
@@ -68,7 +59,11 @@ def read_weights(
     missing = [f"{role}_proj" for role in "qkvo" if role not in matrices]
     if missing or (not vectors and attention_type != "diff_v2"):
         names = ", ".join(name for name, _ in layer.named_parameters()) or "nothing"
-        raise ConfigError(f"{where}: {NEEDED}, got {names}.")
+        raise ConfigError(
+            f"{where}: must have projections named q_proj, k_proj, v_proj and o_proj (or one qkv), "
+            "and of λ vectors lambda_q1, lambda_k1, lambda_q2 and lambda_k2 (V2: lambda_proj), "
+            f"got {names}."
+        )
     for role, up in ups.items():
         matrices[role] = folded_weight(matrices[role], matrices.pop(f"{role}_down"), up)
     sizes = _sizes(where, attention_type, matrices, vectors, heads)

@@ -24,11 +24,7 @@ def one_line(text: object) -> str:
 
 
 def require_text(arguments: list[str]) -> None:
-    """Raise if a command-line argument is not valid text.
-
-    Raises:
-        ConfigError: An argument is not UTF-8, or holds a zero byte.
-    """
+    """Raise ``ConfigError`` if a command-line argument is not UTF-8, or holds a zero byte."""
     for argument in arguments:
         if "\0" in argument or argument.encode("utf-8", "replace").decode() != argument:
             got = ascii(argument) if len(argument) < 200 else f"{argument[:200]!a}..."
@@ -37,46 +33,36 @@ def require_text(arguments: list[str]) -> None:
 
 def describe(error: BaseException) -> str:
     """Describe an unexpected error in a few sentences, with the file of its traceback."""
-    return _without_secrets(_described(error))
-
-
-def _described(error: BaseException) -> str:
-    if is_out_of_memory(error):
-        reason = one_line(str(error).strip().split("\n")[0])
-        return (
-            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
-            f"with more memory. {_log(error)}"
-        )
-    if isinstance(error, RecursionError):
-        return f"something is nested too deeply to be read ({one_line(error)}). {_log(error)}"
     reason = one_line(str(error).strip().split("\n")[0])
-    return f"unexpected {type(error).__name__}: {reason.rstrip('.')}. {_log(error)}"
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out. PyTorch has several errors for this; they are told by their names."""
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS)
+    # PyTorch has several errors for this, which are told by their names and texts.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS))
+    ):
+        text = (
+            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
+            "with more memory"
+        )
+    elif isinstance(error, RecursionError):
+        text = f"something is nested too deeply to be read ({one_line(error)})"
+    else:
+        text = f"unexpected {type(error).__name__}: {reason.rstrip('.')}"
+    return _without_secrets(f"{text}. {_log(error)}")
 
 
 def _log(error: BaseException) -> str:
     """Write the traceback to a temporary file, and return a sentence that names the file."""
+    report = (
+        f"diffattn {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"{sys.argv!r}\n\n{''.join(traceback.format_exception(error))}"
+    )
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="diffattn-", suffix=".log", delete=False, encoding="utf-8",
-            errors="backslashreplace",
-        ) as file:  # fmt: skip
-            file.write(_without_secrets(_report(error)))
+        with tempfile.NamedTemporaryFile(prefix="diffattn-", suffix=".log", delete=False) as file:
+            file.write(_without_secrets(report).encode("utf-8", "backslashreplace"))
     except OSError as failure:  # even if the disk is full, the error itself must be shown
         return f"The traceback could not be written ({one_line(failure)}); {DEBUG}=1 shows it."
     return f"The traceback is in {one_line(file.name)}; please report it with that file."
-
-
-def _report(error: BaseException) -> str:
-    python, system = platform.python_version(), platform.platform()
-    trace = "".join(traceback.format_exception(error))
-    return f"diffattn {__version__}, Python {python}, {system}\n{sys.argv!r}\n\n{trace}"
 
 
 def _without_secrets(text: str) -> str:

@@ -7,16 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _SECONDS_BETWEEN_LINES = 20.0
 
@@ -33,15 +24,13 @@ class StderrBars:
         if self.bars is not None:
             self.bars.stop()
 
-    def _start(self, *columns: ProgressColumn) -> None:
-        """Show bars on a terminal."""
+    def _start(self, *columns: TextColumn) -> None:
         if self.console.is_terminal:
             name, left = TextColumn("{task.description}", markup=False), TimeRemainingColumn()
             self.bars = Progress(name, BarColumn(), *columns, left, console=self.console)
             self.bars.start()
 
     def _is_due(self, now: float, *, always: bool = False) -> bool:
-        """Whether enough time has passed for another line at time ``now``, in seconds."""
         if not always and now - self.last_line < _SECONDS_BETWEEN_LINES:
             return False
         self.last_line = now
@@ -58,24 +47,21 @@ class StderrBars:
 class RunsProgress(StderrBars):
     """Steps of one or several runs, and the time until all are done.
 
-    Args:
-        total_steps: Number of steps of all runs together.
-        done_steps: Number of steps that earlier calls have finished.
-        steps_of: Returns the number of steps of a run by its name.
-        quiet: Whether to draw no bars, as another process of the same run draws them.
+    ``finished_before`` steps are those of earlier calls; ``steps_of`` gives the steps of a run by
+    its name. ``quiet`` draws no bars, as another process of the same run draws them.
     """
 
     def __init__(
         self,
-        total_steps: int,
-        done_steps: int,
+        total: int,
+        finished_before: int,
         steps_of: Callable[[str], int],
         *,
         quiet: bool = False,
     ) -> None:
         super().__init__()
-        self.quiet, self.total, self.steps_of = quiet, total_steps, steps_of
-        self.finished_before = done_steps
+        self.total, self.finished_before, self.steps_of = total, finished_before, steps_of
+        self.quiet = quiet
         self.steps: dict[str, int] = {}
         self.resumed_at: dict[str, int] = {}
         self.began: float | None = None
@@ -99,11 +85,10 @@ class RunsProgress(StderrBars):
         super().__exit__(kind, error, trace)
         if not isinstance(error, KeyboardInterrupt | Terminated):
             return
-        state = error.state if isinstance(error, Terminated) else str(error)
+        state = getattr(error, "state", str(error))
         if self.steps and not state:
             state = f"stopped after {self._done():,} of {self.total:,} steps"
-        status = error.status if isinstance(error, Terminated) else INTERRUPTED
-        raise Terminated(state, status) from None
+        raise Terminated(state, getattr(error, "status", INTERRUPTED)) from None
 
     def on_progress(self, name: str, event: dict[str, Any]) -> None:
         """Show one event of a run, by its keys: ``step`` and ``loss``, ``message``, or ``done``.
@@ -147,32 +132,23 @@ class RunsProgress(StderrBars):
         if done <= self.shown or not self._is_due(now, always=done >= self.total):
             return
         self.shown = done
-        left = f", {self._time_left(done, now)}" if done < self.total else ""
+        measured = done - self.finished_before - sum(self.resumed_at.values())
+        if done >= self.total:
+            left = ""
+        elif self.began is None or measured <= 0:
+            left = ", time left unknown"
+        else:
+            seconds = (now - self.began) / measured * (self.total - done)
+            left = f", about {duration(seconds)} left"
         line = f"{done}/{self.total} steps ({done / self.total:.0%}){left}; {name} {note}"
         self.on_message(line.rstrip())
 
-    def _time_left(self, done: int, now: float) -> str:
-        measured = done - self.finished_before - sum(self.resumed_at.values())
-        if self.began is None or measured <= 0:
-            return "time left unknown"
-        return f"about {duration((now - self.began) / measured * (self.total - done))} left"
-
-
-class _Items(TextColumn):
-    def render(self, task: Task) -> Text:
-        """For example ``12/60 items``; empty while the number of items is unknown."""
-        is_known = task.total is not None
-        return Text(f"{task.completed:,.0f}/{task.total:,.0f} items" if is_known else "")
-
 
 class ItemProgress(StderrBars):
-    """Items done, items in all and the time left, for several evaluations one after the other.
+    """Items done, items in all and the time left, for ``parts`` evaluations one after the other.
 
     A terminal shows a bar, and a line when an evaluation ends. Elsewhere there is a line at its
     begin and end, and at most one every 20 seconds in between.
-
-    Args:
-        parts: Number of evaluations.
     """
 
     def __init__(self, parts: int) -> None:
@@ -183,7 +159,7 @@ class ItemProgress(StderrBars):
         self.began: dict[str, tuple[float, int]] = {}
 
     def __enter__(self) -> "ItemProgress":
-        self._start(_Items(""))
+        self._start(TextColumn("{task.fields[note]}"))
         return self
 
     def on_start(self, name: str) -> None:
@@ -192,7 +168,7 @@ class ItemProgress(StderrBars):
         if self.bars is not None:
             for before in self.tasks.values():  # bars of evaluations that could not run
                 self.bars.remove_task(before)
-            self.tasks = {name: self.bars.add_task(f"{title}, preparing", total=None)}
+            self.tasks = {name: self.bars.add_task(f"{title}, preparing", total=None, note="")}
         else:
             self.on_message(f"{title}: preparing")
             self.last_line = time.monotonic()
@@ -204,8 +180,11 @@ class ItemProgress(StderrBars):
         began, before = self.began.setdefault(name, (now, done))  # items of earlier calls
         if self.bars is not None:
             if name not in self.tasks:
-                self.tasks[name] = self.bars.add_task(title, total=total)
-            self.bars.update(self.tasks[name], description=title, completed=done, total=total)
+                self.tasks[name] = self.bars.add_task(title, total=total, note="")
+            note = f"{done:,}/{total:,} items"
+            self.bars.update(
+                self.tasks[name], description=title, completed=done, total=total, note=note
+            )
             if done >= total:  # a line instead of a bar: many bars would not fit the screen
                 self.bars.remove_task(self.tasks.pop(name))
                 self.on_message(f"{title}: {total:,} items, {duration(now - began)}")
@@ -222,15 +201,11 @@ class ItemProgress(StderrBars):
 
 
 class ByteProgress(StderrBars):
-    """Bytes done, and the time left if the total number of bytes is known.
+    """Bytes done, and the time left if the total number of bytes is known."""
 
-    Args:
-        title: The activity, for example ``"writing"``.
-    """
-
-    def __init__(self, title: str) -> None:
+    def __init__(self, activity: str) -> None:
         super().__init__()
-        self.title = title
+        self.title = activity
         self.task: TaskID | None = None
         self.began: tuple[float, int] | None = None
 
