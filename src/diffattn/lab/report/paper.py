@@ -22,12 +22,10 @@ def throughput() -> dict[tuple[str, int, str], Throughput]:
     """Preset, tokens per sequence and mode -> the speeds that the paper prints."""
     train, train_diff, read, read_diff = (row[1:] for row in published_tables()["throughput"].rows)
     places = (("3b", 2_048), ("3b", 4_096), ("13.1b", 2_048))
+    pairs = {"forward_backward": (train, train_diff), "forward": (read, read_diff)}
     return {
         (*place, mode): Throughput(*speeds)
-        for mode, pair in (
-            ("forward_backward", (train, train_diff)),
-            ("forward", (read, read_diff)),
-        )
+        for mode, pair in pairs.items()
         for place, speeds in zip(places, zip(*pair, strict=True), strict=True)
     }
 
@@ -101,19 +99,6 @@ def published_tables() -> dict[str, PublishedTable]:
     return {name: PublishedTable(**values) for name, values in _published("tables.json").items()}
 
 
-class StatedClaim(NamedTuple):
-    """A claim of a paper in words."""
-
-    id: str
-    """Short name, unique."""
-    source: str
-    """Paper and table, figure or section."""
-    says: str
-    """The statement of the paper, with its number as printed."""
-    effect: str
-    """The quantity that tests it, in words, with its unit."""
-
-
 class PaperResult(NamedTuple):
     """One table or figure of a paper."""
 
@@ -124,7 +109,9 @@ class PaperResult(NamedTuple):
     """Paper and table, figure or section."""
     says: str
     """The result of the paper in a sentence or two, with its scale."""
-    claims: Sequence[StatedClaim]
+    claims: Sequence[dict[str, Any]]
+    """``id``, unique; ``source``; ``says``: the paper's statement, with its number as printed;
+    ``effect``: the quantity that tests it, in words, with its unit."""
     tables: Sequence[str] = ()
     """Names of its tables in :func:`published_tables`."""
     remark: str = ""
@@ -134,10 +121,7 @@ class PaperResult(NamedTuple):
 @cache
 def paper_results() -> list[PaperResult]:
     """The tables and figures of the papers in their order, each with the claims drawn from it."""
-    return [
-        PaperResult(**result | {"claims": [StatedClaim(**claim) for claim in result["claims"]]})
-        for result in _published("papers.json")
-    ]
+    return [PaperResult(**result) for result in _published("papers.json")]
 
 
 def table_6() -> dict[str, float]:

@@ -16,7 +16,6 @@ _DATA_SETS = {
     "banking77": "Banking-77",
     "clinic150": "Clinic-150",
 }
-_SEGMENT_COLORS = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
 _TYPES = ("softmax", "diff")
 """Names of the models in the rows of a table, Transformer and DIFF; the names give colours."""
 
@@ -106,19 +105,19 @@ def _needle_map(model: str) -> Chart:
 
 def _segments_chart() -> Chart:
     printed = published_tables()["segments"]
+    models, *shares = zip(*printed.rows, strict=True)
+    colors = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
     traces = [
         {
             "type": "bar",
             "orientation": "h",
             "name": segment,
-            "y": [row[0] for row in printed.rows],
-            "x": [row[place] for row in printed.rows],
+            "y": models,
+            "x": values,
             "marker": {"color": color},
             "hovertemplate": [f"{segment}: %{{x:.2f}}"],
         }
-        for place, (segment, color) in enumerate(
-            zip(printed.columns[1:], _SEGMENT_COLORS, strict=True), 1
-        )
+        for segment, values, color in zip(printed.columns[1:], shares, colors, strict=True)
     ]
     return _chart(
         "segments",

@@ -12,7 +12,9 @@ from diffattn.lab.report.paper import paper_results
 
 MEASURES = LOSS_MEASURES | STUDY_MEASURES | SCORE_MEASURES | TIME_MEASURES
 CLAIMS = tuple(
-    Claim(*stated, *MEASURES[stated.id]) for result in paper_results() for stated in result.claims
+    MEASURES[stated["id"]]._replace(**stated)
+    for result in paper_results()
+    for stated in result.claims
 )
 """In the order of the papers."""
 

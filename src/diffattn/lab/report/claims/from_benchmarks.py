@@ -7,7 +7,7 @@ from typing import Any
 
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import ClaimMeasure, Measured
+from diffattn.lab.report.claims.claim import Claim, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
 _Ratio = tuple[float, float, float]
@@ -36,7 +36,7 @@ def time_ratio(
     """
     cases = [
         case
-        for result in records.benchmarks
+        for result in records.benchmarks.values()
         for case in result.cases
         if (case.suite, case.mode) in modes and shape.items() <= case.shape.items()
     ]
@@ -86,11 +86,10 @@ def _ratios(
             yield case, min(ratios)
 
 
-def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> ClaimMeasure:
+def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> Claim:
     by = commands.bench(modes[0][0], *(["--attention v2"] if "attention" in options else []))
-    return ClaimMeasure(
-        by, BENCHMARKS, partial(time_ratio, contender=contender, modes=modes, **options)
-    )
+    measure = partial(time_ratio, contender=contender, modes=modes, **options)
+    return Claim(by, BENCHMARKS, measure)
 
 
 TIME_MEASURES = {

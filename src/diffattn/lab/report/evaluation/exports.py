@@ -18,7 +18,6 @@ _COLUMNS = (
     "low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over",
     "chance", "guess_ceiling", "verdict",
 )  # fmt: skip
-_HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -58,8 +57,8 @@ def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> st
 
 def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
     """Write headline metrics and differences as two Markdown tables."""
-    rows_of_tables = _tables(results, comparison)
-    return "\n".join(table_markdown(record_table("", rows)) for rows in rows_of_tables)
+    tables = (record_table("", rows) for rows in _tables(results, comparison))
+    return "\n".join(map(table_markdown, tables))
 
 
 def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
@@ -73,15 +72,16 @@ def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> 
     return "\n".join(lines)
 
 
-def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """Arrange results of one model as lm-evaluation-harness writes its ``results_*.json``.
+def harness_text(results: Sequence[EvalResult]) -> str:
+    """Write results of one model as lm-evaluation-harness writes its ``results_*.json``.
 
     Tasks of ``lm_tasks`` have the names and metrics of the harness. Headline metrics of other
     protocols are named ``VARIANT`` or ``VARIANT/WHERE``. Only shares of independent items in
     ``lm_tasks`` have standard errors. All others are ``"N/A"``, as in the harness.
     """
+    names = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
     model = results[0].model
-    parts: dict[str, Any] = {name: {} for name in (*_HARNESS_PARTS, "higher_is_better")}
+    parts: dict[str, Any] = {name: {} for name in (*names, "higher_is_better")}
     for result in results:
         for metric in result.metrics:
             if metric.headline or result.protocol == "lm_tasks":
@@ -95,7 +95,7 @@ def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
         "model_label": model.get("label"),
         "weights": model.get("weights"),
     }
-    return parts
+    return json.dumps(parts, indent=2, ensure_ascii=False) + "\n"
 
 
 def _add_metric(parts: dict[str, Any], result: EvalResult, metric: Metric) -> None:
@@ -118,11 +118,6 @@ def _add_metric(parts: dict[str, Any], result: EvalResult, metric: Metric) -> No
     parts["versions"][name], parts["n-shot"][name] = result.version, shots
     parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
     parts["group_subtasks"][name] = []
-
-
-def harness_text(results: Sequence[EvalResult]) -> str:
-    """Write :func:`harness_results` as a file."""
-    return json.dumps(harness_results(results), indent=2, ensure_ascii=False) + "\n"
 
 
 def _where(where: Mapping[str, Any]) -> str:

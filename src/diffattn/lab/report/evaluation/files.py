@@ -34,8 +34,7 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
     """Read an evaluation folder. ``gaps`` names what is missing, damaged or of another version.
 
     Raises:
-        CheckpointError: ``evaluation.json`` is missing or damaged, or there is no result that can
-            be read.
+        CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read.
     """
     folder = Path(folder)
     marker, stored = evaluation_marker(folder), results_folder(folder)

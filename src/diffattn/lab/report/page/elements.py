@@ -104,6 +104,18 @@ class Document:
     """The table that a terminal or a Markdown file shows in place of the page."""
 
 
+def shown(*elements: Element | None) -> list[Element]:
+    """The elements that hold something."""
+
+    def is_empty(element: Element | None) -> bool:
+        match element:
+            case None | Text(text="") | Bullets(items=[]) | Pair(charts=[]) | Fold(content=[]):
+                return True
+        return False
+
+    return [element for element in elements if element is not None and not is_empty(element)]
+
+
 def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:
     """All charts, also those inside folds, parts and pairs."""
     for element in elements:

@@ -1,7 +1,7 @@
 """The origin of every number: hashes, commits, versions, hardware, files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from diffattn.lab.report.page.elements import Code, Element, Fold
@@ -16,9 +16,27 @@ def provenance(study: Study) -> list[Element]:
     """Show facts of a study, a table of its runs, and its resolved config as JSON."""
     settings = study.info.get("config", study.info.get("tasks"))
     config = json.dumps(settings, indent=1, ensure_ascii=False)
+    rows = []
+    for run in study.runs:
+        record, path = run.record, f"runs/{run.name}/run.json"
+        rows.append(
+            (
+                run.name,
+                str(record.seed),
+                record.created,
+                record.device,
+                _pairs(record.backends) or "none",
+                (record.commit or _NOT_RECORDED)[:12],
+                {None: "unknown", True: "yes", False: "no"}[record.dirty],
+                "yes" if run.results is not None else "no",
+                path if record.name == run.name else f"{path}, recorded as {record.name}",
+            )
+        )
+    headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
+    runs = table("The runs.", [*headers, "Finished", "Record"], rows)
     return [
         Fold("Data, versions and machine", [_facts(study)]),
-        Fold("Every run", [_runs_table(study)]),
+        Fold("Every run", [runs]),
         Fold("Resolved config", [Code(config)]),
     ]
 
@@ -54,60 +72,27 @@ def _facts(study: Study) -> Table:
             "Python of the data": data.get("python"),
         }
     rows = [(name, str(value or _NOT_RECORDED)) for name, value in facts.items()]
-    for name, values in (
-        ("Commit", {run.name: _commit(run) for run in study.runs}),
-        ("Versions", {run.name: _pairs(run.record.versions) for run in study.runs}),
-        ("Hardware", {run.name: _pairs(run.record.hardware) for run in study.runs}),
-    ):
-        rows += [(name, text or _NOT_RECORDED) for text in _distinct(values)]
+    facts_of_runs: dict[str, Callable[[StudyRun], str]] = {
+        "Commit": _commit,
+        "Versions": lambda run: _pairs(run.record.versions),
+        "Hardware": lambda run: _pairs(run.record.hardware),
+    }
+    for name, fact in facts_of_runs.items():
+        names: dict[str, list[str]] = {}
+        for run in study.runs:
+            names.setdefault(fact(run), []).append(run.name)
+        for value, runs in names.items():  # with the names of its runs if there are several values
+            text = value if len(names) == 1 else f"{value} ({', '.join(runs)})"
+            rows.append((name, text or _NOT_RECORDED))
     return table("The study.", ["", ""], ((name, word_cell(text)) for name, text in rows))
-
-
-def _distinct(values: Mapping[str, str]) -> list[str]:
-    """Each distinct value once; with the names of its runs if there are several."""
-    names: dict[str, list[str]] = {}
-    for run, value in values.items():
-        names.setdefault(value, []).append(run)
-    if len(names) == 1:
-        return list(names)
-    return [f"{value} ({', '.join(runs)})" for value, runs in names.items()]
-
-
-def _runs_table(study: Study) -> Table:
-    rows = [
-        (
-            run.name,
-            str(run.record.seed),
-            run.record.created,
-            run.record.device,
-            _pairs(run.record.backends) or "none",
-            (run.record.commit or _NOT_RECORDED)[:12],
-            _source_changed(run),
-            "yes" if run.results is not None else "no",
-            _record_file(run),
-        )
-        for run in study.runs
-    ]
-    headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
-    return table("The runs.", [*headers, "Finished", "Record"], rows)
-
-
-def _record_file(run: StudyRun) -> str:
-    """The path of ``run.json``, and the name in the record if it differs from the folder's."""
-    path = f"runs/{run.name}/run.json"
-    return path if run.record.name == run.name else f"{path}, recorded as {run.record.name}"
 
 
 def _commit(run: StudyRun) -> str:
     if run.record.commit is None:
         return "not recorded: the package did not run from a checkout"
-    changed = {"yes": " with uncommitted changes", "no": ", source unchanged", "unknown": ""}
+    changed = {True: " with uncommitted changes", False: ", source unchanged", None: ""}
     later = f", continued at {listing(run.continued)}" if run.continued else ""
-    return run.record.commit + changed[_source_changed(run)] + later
-
-
-def _source_changed(run: StudyRun) -> str:
-    return {None: "unknown", True: "yes", False: "no"}[run.record.dirty]
+    return run.record.commit + changed[run.record.dirty] + later
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
