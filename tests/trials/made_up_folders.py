@@ -9,8 +9,7 @@ from typing import Any
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.analysis.page import build_analysis_report
 from diffattn.lab.report.benchmarks.tables import markdown
-from diffattn.lab.report.build import build_report, markdown_results
-from diffattn.lab.report.evaluation.page import build_evaluation_report
+from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from lab.report.made_up_analysis import write_analysis
 from lab.report.made_up_evaluation import write_evaluation
 from lab.report.made_up_gradient_flow import write_gradient_flow

@@ -10,7 +10,7 @@ from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS
 from diffattn.lab.records.evaluations import EvalResult
-from diffattn.lab.report.evaluation.page import build_evaluation_report
+from diffattn.lab.report.build import build_evaluation_report
 from language_models import save
 from lm_documents import write_task
 

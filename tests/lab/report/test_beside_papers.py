@@ -10,14 +10,13 @@ import pytest
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.evaluations import Comparison, Metric, register
 from diffattn.lab.report.beside_papers import build_papers_report
-from diffattn.lab.report.claims.catalog import CLAIMS, MEASURES, measured_claims
 from diffattn.lab.report.claims.records import (
     EVALUATIONS,
     committed_folders,
     read_claim_records,
     read_folders,
 )
-from diffattn.lab.report.claims.tables import claims_table
+from diffattn.lab.report.claims.tables import CLAIMS, MEASURES, claims_table, measured_claims
 from diffattn.lab.report.paper import paper_results, published_tables
 from evaluation_folders import eval_result, paired
 from lab.report.page_reader import figures, outline_of, own_part

@@ -67,7 +67,7 @@ def _kind(folder: Path) -> str:
     """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
     from diffattn.errors import CheckpointError
     from diffattn.lab.report.analysis.page import is_analysis_folder
-    from diffattn.lab.report.evaluation.files import is_evaluation_folder
+    from diffattn.lab.report.evaluation.page import is_evaluation_folder
 
     if is_analysis_folder(folder):
         return "an analysis"
@@ -85,7 +85,7 @@ def _kind(folder: Path) -> str:
 
 def _page(kind: str, folder: Path, out: Path | None, bench: list[Path] | None) -> None:
     from diffattn.lab.report.analysis.page import build_analysis_report
-    from diffattn.lab.report.evaluation.page import build_evaluation_report
+    from diffattn.lab.report.build import build_evaluation_report
     from diffattn.lab.studies.page import build_study_page
 
     if kind == "study":

@@ -8,10 +8,9 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.build import KINDS
-from diffattn.lab.report.claims.catalog import measured_claims
 from diffattn.lab.report.claims.claim import MeasuredClaim
 from diffattn.lab.report.claims.records import ClaimRecords, read_folders
-from diffattn.lab.report.claims.tables import table_of_claims
+from diffattn.lab.report.claims.tables import measured_claims, table_of_claims
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -30,8 +29,12 @@ from diffattn.lab.report.page.elements import (
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.tables import table
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.report.paper import PaperResult, paper_results
-from diffattn.lab.report.paper_charts import published_charts, published_table
+from diffattn.lab.report.paper import (
+    PaperResult,
+    paper_results,
+    published_charts,
+    published_table,
+)
 from diffattn.lab.report.sections.gradient_flow import judgement_table, over_width
 from diffattn.lab.report.sections.practical import practical_answers
 from diffattn.lab.report.sections.scaling import loss_chart
@@ -135,7 +138,6 @@ def _compare(
     places: Mapping[str, str],
     from_studies: Sequence[Element],
 ) -> list[Element]:
-    """Set one table or figure of a paper beside the measurements."""
     charts = published_charts(result.id)
     measured = [row for row in rows if row.measured is not None]
     not_run = [f"{row.claim.id}: {row.claim.says}" for row in rows if row.measured is None]
@@ -176,19 +178,19 @@ def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
     """Result of a paper (its id) -> charts and tables of the records that belong to it."""
     finished = {kind: study for kind, study in studies.items() if study.results is not None}
     elements: dict[str, list[Element]] = {result.id: [] for result in paper_results()}
-    if (scaling := finished.get("scaling")) is not None:
+    if scaling := finished.get("scaling"):
         for axis, section in (("parameters", "size"), ("tokens", "tokens")):
             elements[section].append(loss_chart(scaling.results["axes"][axis], axis))
-    if (stability := finished.get("stability")) is not None:
+    if stability := finished.get("stability"):
         chart = over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")
         elements["v2"].append(chart)
-    if (flow := finished.get("gradient-flow")) is not None:
+    if flow := finished.get("gradient-flow"):
         elements["gradients"] += [over_width(flow), judgement_table(flow)]
-    if (practical := finished.get("practical")) is not None:
+    if practical := finished.get("practical"):
         for section, answer in practical_answers(practical).items():
             elements[section] += answer
     for kind, section in (("text", "size"), ("ablations", "ablations"), ("rank", "shared")):
-        if (study := finished.get(kind)) is not None:
+        if study := finished.get(kind):
             elements[section] += shown(endpoints_table(study), rows_table(study))
     return elements
 
@@ -198,12 +200,11 @@ def _provenance(records: ClaimRecords, studies: Mapping[str, Any]) -> list[Eleme
     for kind, folder in records.study_folders.items():
         words = [f"study of {kind}"]
         if kind in studies:
-            study = studies[kind]
-            commits = sorted({(run.record.commit or "not recorded")[:12] for run in study.runs})
-            machines = sorted({str(run.record.hardware.get("processor", "")) for run in study.runs})
-            words += [f"scale {study.info.get('scale')}", f"created {study.info.get('created')}"]
-            words += [f"{len(study.runs)} runs", f"commit {', '.join(commits)}"]
-            words += filter(None, machines)
+            info, runs = studies[kind].info, [run.record for run in studies[kind].runs]
+            commits = sorted({(run.commit or "not recorded")[:12] for run in runs})
+            machines = sorted({str(run.hardware.get("processor", "")) for run in runs})
+            words += [f"scale {info.get('scale')}", f"created {info.get('created')}"]
+            words += [f"{len(runs)} runs", f"commit {', '.join(commits)}", *filter(None, machines)]
         facts.append((records.name(folder), ", ".join(words)))
     facts += [(records.name(folder), "evaluation") for folder in records.evaluation_folders]
     for file, result in records.benchmarks.items():

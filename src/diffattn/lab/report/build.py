@@ -1,4 +1,4 @@
-"""Put pages together: of a study of any kind, or of a short reproduction."""
+"""Put pages together: of a study of any kind, of a short reproduction, or of an evaluation."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
-from diffattn.lab.report.claims.tables import claims_table
+from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
+from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
-from diffattn.lab.report.page.provenance import provenance
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
+from diffattn.lab.report.page.study_page import provenance
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
 from diffattn.lab.report.study.beside import committed_text, loss_section
@@ -49,7 +50,6 @@ def build_report(
 
     Raises:
         CheckpointError: A file is damaged, or of another kind or schema version.
-        OSError: The file cannot be written; an existing one is left as it was.
     """
     measured = bench_section(list(read_benchmarks(benchmarks).values()))
     with showing(study):
@@ -67,11 +67,7 @@ def _document(study: Path, claims: Table | None = None) -> Document:
 
 
 def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:
-    """Write the page of a short reproduction: retrieval, maps, cost and language models.
-
-    The study of recall is finished; the folder ``text`` of a study on text may be missing.
-    ``claims``: as in :func:`build_report`.
-    """
+    """Write the page of a short reproduction; the folder ``text`` of a study may be missing."""
     loss, origins = loss_section(), []
     with showing(recall_folder, text):
         if (text / "study.json").exists():
@@ -82,6 +78,14 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
         study = recall.read_recall_study(recall_folder)
         title = "Differential attention: the models that you trained"
         return write_document(out, recall.recall_document(study, beside, loss, origins, title))
+
+
+def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the page of an evaluation folder. It names results that cannot be shown together."""
+    recorded = read_evaluation(folder)
+    claims = evaluation_claims([x for results in recorded.results.values() for x in results])
+    document = evaluation_document(recorded, published_values(), claims)
+    return write_document(out or folder / "report.html", document)
 
 
 def markdown_results(study: Path) -> str:

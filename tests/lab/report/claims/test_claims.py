@@ -11,11 +11,15 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.catalog.models import own_side_effects
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
-from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
 from diffattn.lab.report.claims.from_text import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
-from diffattn.lab.report.claims.tables import claims_table, committed_claims
+from diffattn.lab.report.claims.tables import (
+    CLAIMS,
+    claims_table,
+    committed_claims,
+    measured_claims,
+)
 from diffattn.lab.stats.intervals import mean_interval
 from record_files import write_record
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.from_evaluations import evaluated, evaluated_ratio
 from diffattn.lab.report.claims.records import ClaimRecords
+from diffattn.lab.report.claims.tables import CLAIMS
 from evaluation_folders import eval_result
 
 BY_ID = {claim.id: claim for claim in CLAIMS}

@@ -56,11 +56,6 @@ _LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
     ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", itemgetter("cka")),
 )
 """Key, title, explanation, and a function that reads the value from a layer's record."""
-_HEAD_MAPS = {
-    "sink_share": "sink share",
-    "entropy": "entropy of |A|",
-    "cancelled": "share of A1 cancelled",
-}
 
 
 def _colors(result: AnalysisResult) -> dict[str, str]:
@@ -159,7 +154,11 @@ def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
     """Draw heat maps of one model: layers by heads. ``index``: the model's number on the page."""
     label = label_of(analysis)
     charts = []
-    for name, title in _HEAD_MAPS.items():
+    for name, title in (
+        ("sink_share", "sink share"),
+        ("entropy", "entropy of |A|"),
+        ("cancelled", "share of A1 cancelled"),
+    ):
         known = [row for layer in analysis.attention if (row := layer["heads"].get(name))]
         if not known or len(known) < len(analysis.attention):
             continue

@@ -51,7 +51,7 @@ def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
     """Write one HTML file that shows an analysis and needs no network."""
     result = AnalysisResult.read(folder)
     models = [analysis for analysis in result.models if analysis.attention]
-    lead = f"{plural(len(result.models), 'model')}"
+    lead = plural(len(result.models), "model")
     sections = []
     if models:
         tokens = max(sum(a.tokens["lengths"]) for a in models if a.tokens is not None)

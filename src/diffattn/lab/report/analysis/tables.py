@@ -166,7 +166,7 @@ def provenance_tables(result: AnalysisResult) -> list[Table]:
             count(model.get("parameters")),
             str(model.get("weights") or "none here"),
             f"{model.get('dtype')} on {model.get('device')}" if analysis.attention else "not run",
-            _windows(analysis),
+            _windows(analysis.tokens["lengths"]) if analysis.tokens else MISSING,
             analysis.tokens["sha256"][:16] if analysis.tokens else MISSING,
             str(model.get("path")),
         ]
@@ -232,10 +232,7 @@ def _visible(text: Any) -> str:
     return f"“{str(text).translate(WHITE_SPACE)}”"
 
 
-def _windows(analysis: ModelAnalysis) -> str:
-    if analysis.tokens is None:
-        return MISSING
-    lengths = analysis.tokens["lengths"]
+def _windows(lengths: Sequence[int]) -> str:
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
 
 

@@ -10,9 +10,6 @@ from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import Claim, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
 
-_Ratio = tuple[float, float, float]
-"""Median over the rounds of a case, minimum and maximum."""
-
 
 def time_ratio(
     records: ClaimRecords,
@@ -61,26 +58,22 @@ def time_ratio(
 
 def _ratios(
     cases: Sequence[BenchCase], contender: str, against: str | None
-) -> Iterator[tuple[BenchCase, _Ratio]]:
-    """Per case, the ratio of the fastest contender that fits. Cases without one are left out."""
+) -> Iterator[tuple[BenchCase, tuple[float, float, float]]]:
+    """Per case, the ratio of the fastest contender that fits: median over rounds, least, most."""
     for case in cases:
         timed = [
             row
             for row in case.rows
             if row.status == "ok" and row.role == "DIFF" and contender in ("", row.contender)
         ]
-        ratios: list[_Ratio]
         if against is None:
             spreads = [row.ratio_tc for row in timed if row.ratio_tc]
             ratios = [(spread.median, spread.minimum, spread.maximum) for spread in spreads]
         else:
             base = case.row(against)
+            over_t = base.ratio_t.median if base and base.ratio_t else None
+            medians = [row.ratio_t.median / over_t for row in timed if row.ratio_t and over_t]
             # Two ratios to T do not give the extremes of their quotient: use the medians.
-            medians = [
-                row.ratio_t.median / base.ratio_t.median
-                for row in timed
-                if row.ratio_t and base and base.ratio_t
-            ]
             ratios = [(ratio, ratio, ratio) for ratio in medians]
         if ratios:
             yield case, min(ratios)

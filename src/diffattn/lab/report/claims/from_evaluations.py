@@ -104,7 +104,7 @@ def _compare(
 ) -> Measured | None:
     """Subtract the baseline's scores, and check a lead against the controls."""
     sides = [side for pair in _pair_by_seed(scores, kind, BASELINE) for side in pair]
-    places = _shared_places(sides)
+    places = set.intersection(*map(set, sides)) if sides else set()
     wanted, note = places, ""
     if printed is not None:
         as_printed = {place for place in places if printed in place.where}
@@ -122,7 +122,16 @@ def _compare(
     differences = _differences(shared, kind, BASELINE)
     if not differences:
         return None
-    why = floor or _explain(shared, kind, differences, sign)
+    why = floor
+    if not why and sign * fmean(differences) > 0:
+        # A lead says nothing without a control, or with one that it does not reliably exceed.
+        lows = {
+            control: mean_interval([sign * value for value in lead]).low
+            for control in SIDE_EFFECTS
+            if (lead := _differences(shared, kind, control))
+        }
+        equal = (control for control, low in lows.items() if low is None or low <= 0)
+        why = name_controls(equal) if lows else NO_CONTROL
     interval = mean_interval(differences).recorded()
     return measure_row({"values": differences} | interval, uninformative=why, note=note)
 
@@ -140,30 +149,12 @@ def _pair_by_seed(
     ]
 
 
-def _shared_places(sides: Sequence[Mapping[_Place, float]]) -> set[_Place]:
-    """The numbers that all models have: only means over the same numbers are comparable."""
-    return set.intersection(*map(set, sides)) if sides else set()
-
-
 def _differences(scores: _Scores, kind: str, baseline: str) -> list[float]:
     """Mean score minus the baseline's, seed by seed, over the numbers that all models have."""
     pairs = _pair_by_seed(scores, kind, baseline)
-    places = _shared_places([side for pair in pairs for side in pair])
+    # Only means over the same numbers are comparable.
+    places = set.intersection(*(set(side) for pair in pairs for side in pair)) if pairs else set()
     return [fmean(a[place] - b[place] for place in places) for a, b in pairs if places]
-
-
-def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int) -> str:
-    """Why a lead is uninformative: no control, or controls that it does not reliably exceed."""
-    if sign * fmean(differences) <= 0:
-        return ""
-    lows = {
-        control: mean_interval([sign * value for value in lead]).low
-        for control in SIDE_EFFECTS
-        if (lead := _differences(scores, kind, control))
-    }
-    if not lows:
-        return NO_CONTROL
-    return name_controls(control for control, low in lows.items() if low is None or low <= 0)
 
 
 def _score_claim(

@@ -55,10 +55,7 @@ def loss_difference(
 def _difference(
     results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
 ) -> Mapping[str, Any] | None:
-    """The recorded difference. Without runs at the common rate, the chosen rates are used.
-
-    A rank study records differences to one rank only. Other pairs are computed here.
-    """
+    """The recorded difference, at the chosen rates where there is none at the common rate."""
     pair, metric = (variant, baseline), part or "validation_loss"
     rows = {
         row["at"]: row
@@ -67,6 +64,7 @@ def _difference(
     }
     if rows or not set(pair) <= results["variants"].keys():
         return rows.get(at, rows.get("best"))
+    # A rank study records differences to one rank only: other pairs are computed here.
     best = [results["variants"][name]["at"]["best"] for name in pair]
     losses = [group["parts"].get(part) if part else group["validation_loss"] for group in best]
     if None in losses:
@@ -82,14 +80,7 @@ def _explain(
     part: str | None,
     row: Mapping[str, Any],
 ) -> str:
-    """Why a difference is uninformative; empty if it is informative.
-
-    - The study's verdict is "uninformative".
-    - One side or both have not passed the induction phase, but some variant has.
-    - The lead is not reliable at the common learning rate.
-    - No control was run, or the type does not lead a control at the chosen or the common rate.
-    - V1 has no reliable lead without its head norm.
-    """
+    """Why a difference is uninformative; empty if it is informative."""
     variants = results["variants"]
     if not results["verdict"]["informative"]:
         return str(results["verdict"]["sentence"]).removeprefix(

@@ -1,14 +1,31 @@
-"""The claims as a table."""
+"""All claims of the papers, and their effects in the records as a table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from diffattn.lab.records.evaluations import EvalResult
-from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
-from diffattn.lab.report.claims.claim import MeasuredClaim
+from diffattn.lab.report.claims.claim import Claim, MeasuredClaim
+from diffattn.lab.report.claims.from_benchmarks import TIME_MEASURES
+from diffattn.lab.report.claims.from_evaluations import SCORE_MEASURES
+from diffattn.lab.report.claims.from_studies import STUDY_MEASURES
+from diffattn.lab.report.claims.from_text import LOSS_MEASURES
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.page.tables import Table, number_cell, record_table, word_cell
 from diffattn.lab.report.page.wording import MISSING, number, plural, span
+from diffattn.lab.report.paper import paper_results
+
+MEASURES = LOSS_MEASURES | STUDY_MEASURES | SCORE_MEASURES | TIME_MEASURES
+CLAIMS = tuple(
+    MEASURES[stated["id"]]._replace(**stated)
+    for result in paper_results()
+    for stated in result.claims
+)
+"""In the order of the papers."""
+
+
+def measured_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[MeasuredClaim]:
+    """Read the effect of every claim. There are no tests here: each study tests its questions."""
+    return [MeasuredClaim(claim, claim.measure(records)) for claim in claims]
 
 
 def committed_claims() -> Path | None:

@@ -116,7 +116,6 @@ def _scores(row: Row) -> dict[str, float]:
 
 
 def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the start and the end of a prompt, and the number of characters between them."""
     begins, ends = (_text(prompt.get(key) or "") for key in ("begins", "ends"))
     count = prompt.get("characters")
     between = count - len(begins) - len(ends) if isinstance(count, int) else 0

@@ -32,20 +32,13 @@ class _Facet(NamedTuple):
     """The values of all models."""
 
 
-def line_charts(results: Sequence[EvalResult], prefix: str) -> list[Chart]:
-    """Draw a line per model with its interval, over a number with three values or more."""
+def charts_of(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:
+    """Draw metrics over one number of three values or more; then each over two numbers as maps."""
     kinds = {label_of(result): str(result.model.get("attention_type")) for result in results}
-    colors = model_colors(kinds)
-    return [
-        _line_chart(facet, colors)
-        for facet in _facets(results, prefix)
-        if len(facet.axes) == 1 and min(map(len, facet.axes.values())) > 2
-    ]
-
-
-def heat_maps(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:
-    """Draw a heat map per model, for every metric over two varying numbers."""
-    return [_maps(facet) for facet in _facets(results, prefix) if len(facet.axes) == 2]
+    colors, facets = model_colors(kinds), _facets(results, prefix)
+    over_one = [facet for facet in facets if len(facet.axes) == 1]
+    lines = [_line_chart(x, colors) for x in over_one if min(map(len, x.axes.values())) > 2]
+    return [lines, *(_maps(facet) for facet in facets if len(facet.axes) == 2)]
 
 
 def _facets(results: Sequence[EvalResult], prefix: str) -> list[_Facet]:

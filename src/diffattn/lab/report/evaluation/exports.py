@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.lab.records.evaluations import Comparison, EvalResult
 from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows
 from diffattn.lab.report.page.tables import record_table, table_markdown
 from diffattn.lab.report.page.wording import one_line
@@ -83,9 +83,28 @@ def harness_text(results: Sequence[EvalResult]) -> str:
     model = results[0].model
     parts: dict[str, Any] = {name: {} for name in (*names, "higher_is_better")}
     for result in results:
+        of_harness, shots = result.protocol == "lm_tasks", result.parameters.get("num_fewshot", 0)
         for metric in result.metrics:
-            if metric.headline or result.protocol == "lm_tasks":
-                _add_metric(parts, result, metric)
+            if not (metric.headline or of_harness):
+                continue
+            where = _where(metric.where)
+            name = f"{result.variant}/{where}" if where else result.variant
+            error: float | str = "N/A"
+            if of_harness:
+                name = str(metric.where.get("task", result.variant))
+                if metric.method == "Wilson" and metric.n > 1:
+                    error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
+            entry = parts["results"].setdefault(name, {"alias": name})
+            entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
+            parts["configs"][name] = {
+                "task": name,
+                "num_fewshot": shots,
+                "metadata": {"version": result.version, "protocol": result.protocol},
+            }
+            parts["higher_is_better"].setdefault(name, {})[metric.name] = metric.higher_is_better
+            parts["versions"][name], parts["n-shot"][name] = result.version, shots
+            parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
+            parts["group_subtasks"][name] = []
     parts["config"] = {
         "model": "diffattn",
         "model_args": f"pretrained={model.get('path')}",
@@ -96,28 +115,6 @@ def harness_text(results: Sequence[EvalResult]) -> str:
         "weights": model.get("weights"),
     }
     return json.dumps(parts, indent=2, ensure_ascii=False) + "\n"
-
-
-def _add_metric(parts: dict[str, Any], result: EvalResult, metric: Metric) -> None:
-    of_harness, shots = result.protocol == "lm_tasks", result.parameters.get("num_fewshot", 0)
-    where = _where(metric.where)
-    name = f"{result.variant}/{where}" if where else result.variant
-    error: float | str = "N/A"
-    if of_harness:
-        name = str(metric.where.get("task", result.variant))
-        if metric.method == "Wilson" and metric.n > 1:
-            error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
-    entry = parts["results"].setdefault(name, {"alias": name})
-    entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
-    parts["configs"][name] = {
-        "task": name,
-        "num_fewshot": shots,
-        "metadata": {"version": result.version, "protocol": result.protocol},
-    }
-    parts["higher_is_better"].setdefault(name, {})[metric.name] = metric.higher_is_better
-    parts["versions"][name], parts["n-shot"][name] = result.version, shots
-    parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
-    parts["group_subtasks"][name] = []
 
 
 def _where(where: Mapping[str, Any]) -> str:

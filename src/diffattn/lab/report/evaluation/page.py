@@ -1,13 +1,22 @@
 """The page of an evaluation folder."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from diffattn.lab.records.evaluations import EvalResult, Metric, PairedDifference
-from diffattn.lab.report.claims.tables import evaluation_claims, published_values
-from diffattn.lab.report.evaluation.charts import heat_maps, line_charts
-from diffattn.lab.report.evaluation.files import EvaluationFolder, read_evaluation
+from diffattn.errors import CheckpointError, short
+from diffattn.lab.records.evaluations import (
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+    evaluation_marker,
+)
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.stored_runs import results_folder
+from diffattn.lab.report.evaluation.charts import charts_of
 from diffattn.lab.report.evaluation.tables import (
     difference_table,
     difference_tables,
@@ -27,11 +36,9 @@ from diffattn.lab.report.page.elements import (
     Text,
     shown,
 )
-from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.tables import Table, record_table, run_cell, table
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
-_BETTER = {True: "higher", False: "lower", None: MISSING}
 _ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "
     "very weights differ on other items of the same sort. Another training run of the same kind "
@@ -49,18 +56,74 @@ _MEANINGS = {
 }
 
 
-def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
-    """Write one HTML file that shows an evaluation folder and needs no network.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationFolder:
+    """An evaluation folder in memory."""
 
-    A result that is damaged, or of another version than the first model's, is named in the page and
-    left out.
-    """
-    recorded = read_evaluation(folder)
-    document = _document(recorded)
-    return write_document(folder / "report.html" if out is None else out, document)
+    results: dict[str, list[EvalResult]]
+    """Variant -> results, one per model that has finished it."""
+    records: list[RunRecord]
+    comparison: Comparison | None
+    gaps: list[str]
 
 
-def _document(folder: EvaluationFolder) -> Document:
+def is_evaluation_folder(folder: Path) -> bool:
+    """Whether ``diffattn evaluate`` wrote this folder."""
+    return (folder / EVALUATION_MARKER).exists()
+
+
+def read_evaluation(folder: Path) -> EvaluationFolder:
+    """Read an evaluation folder. ``gaps`` names what is missing, damaged or of another version."""
+    marker, stored = evaluation_marker(folder), results_folder(folder)
+    results: dict[str, list[EvalResult]] = {}
+    records, gaps = [], []
+    damaged: list[CheckpointError] = []
+    for variant in marker["variants"]:
+        for label in marker["models"]:
+            part = stored / label / variant
+            if not (part / "result.json").exists():
+                gaps.append(f"{label} has no result of {variant}.")
+                continue
+            try:
+                result, record = EvalResult.read(part), RunRecord.read(part)
+                names = (result.model.get("label"), result.variant)
+                if names != (label, variant):
+                    raise CheckpointError(
+                        f"{part / 'result.json'}: must be of {label} and {variant}, got "
+                        f"{' and '.join(map(short, names))}."
+                    )
+            except CheckpointError as error:  # the other records can still be shown
+                damaged.append(error)
+                gaps.append(f"{label} is left out of {variant}: {error}")
+                continue
+            first = results.setdefault(variant, [result])[0]
+            if first is not result:
+                if unlike := result.unlike(first):
+                    gaps.append(f"{label} is left out of {variant}: {unlike}.")
+                    continue
+                results[variant].append(result)
+            records.append(record)
+    if damaged and not records:
+        raise damaged[0]
+    comparison = None
+    if (folder / "comparison.json").exists():
+        try:
+            comparison = Comparison.read(folder)
+        except CheckpointError as error:
+            gaps.append(f"The comparison is left out: {error}")
+    absent = tuple(gaps)
+    if comparison:  # missing results are named above
+        gaps += [sentence for sentence in comparison.skipped if not sentence.endswith(absent)]
+        gaps += comparison.notes
+    elif len(marker["models"]) > 1 and not (folder / "comparison.json").exists():
+        gaps.append("The models were not compared: comparison.json is missing.")
+    return EvaluationFolder(results=results, records=records, comparison=comparison, gaps=gaps)
+
+
+def evaluation_document(
+    folder: EvaluationFolder, published: Mapping[str, str], claims: Table | None
+) -> Document:
+    """Assemble the page. ``published``: protocol -> results that the papers print."""
     results = [result for of_variant in folder.results.values() for result in of_variant]
     labels = list(dict.fromkeys(map(label_of, results)))
     compared = folder.comparison.differences if folder.comparison else ()
@@ -78,9 +141,9 @@ def _document(folder: EvaluationFolder) -> Document:
         if result.num_failed
     ]
     sections: list[Section] = []
-    if verdicts := _verdicts(folder, differences):
+    if verdicts := _verdicts(folder, differences, published):
         sections.append(Section("verdicts", "What it shows", verdicts))
-    if (claims := evaluation_claims(results)) is not None:
+    if claims is not None:
         limits = Text(
             "Effects over seeds of the models, with 95 % intervals; none is tested. These models "
             "are not of the papers' sizes."
@@ -109,7 +172,9 @@ def _document(folder: EvaluationFolder) -> Document:
     )
 
 
-def _verdicts(folder: EvaluationFolder, differences: Sequence[PairedDifference]) -> list[Element]:
+def _verdicts(
+    folder: EvaluationFolder, differences: Sequence[PairedDifference], published: Mapping[str, str]
+) -> list[Element]:
     protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
     primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
     primary.sort(key=lambda pair: pair.over != "seeds")
@@ -128,7 +193,6 @@ def _verdicts(folder: EvaluationFolder, differences: Sequence[PairedDifference])
             f"{pair.variant}{over}: {pair.score} of {pair.model} minus {pair.baseline} "
             f"{number(pair.difference, 3, signed=True)} ({notes}): {pair.verdict}."
         )
-    published = published_values()
     variants = dict.fromkeys(pair.variant for pair in primary)
     printed = {variant: published.get(protocols[variant], "") for variant in variants}
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
@@ -160,7 +224,8 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
                 value_with_interval(metrics[label]) if label in metrics else MISSING
                 for label in labels
             ]
-            better = _BETTER[next(iter(metrics.values())).higher_is_better]
+            is_higher = next(iter(metrics.values())).higher_is_better
+            better = {True: "higher", False: "lower", None: MISSING}[is_higher]
             # n differs between models if items failed.
             counts = dict.fromkeys(metrics[label].n for label in labels if label in metrics)
             rows.append([variant, name, *values, better, " / ".join(map(count, counts))])
@@ -187,8 +252,7 @@ def _protocol_section(
     ]
     content: list[Element] = [
         Text(f"{first.protocol}, version {first.version}. Source: {first.source}."),
-        Pair(line_charts(results, prefix)),
-        *map(Pair, heat_maps(results, prefix)),
+        *map(Pair, charts_of(results, prefix)),
         *difference_tables(differences),
         Fold("Every metric", [record_table("Every metric.", metrics)]),
         Fold("What the source leaves open, and our choices", [Terms(first.choices)]),

@@ -11,7 +11,6 @@ from typing import Any
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import brief_names, type_color, type_name
 
-_GRID = "#e6e6e6"
 # From white to dark blue.
 SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
 # Okabe and Ito's palette without grey, which is the baseline's.
@@ -75,7 +74,7 @@ def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
 
 def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
     """The look that all charts share."""
-    axis = {"gridcolor": _GRID, "zeroline": False, "linecolor": "#999", "automargin": True}
+    axis = {"gridcolor": "#e6e6e6", "zeroline": False, "linecolor": "#999", "automargin": True}
     size = {"size": 13}
     values: dict[str, Any] = {
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},

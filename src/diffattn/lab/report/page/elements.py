@@ -106,14 +106,14 @@ class Document:
 
 def shown(*elements: Element | None) -> list[Element]:
     """The elements that hold something."""
-
-    def is_empty(element: Element | None) -> bool:
+    kept: list[Element] = []
+    for element in elements:
         match element:
             case None | Text(text="") | Bullets(items=[]) | Pair(charts=[]) | Fold(content=[]):
-                return True
-        return False
-
-    return [element for element in elements if element is not None and not is_empty(element)]
+                continue
+            case _:
+                kept.append(element)
+    return kept
 
 
 def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:

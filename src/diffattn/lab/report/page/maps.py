@@ -63,7 +63,6 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
 def _charts(
     attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
 ) -> list[Chart]:
-    """One chart for softmax attention; for other types both maps and their difference."""
     first = np.array(entry["map_1"], dtype=np.float64)
     if attention_type == BASELINE or "map_2" not in entry:
         caption = "A, the one map of softmax attention"
@@ -135,7 +134,6 @@ def _heatmap(
 
 
 def _limit(*maps: np.ndarray) -> float:
-    """Weight at which colours saturate. The first tokens see few keys; without a limit their large
-    weights would leave the rest of the map white."""
+    """Weight at which colours saturate: those of the first tokens would leave the map white."""
     weights = np.concatenate([m[m > 0] for m in maps])
     return max(float(np.quantile(weights, 0.97)), 0.01) if weights.size else 1.0

@@ -90,7 +90,7 @@ def gradient_flow_document(study: Study) -> Document:
         Section("heads", "Input of the head norm", [_head_table(study)]),
         models,
     ]
-    verdict = Text(verdicts(study), "verdict")
+    verdict = Text(_verdicts(study), "verdict")
     return study_document(study, lead, sections, verdict=verdict, costs=(), summary=judged)
 
 
@@ -135,8 +135,7 @@ def over_width(study: Study) -> Chart:
     )
 
 
-def verdicts(study: Study) -> str:
-    """The two main statements, and the number of statements per verdict, in sentences."""
+def _verdicts(study: Study) -> str:
     rows = study.recorded["judgements"]
     kinds = dict.fromkeys(row["verdict"] for row in rows)
     parts = [f"{kind} {sum(row['verdict'] == kind for row in rows)}" for kind in kinds]

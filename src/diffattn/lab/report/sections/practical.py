@@ -93,7 +93,6 @@ def practical_document(study: Study) -> Document:
 
 
 def _sentences(results: dict[str, Any]) -> list[str]:
-    """One sentence per deciding measure: softmax's mean, and the other models' differences."""
     items = []
     for measure, entries, members in _by_measure(results):
         differences = "; ".join(
@@ -169,7 +168,6 @@ def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, str]]) -> Table:
-    """A row per model, a column per measure: mean over seeds and its interval."""
     members = study.recorded["tasks"][task]["members"]
     rows = []
     for name, values in _measures(study, task).items():
@@ -209,7 +207,6 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
 
 
 def _difference_table(results: dict[str, Any]) -> Table:
-    """The deciding measures: each model minus softmax attention."""
     rows = []
     for measure, entries, members in _by_measure(results):
         for x in entries:

@@ -18,10 +18,15 @@ from diffattn.lab.report.page.elements import (
     shown,
 )
 from diffattn.lab.report.page.maps import attention_maps
-from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, models_table
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
-from diffattn.lab.report.page.study_page import TIMES, UNFINISHED, claims_section
+from diffattn.lab.report.page.study_page import (
+    TIMES,
+    UNFINISHED,
+    claims_section,
+    provenance,
+    statement,
+)
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
 from diffattn.lab.report.sections import recall_charts as charts
@@ -71,7 +76,6 @@ def _trial_names(
 
 
 def _sweep_names(info: dict[str, Any], names: Collection[str]) -> list[str]:
-    """Names of the sweep's runs: the planned runs, and those that the folder has."""
     swept: dict[str, None] = {}
     rates = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
     for begins in (f"{task}-{x}-lr" for task in info["tasks"] for x in tables.swept_models(info)):
@@ -175,7 +179,6 @@ def _comparison(info: dict[str, Any]) -> str:
 
 
 def _answer_sentence(study: Study, task: str) -> str:
-    """Steps of V1, the Transformer and V1 with a uniform second map, in two sentences."""
     entry, members = task_results(study, task), members_of(study, task)
     if V1 not in members or BASELINE not in members:
         return ""

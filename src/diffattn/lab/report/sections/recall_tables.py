@@ -67,7 +67,6 @@ def _step(step: float | None, member: dict[str, Any]) -> str:
 
 
 def _step_cell(member: dict[str, Any]) -> Cell:
-    """The median step, and below it the range over seeds."""
     steps = sorted(member["solved_steps"], key=lambda step: math.inf if step is None else step)
     low, high = _step(steps[0], member), _step(steps[-1], member)
     note = "" if low == high else f"{low} to {high}"
@@ -78,10 +77,8 @@ def find_difference(
     entry: dict[str, Any], variant: str, baseline: str = BASELINE
 ) -> dict[str, Any] | None:
     """A recorded difference in steps; ``None`` if the two were not compared."""
-    for row in entry["differences"]:
-        if (row["variant"], row["baseline"]) == (variant, baseline):
-            return dict(row)
-    return None
+    rows = entry["differences"]
+    return next((x for x in rows if (x["variant"], x["baseline"]) == (variant, baseline)), None)
 
 
 def format_difference(row: dict[str, Any] | None) -> str:
@@ -94,15 +91,14 @@ def _signed(steps: float) -> str:
 
 
 def _ends(row: dict[str, Any]) -> str:
-    """Both ends of an interval; empty if there are too few seeds for an interval."""
     low, high = row["low"], row["high"]
     return "" if low is None else f"{_signed(low)} to {_signed(high)}"
 
 
 def _difference_cell(row: dict[str, Any] | None) -> Cell:
-    return (
-        number_cell(MISSING) if row is None else number_cell(_signed(row["mean"]), note=_ends(row))
-    )
+    if row is None:
+        return number_cell(MISSING)
+    return number_cell(_signed(row["mean"]), note=_ends(row))
 
 
 def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
@@ -248,9 +244,16 @@ def settings_table(study: Study) -> Table:
     """Each task in words, the length of its training, and its models."""
     rows = []
     for task, settings in study.info["tasks"].items():
-        train, model = settings["train"], settings["model"]
+        train, model, asked = settings["train"], settings["model"], settings.get("task", {})
+        if asked.get("name") == "noisy_recall":
+            drawn = "with replacement" if asked.get("replacement") else "each key at most once"
+            noise = f"{100 * asked.get('noise_ratio', 0):.0f} % of the context is noise"
+            queries = f"{noise}, {asked.get('num_queries')} queries {drawn}"
+        else:
+            queries = "each asked for once"
         values = (
-            _task_in_words(settings),
+            f"{asked.get('num_pairs')} pairs, {queries}; sequences of {train.get('seq_len')} "
+            "tokens",
             f"{count(train.get('num_steps'))} steps of "
             f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
             f"{count(model.get('num_hidden_layers'))} layers, "
@@ -260,19 +263,6 @@ def settings_table(study: Study) -> Table:
         )
         rows.append([task_name(task), *map(word_cell, values)])
     return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
-
-
-def _task_in_words(settings: dict[str, Any]) -> str:
-    task = settings.get("task", {})
-    pairs, queries = task.get("num_pairs"), task.get("num_queries")
-    length = settings["train"].get("seq_len")
-    if task.get("name") == "noisy_recall":
-        drawn = "with replacement" if task.get("replacement") else "each key at most once"
-        noise = f"{100 * task.get('noise_ratio', 0):.0f} % of the context is noise"
-        text = f"{pairs} pairs, {noise}, {queries} queries {drawn}"
-    else:
-        text = f"{pairs} pairs, each asked for once"
-    return f"{text}; sequences of {length} tokens"
 
 
 def _solved_at(solved: int | None, spent: int) -> str:

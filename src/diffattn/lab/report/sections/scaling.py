@@ -223,7 +223,6 @@ def _published_fits() -> Table:
 
 
 def _published_ratios() -> Table:
-    """Parameters and tokens that DIFF needs for equal loss by the published points."""
     rows = []
     for curves in scaling_curves().values():
         laws, _ = fits_of(curves.points())
@@ -269,13 +268,11 @@ def _percentage(share: float | None, digits: int = 0) -> str:
 
 
 def _percentages(row: dict[str, Any]) -> str:
-    if row["low"] is None or row["high"] is None:
-        return MISSING
-    return f"{number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
+    ends = [row["low"], row["high"]]
+    return MISSING if None in ends else f"{' to '.join(number(100 * x, 0) for x in ends)} %"
 
 
 def _parameter_cell(value: dict[str, Any] | None) -> Cell:
-    """A fitted parameter and its interval with four digits."""
     if value is None:
         return number_cell(MISSING)
     bounds = [value[key] for key in ("mean", "low", "high")]

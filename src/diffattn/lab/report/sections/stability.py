@@ -80,15 +80,22 @@ def stability_document(study: Study) -> Document:
     sections = [Section("models", "Models", [shown])]
     if results is None:
         return study_document(study, lead, sections, costs=costs)
-    measures: list[Element] = [
-        Text(_definition(results["definition"])),
-        _diverged_table(results, rates),
-    ]
+    rule = results["definition"]
+    definition = Text(
+        f"A spike of the loss is a step whose training loss exceeds the median of the "
+        f"{rule['window']} steps before by more than {number(rule['deviations'], 0)} robust "
+        f"standard deviations and by more than {rule['least_loss']:g} nats. A spike of the "
+        "gradient follows the same rule for the logarithm of its norm before clipping, with a "
+        f"factor of at least {math.exp(rule['least_log_gradient']):g}. The first {rule['window']} "
+        "steps are not judged. A run diverges if a number is not finite, or if its final loss is "
+        "no better than guessing all tokens alike. Steps that it did not make count as spikes and "
+        "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
+        "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
+    )
+    measures: list[Element] = [definition, _diverged_table(results, rates)]
     for metric in _UNITS:
-        measures += [
-            over_rates(study, metric, f"chart-{metric}"),
-            _measure_table(results, rates, metric),
-        ]
+        chart = over_rates(study, metric, f"chart-{metric}")
+        measures += [chart, _measure_table(results, rates, metric)]
     sections.append(Section("results", "Results", measures))
     sections.append(Section("differences", "Differences", _difference_tables(results)))
     rows = [
@@ -196,17 +203,3 @@ def _difference_table(
         f"table{family}, those that say nothing counting with 1."
     )
     return table(caption, headers, rows)
-
-
-def _definition(rule: dict[str, Any]) -> str:
-    return (
-        f"A spike of the loss is a step whose training loss exceeds the median of the "
-        f"{rule['window']} steps before by more than {number(rule['deviations'], 0)} robust "
-        f"standard deviations and by more than {rule['least_loss']:g} nats. A spike of the "
-        "gradient follows the same rule for the logarithm of its norm before clipping, with a "
-        f"factor of at least {math.exp(rule['least_log_gradient']):g}. The first {rule['window']} "
-        "steps are not judged. A run diverges if a number is not finite, or if its final loss is "
-        "no better than guessing all tokens alike. Steps that it did not make count as spikes and "
-        "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
-        "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
-    )

@@ -131,7 +131,11 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     traces: list[dict[str, Any]] = []
     num_layers = max(len(lam) for rows in runs.values() for _, lam in rows)
     for layer in range(num_layers):
-        color, group = _shade(type_color(variant), layer, num_layers), str(layer)
+        # From light (first layer) to full (last layer).
+        strength = 1.0 if num_layers < 2 else 0.35 + 0.65 * layer / (num_layers - 1)
+        channels = (int(type_color(variant)[i : i + 2], 16) for i in (1, 3, 5))
+        color = "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
+        group = str(layer)
         curves = {
             run: [(step, lam[layer]) for step, lam in rows if layer < len(lam)]
             for run, rows in runs.items()
@@ -247,7 +251,6 @@ def _count_lines(
 
 
 def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """A model's short runs, or its runs of all steps; ``None`` if no run ended with a loss."""
     tries = sorted(
         (run["learning_rate"], run["validation_loss"], run["run"])
         for run in entry.get(key, ())
@@ -276,10 +279,3 @@ def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | 
         "text": runs,
         "hovertemplate": ["%{text}", "rate %{x}: %{y:.4f}"],
     }
-
-
-def _shade(color: str, index: int, total: int) -> str:
-    """``color`` mixed with white, from light (first layer) to full (last layer)."""
-    strength = 1.0 if total < 2 else 0.35 + 0.65 * index / (total - 1)
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)

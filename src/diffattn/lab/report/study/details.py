@@ -58,17 +58,14 @@ def rates_table(study: TextStudy) -> Table | None:
             if not by_rate:
                 continue
             decides = key == "whole" or not entry.get("whole")
-            cells = [type_cell(name), word_cell(steps)]
-            for rate in rates:
-                run = by_rate.get(rate)
-                if run is None:
-                    cells.append(number_cell(MISSING))
-                    continue
+            cells = dict.fromkeys(rates, number_cell(MISSING))
+            for rate in filter(by_rate.get, rates):
+                run = by_rate[rate]
                 loss = run["validation_loss"]
                 shown = "diverged" if loss is None else number(loss)
                 note = "chosen" if decides and rate == entry["best"] else ""
-                cells.append(number_cell(shown, [run["run"]], note=note))
-            rows.append(cells)
+                cells[rate] = number_cell(shown, [run["run"]], note=note)
+            rows.append([type_cell(name), word_cell(steps), *cells.values()])
     headers = ["Model", "Steps", *map(rate_name, rates)]
     return table("Validation loss at every rate tried, nats per token.", headers, rows)
 
@@ -90,23 +87,21 @@ def parts_table(
     every, rows = study.entries, []
     for name in (name for name in names if name in every):
         best = every[name]["at"]["best"]
-        known = best.get("parts", {})
-        if known.keys() & set(parts):
-            cells = [
-                number_cell(number(known[x]["mean"]), best["runs"], note=_change(study, name, x))
-                if x in known
-                else number_cell(MISSING)
-                for x in parts
-            ]
-            rows.append([type_cell(name), *cells])
+        cells = dict.fromkeys(parts, number_cell(MISSING))
+        known = [part for part in parts if part in best.get("parts", {})]
+        for part in known:
+            mean, note = number(best["parts"][part]["mean"]), _change(study, name, part)
+            cells[part] = number_cell(mean, best["runs"], note=note)
+        if known:
+            rows.append([type_cell(name), *cells.values()])
     if not rows:
         return None
     counts = study.recorded.get("count_models", {})
     for name, title in COUNT_MODELS.items() if parts is PARTS else ():
         if name in counts:
             losses = counts[name].get("parts") or {}
-            cells = [number_cell(number(losses.get(part))) for part in parts]
-            rows.append([head_cell(f"{title} counts"), *cells])
+            counted = (number_cell(number(losses.get(part))) for part in parts)
+            rows.append([head_cell(f"{title} counts"), *counted])
     caption += (
         " Validation loss in nats per token, mean over seeds; below it the difference to the "
         "Transformer, paired by seed, and its interval."

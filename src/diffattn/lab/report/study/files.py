@@ -206,8 +206,6 @@ def _run_names(
     ]
     begin, of_seed = ("|".join(re.escape(str(x)) for x in each) for each in (variants, seeds))
     fits = re.compile(rf"({begin})-((common-)?seed({of_seed})|lr.+-(sweep|whole)\d+)")
-    groups = [
-        at for x in (results or {"variants": {}})["variants"].values() for at in x["at"].values()
-    ]
-    counted = [run for group in groups for run in group["runs"]]
+    recorded = results["variants"].values() if results else ()
+    counted = [run for x in recorded for group in x["at"].values() for run in group["runs"]]
     return list(dict.fromkeys([*wanted, *filter(fits.fullmatch, [*counted, *sorted(names)])]))

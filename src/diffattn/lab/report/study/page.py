@@ -17,9 +17,8 @@ from diffattn.lab.report.page.elements import (
     shown,
 )
 from diffattn.lab.report.page.maps import attention_maps
-from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.study_page import claims_section
+from diffattn.lab.report.page.study_page import claims_section, provenance, statement
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
 from diffattn.lab.report.study import charts, details, tables
@@ -68,11 +67,19 @@ def text_document(study: TextStudy, claims: Table | None = None) -> Document:
     # Neither the committed study itself nor studies of ablations or ranks show it again.
     config_hash = study.info.get("config_hash")
     committed = committed_text(config_hash=config_hash) if kind == "text" else []
+    times = Text(
+        "Times depend on the machine and on its other load. They describe these runs of this "
+        "implementation, not the methods."
+    )
+    costs: list[Element] = [
+        cost_table(replace(study, variants=tuple(study.drawn))),
+        Fold("How we know", [models_table(study), cost_table(study), times]),
+    ]
     sections = [
         Section("results", "Is the loss lower?", _results(study)),
         Section("parts", "Where does the difference lie?", _parts(study)),
         Section("maps", "What do the maps do?", _maps(study)),
-        Section("costs", "What does it cost?", _costs(study)),
+        Section("costs", "What does it cost?", costs),
         Section("committed", "What does the longer study say?", committed),
         claims_section(claims),
         Section("provenance", "Where do the numbers come from?", provenance(study)),
@@ -203,17 +210,6 @@ def _maps(study: TextStudy) -> list[Element]:
         *attention_maps(study, "map-"),
         Fold("λ over training", shown(Pair(lambdas), details.lambda_table(study))),
     )
-
-
-def _costs(study: TextStudy) -> list[Element]:
-    times = Text(
-        "Times depend on the machine and on its other load. They describe these runs of this "
-        "implementation, not the methods."
-    )
-    return [
-        cost_table(replace(study, variants=tuple(study.drawn))),
-        Fold("How we know", [models_table(study), cost_table(study), times]),
-    ]
 
 
 def _comparison(study: TextStudy) -> str:

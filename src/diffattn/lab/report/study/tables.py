@@ -209,7 +209,6 @@ def matching_table(study: TextStudy) -> Table | None:
 
 
 def _size_cell(study: TextStudy, name: str) -> Cell:
-    """Parameters, and below them FLOPs per token divided by the baseline's."""
     every, key = study.entries, "train_flops_per_token"
     here, base = (every.get(side, {}) for side in (name, BASELINE))
     return number_cell(count(here.get("parameters")), note=ratio(here.get(key), base.get(key)))
@@ -263,10 +262,9 @@ def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
 
 
 def _attention_cell(study: TextStudy, name: str) -> Cell:
-    """Attention's parameters, their ratio to V1's, and a mark if Shared DIFF has more than V1."""
     every = study.entries
     here, there = (every.get(side, {}).get("attention_parameters") for side in (name, "diff"))
-    is_known = here is not None and there is not None
-    is_above = name.startswith("shared_diff") and is_known and here > there
-    note = f"{ratio(here, there)} V1's{': above break-even' if is_above else ''}"
+    note = f"{ratio(here, there)} V1's"
+    if name.startswith("shared_diff") and here is not None and there is not None and here > there:
+        note += ": above break-even"
     return number_cell(count(here), note=note)

@@ -29,21 +29,16 @@ _SCRIPTS = ("viewer_data.js", "viewer_drawing.js", "viewer.js")
 
 def require_page_destination(path: Path, *, force: bool = False) -> None:
     """Refuse to replace a file that is no page of the viewer, unless ``force`` is set."""
+    kind = f"a page of '{GENERATOR}'"
     if force:
         require_file_destination(path)
-        return
-    kind = f"a page of '{GENERATOR}'"
-    require_replaceable(path, beginning(GENERATOR), kind, "--force replaces it.")
+    else:
+        require_replaceable(path, beginning(GENERATOR), kind, "--force replaces it.")
 
 
 def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
     """Write the page. Models with equal tokens are shown side by side."""
     texts = list(dict.fromkeys(model.text for model in models))
-    data = {
-        "levels": LEVELS,
-        "texts": [_text(text) for text in texts],
-        "models": [_model(model, texts) for model in models],
-    }
     blocks = [
         (f"m{i}l{place}", _block(layer))
         for i, model in enumerate(models)
@@ -62,7 +57,11 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
         generator=f"{GENERATOR} {__version__}",
         notes=_notes(models, texts),
         groups=_groups(models, texts),
-        data=data,
+        data={
+            "levels": LEVELS,
+            "texts": [_text(text) for text in texts],
+            "models": [_model(model, texts) for model in models],
+        },
         blocks=blocks,
         row_scales=all(layer.scales is not None for layer in layers),
         error=f"{max(layer.error for layer in layers):.1g}",
@@ -97,7 +96,6 @@ def _groups(models: Sequence[ViewedModel], texts: Sequence[ViewedText]) -> list[
 
 
 def _content(text: ViewedText) -> bytes:
-    """The text of all tokens without BOS."""
     pieces = text.pieces[1:] if text.begins_with_bos else text.pieces
     whole = b"".join(p if isinstance(p, bytes) else p.encode("utf-8", "replace") for p in pieces)
     return whole.strip()  # tokenizers of the SentencePiece kind begin with a space
