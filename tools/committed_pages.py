@@ -8,18 +8,11 @@ from typing import Any
 
 from diffattn.files.io import write_json
 from diffattn.lab.catalog.models import BASELINE, GATE
-from diffattn.lab.report.page.committed import RECALL, TEXT
 from diffattn.lab.report.page.runs import Study
+from diffattn.lab.report.page.study_page import RECALL, TEXT
 from diffattn.lab.report.sections.recall import read_recall_study, type_sentence
 from diffattn.lab.report.sections.recall_tables import median_step, members_of, task_results
-from diffattn.lab.report.study.files import TextStudy, read_study
-from diffattn.lab.report.study.summary import (
-    COMPARED,
-    difference,
-    in_words,
-    training_budget,
-    variants_of,
-)
+from diffattn.lab.report.study.files import COMPARED, TextStudy, read_study, training_budget
 from diffattn.lab.report.study.tables import level_of
 
 PUBLISHED = Path(__file__).parents[1] / "published"
@@ -27,13 +20,17 @@ NEW = "first_occurrence"
 
 
 def committed_summary(study: TextStudy) -> dict[str, Any]:
-    """Contents of ``page.committed.TEXT``: differences to the Transformer, for other studies."""
-    every, info = variants_of(study), study.info
+    """Differences to the Transformer, which pages of other studies show.
+
+    Returns:
+        Contents of :data:`diffattn.lab.report.page.study_page.TEXT`.
+    """
+    every, info = study.entries, study.info
     names = [name for name, variant in every.items() if variant["role"] in COMPARED]
     differences = []
     for name in (*names, GATE):
-        entry = difference(study, name, BASELINE)
-        new = difference(study, name, BASELINE, metric=NEW)
+        entry = study.difference(name, BASELINE)
+        new = study.difference(name, BASELINE, metric=NEW)
         if entry is None or new is None:
             continue
         differences.append(
@@ -41,7 +38,7 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
                 "variant": name,
                 **{key: entry[key] for key in ("mean", "low", "high")},
                 "new": new["mean"],
-                "verdict": in_words(study, entry),
+                "verdict": study.in_words(entry),
             }
         )
     return {
@@ -56,7 +53,7 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
 
 
 def recall_summary(study: Study, task: str) -> dict[str, Any]:
-    """Contents of :data:`diffattn.lab.report.page.committed.RECALL`."""
+    """Contents of :data:`diffattn.lab.report.page.study_page.RECALL`."""
     keys = ("variant", "baseline", "mean", "low", "high")
     return {
         "config_hash": study.info["config_hash"],

@@ -11,8 +11,7 @@ from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.records.stored_runs import results_folder, runs_folder
 from diffattn.lab.report.page.run_tables import median_cost
 from diffattn.lab.report.page.wording import number, p_value, type_name
-from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.summary import at_equal_time, train_losses
+from diffattn.lab.report.study.files import at_equal_time, read_study, train_losses
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
 from published_pages import FINDINGS, ROOT, prose, results_of, signed

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from diffattn.lab.records.results import (
-    BenchCase,
-    BenchResult,
-    BenchRow,
-    BenchRun,
-    Spread,
-    Verdict,
-)
+from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun, Spread, Verdict
 from lab.report.made_up_study import write_study
 
 

@@ -57,15 +57,7 @@ def write_study(
     num_steps: int = 300,
     verdict: dict[str, Any] | None = VERDICT,
 ) -> Path:
-    """Write a whole study.
-
-    Args:
-        variants: Names of the models, any of :data:`ALL` or others.
-        sweep: Whether learning rates were swept; without, all models have one.
-        parts: Whether losses by part, phase steps and count models were recorded.
-        tokens: Of the attention maps.
-        verdict: As recorded; ``None`` for none.
-    """
+    """Write a whole study. ``parts``: losses by part, phase steps and count models."""
     made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
     made.write()
     write_record(folder / "study.json", made.info(scale))

@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS
 from diffattn.lab.evaluation.icl.label_protocols import ManyShot
-from diffattn.lab.report.paper import Throughput, many_shot_curves, throughput
+from diffattn.lab.report.paper import many_shot_curves
 
 # Transformer and DIFF over the dashed range, the printed gap, and the gap over all numbers.
 EXPECTED = {
@@ -34,10 +34,3 @@ def test_the_protocol_asks_what_the_figure_shows(name):
     curve, protocol = many_shot_curves()[name], ManyShot(dataset=name)
     assert list(protocol.grid) == curve.shots
     assert len(curve.shots) == len(curve.transformer) == len(curve.diff)
-
-
-def test_the_speeds_beside_benchmarks_are_those_of_table_7():
-    speeds = throughput()
-    assert len(speeds) == 6
-    assert speeds["3b", 4_096, "forward_backward"] == Throughput(7_491, 6_718)
-    assert speeds["13.1b", 2_048, "forward"] == Throughput(14_346, 13_653)

@@ -12,7 +12,7 @@ from diffattn.lab.records.fields import checked
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import RESULTS
-from diffattn.lab.report.page.committed import RECALL, TEXT
+from diffattn.lab.report.page.study_page import RECALL, TEXT
 from diffattn.lab.report.sections.gradient_flow import read_gradient_flow_study
 from diffattn.lab.report.sections.practical import read_practical_study
 from diffattn.lab.report.sections.recall import read_recall_study

@@ -139,8 +139,7 @@ def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
 
 def _show(cases: list[Any], path: Path) -> None:
     from diffattn.lab.cli.screen.tables import print_table, print_text
-    from diffattn.lab.report.benchmarks.tables import contender_rows
-    from diffattn.lab.report.benchmarks.wording import case_title, targets_in_words
+    from diffattn.lab.report.benchmarks.tables import case_title, contender_rows, targets_in_words
 
     for case in cases:
         print_text([case_title(case)])

@@ -69,7 +69,7 @@ def report(
 def _kind(folder: Path) -> str:
     """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
     from diffattn.lab.report.analysis.page import is_analysis_folder
-    from diffattn.lab.report.evaluation.files import is_evaluation_folder
+    from diffattn.lab.report.evaluation.page import is_evaluation_folder
 
     if is_analysis_folder(folder):
         return "an analysis"

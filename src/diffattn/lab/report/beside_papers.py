@@ -8,10 +8,9 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.build import KINDS
-from diffattn.lab.report.claims.catalog import measured_claims
 from diffattn.lab.report.claims.claim import MeasuredClaim
-from diffattn.lab.report.claims.records import RecordFolders, read_folders
-from diffattn.lab.report.claims.tables import table_of_claims
+from diffattn.lab.report.claims.records import ClaimRecords, read_folders
+from diffattn.lab.report.claims.tables import measured_claims, table_of_claims
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -25,30 +24,23 @@ from diffattn.lab.report.page.elements import (
     Section,
     Terms,
     Text,
+    shown,
 )
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.tables import table
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.report.paper import PaperResult, paper_results
-from diffattn.lab.report.paper_charts import published_charts, published_table
-from diffattn.lab.report.sections.gradient_flow import over_width
-from diffattn.lab.report.sections.gradient_flow_tables import judgement_table
+from diffattn.lab.report.paper import (
+    PaperResult,
+    paper_results,
+    published_charts,
+    published_table,
+)
+from diffattn.lab.report.sections.gradient_flow import judgement_table, over_width
 from diffattn.lab.report.sections.practical import practical_answers
 from diffattn.lab.report.sections.scaling import loss_chart
 from diffattn.lab.report.sections.stability import over_rates
 from diffattn.lab.report.study.tables import endpoints_table, rows_table
 
-_LEAD = (
-    "Attention decides, for each word that a language model reads, how much to look at every word "
-    "before it. Some of that attention goes to words that do not matter. Differential attention "
-    "computes two attention maps and subtracts one from the other, weighted by λ. Noise that both "
-    "have in common cancels, as in a differential amplifier:"
-)
-_CLAIMED = (
-    "The papers claim lower loss for the same parameters and tokens, far better retrieval from "
-    "long texts, less hallucination and smaller outliers, for 6 to 12 % of training speed. Below, "
-    "each of their tables and figures stands beside the results of the records here."
-)
 _WORDS = {
     "seed": "A model is trained several times from other random weights, its seeds. Models are "
     "compared seed by seed; the spread of these differences gives the 95 % interval.",
@@ -65,7 +57,6 @@ _WORDS = {
     "token its λ. Shared DIFF gives both maps common weights, and each map a small update.",
 }
 """Term -> explanation, for a reader who does not know the papers."""
-_STAGES = "These parts have just run here, at scale “{scale}”. Each has a page of its own."
 
 
 def build_papers_report(
@@ -83,8 +74,7 @@ def build_papers_report(
     page and left out. Records of different protocol versions are never mixed.
 
     Args:
-        folders: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
-            ``diffattn bench`` or folders of them.
+        folders: As in :func:`read_folders`.
         root: The page shows paths relative to this folder. Default: as they are given.
         stages: Links to the pages of a reproduction that has just run.
         stage_benchmarks: Its records of ``diffattn bench``. No claim is measured by them.
@@ -93,34 +83,28 @@ def build_papers_report(
         CheckpointError: None of the folders could be read.
     """
     records = read_folders(folders, root)
-    if folders and not (records.studies or records.evaluations or records.benchmarks):
+    if folders and not records.places:
         raise CheckpointError(f"report: one record must be readable, got none: {records.gaps[0]}")
-    document = papers_document(records, stages, scale)
-    timings = [*records.records.benchmarks, *read_benchmarks(stage_benchmarks).values()]
+    measured = measured_claims(records)
+    by_id = {row.claim.id: row for row in measured}
+    studies = _read_studies(records)
+    from_studies = _study_elements(studies)
+    note = Text(f"These parts have just run here, at scale “{scale}”. Each has a page of its own.")
+    sections = [Section("own", "This run", [note, Bullets(stages)])] if stages else []
+    for result in paper_results():
+        rows = [by_id[claim["id"]] for claim in result.claims]
+        content = _compare(result, rows, records.places, from_studies[result.id])
+        sections.append(Section(result.id, result.title, content))
+    document = Document(
+        title="Differential attention: the papers beside the measurements",
+        lead=_lead(measured, records),
+        sections=[*sections, Section("provenance", "Provenance", _provenance(records, studies))],
+    )
+    timings = [*records.benchmarks.values(), *read_benchmarks(stage_benchmarks).values()]
     return write_document(out, document, bench_section(timings))
 
 
-def papers_document(
-    records: RecordFolders, stages: Sequence[Link] = (), scale: str = ""
-) -> Document:
-    """Assemble the page: all numbers first, then every table and figure of the papers in order."""
-    measured = {row.claim.id: row for row in measured_claims(records.records)}
-    studies = _read_studies(records)
-    from_studies = _study_elements(studies)
-    note = Text(_STAGES.format(scale=scale))
-    sections = [Section("own", "This run", [note, Bullets(stages)])] if stages else []
-    for result in paper_results():
-        rows = [measured[claim.id] for claim in result.claims]
-        content = _compare(result, rows, records.places, from_studies.get(result.id, ()))
-        sections.append(Section(result.id, result.title, content))
-    return Document(
-        title="Differential attention: the papers beside the measurements",
-        lead=_lead(list(measured.values()), records),
-        sections=[*sections, Section("provenance", "Provenance", _provenance(records, studies))],
-    )
-
-
-def _lead(measured: Sequence[MeasuredClaim], records: RecordFolders) -> list[Element]:
+def _lead(measured: Sequence[MeasuredClaim], records: ClaimRecords) -> list[Element]:
     known = [row for row in measured if row.measured is not None]
     summary = (
         f"Of {plural(len(measured), 'claim')}, the papers' own or drawn from them (“ours”, "
@@ -128,13 +112,24 @@ def _lead(measured: Sequence[MeasuredClaim], records: RecordFolders) -> list[Ele
         "measured: the committed ones have a few million parameters at most, the papers' 0.8 to 13 "
         "billion."
     )
-    return [
+    idea = Text(
+        "Attention decides, for each word that a language model reads, how much to look at every "
+        "word before it. Some of that attention goes to words that do not matter. Differential "
+        "attention computes two attention maps and subtracts one from the other, weighted by λ. "
+        "Noise that both have in common cancels, as in a differential amplifier:"
+    )
+    claimed = Text(
+        "The papers claim lower loss for the same parameters and tokens, far better retrieval from "
+        "long texts, less hallucination and smaller outliers, for 6 to 12 % of training speed. "
+        "Below, each of their tables and figures stands beside the results of the records here."
+    )
+    return shown(
         Text(summary, "verdict"),
-        *([table_of_claims("Every claim that is measured.", known, None)] if known else ()),
-        Fold("What differential attention is", [Text(_LEAD), Equation(), Text(_CLAIMED)]),
+        table_of_claims("Every claim that is measured.", known) if known else None,
+        Fold("What differential attention is", [idea, Equation(), claimed]),
         Fold("Words used on this page", [Terms(_WORDS)]),
         Bullets(records.gaps, "What is missing or was left out", "gap"),
-    ]
+    )
 
 
 def _compare(
@@ -143,38 +138,37 @@ def _compare(
     places: Mapping[str, str],
     from_studies: Sequence[Element],
 ) -> list[Element]:
-    """Set one table or figure of a paper beside the measurements."""
     charts = published_charts(result.id)
     measured = [row for row in rows if row.measured is not None]
     not_run = [f"{row.claim.id}: {row.claim.says}" for row in rows if row.measured is None]
-    content: list[Element] = [Text(result.remark, "remark")] if result.remark else []
-    content += [Pair(charts)] if len(charts) > 1 else charts
-    content += map(published_table, result.tables)
-    if measured:
-        content.append(table_of_claims("Measured here.", measured, places))
-    content += [Bullets(not_run, "Not run:"), *from_studies]
-    if rows:
-        content.append(Fold("Commands", [Part(row.claim.id, _commands(row)) for row in rows]))
+    commands: list[Element] = []
+    for claim, *_ in rows:
+        lines = zip(claim.commands._fields, claim.commands, strict=True)
+        text = "\n".join(f"# {scale}\n{line}" for scale, line in lines if line)
+        code = Code(text) if text else Text("No command measures it yet.")
+        commands.append(Part(claim.id, [code]))
+    content = shown(
+        Text(result.remark, "remark"),
+        *([Pair(charts)] if len(charts) > 1 else charts),
+        *map(published_table, result.tables),
+        table_of_claims("Measured here.", measured, places) if measured else None,
+        Bullets(not_run, "Not run:"),
+        *from_studies,
+        Fold("Commands", commands),
+    )
+    count = f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured"
     return [
         Text(f"{result.says} ({result.source})", title="The paper:"),
-        Fold(f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured", content)
-        if rows
-        else Fold("Its numbers", content),
+        Fold(count if rows else "Its numbers", content),
     ]
 
 
-def _commands(row: MeasuredClaim) -> list[Element]:
-    lines = zip(row.claim.commands._fields, row.claim.commands, strict=True)
-    text = "\n".join(f"# {scale}\n{line}" for scale, line in lines if line)
-    return [Code(text) if text else Text("No command measures it yet.")]
-
-
-def _read_studies(records: RecordFolders) -> dict[str, Any]:
-    """Read whole studies, for their charts."""
+def _read_studies(records: ClaimRecords) -> dict[str, Any]:
     studies = {}
-    for kind, folder in records.studies.items():
+    for kind, folder in records.study_folders.items():
         try:
-            studies[kind] = KINDS[kind].read(folder)
+            read, _ = KINDS[kind]
+            studies[kind] = read(folder)
         except CheckpointError as error:
             records.gaps.append(f"{records.name(folder)} has no chart here: {error}")
     return studies
@@ -184,38 +178,36 @@ def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
     """Result of a paper (its id) -> charts and tables of the records that belong to it."""
     finished = {kind: study for kind, study in studies.items() if study.results is not None}
     elements: dict[str, list[Element]] = {result.id: [] for result in paper_results()}
-    if (scaling := finished.get("scaling")) is not None:
+    if scaling := finished.get("scaling"):
         for axis, section in (("parameters", "size"), ("tokens", "tokens")):
             elements[section].append(loss_chart(scaling.results["axes"][axis], axis))
-    if (stability := finished.get("stability")) is not None:
+    if stability := finished.get("stability"):
         chart = over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")
         elements["v2"].append(chart)
-    if (flow := finished.get("gradient-flow")) is not None:
+    if flow := finished.get("gradient-flow"):
         elements["gradients"] += [over_width(flow), judgement_table(flow)]
-    if (practical := finished.get("practical")) is not None:
+    if practical := finished.get("practical"):
         for section, answer in practical_answers(practical).items():
             elements[section] += answer
     for kind, section in (("text", "size"), ("ablations", "ablations"), ("rank", "shared")):
-        for shown in (endpoints_table, rows_table):
-            if kind in finished and (compared := shown(finished[kind])) is not None:
-                elements[section].append(compared)
+        if study := finished.get(kind):
+            elements[section] += shown(endpoints_table(study), rows_table(study))
     return elements
 
 
-def _provenance(records: RecordFolders, studies: Mapping[str, Any]) -> list[Element]:
+def _provenance(records: ClaimRecords, studies: Mapping[str, Any]) -> list[Element]:
     facts: list[tuple[str, str]] = []
-    for kind, folder in records.studies.items():
+    for kind, folder in records.study_folders.items():
         words = [f"study of {kind}"]
         if kind in studies:
-            study = studies[kind]
-            commits = sorted({(run.record.commit or "not recorded")[:12] for run in study.runs})
-            machines = sorted({str(run.record.hardware.get("processor", "")) for run in study.runs})
-            words += [f"scale {study.info.get('scale')}", f"created {study.info.get('created')}"]
-            words += [f"{len(study.runs)} runs", f"commit {', '.join(commits)}"]
-            words += filter(None, machines)
+            info, runs = studies[kind].info, [run.record for run in studies[kind].runs]
+            commits = sorted({(run.commit or "not recorded")[:12] for run in runs})
+            machines = sorted({str(run.hardware.get("processor", "")) for run in runs})
+            words += [f"scale {info.get('scale')}", f"created {info.get('created')}"]
+            words += [f"{len(runs)} runs", f"commit {', '.join(commits)}", *filter(None, machines)]
         facts.append((records.name(folder), ", ".join(words)))
-    facts += [(records.name(folder), "evaluation") for folder in records.evaluations]
-    for file, result in zip(records.benchmarks, records.records.benchmarks, strict=True):
+    facts += [(records.name(folder), "evaluation") for folder in records.evaluation_folders]
+    for file, result in records.benchmarks.items():
         facts.append((records.name(file), f"benchmarks: {', '.join(result.runs)}"))
     return [
         Fold("Every record", [table("Records of this page.", ("Record", "Description"), facts)]),

@@ -2,42 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.section import bench_section
 from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
-from diffattn.lab.report.evaluation.files import read_evaluation
-from diffattn.lab.report.evaluation.page import evaluation_document
+from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
-from diffattn.lab.report.page.provenance import provenance
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
+from diffattn.lab.report.page.study_page import provenance
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
 from diffattn.lab.report.study.beside import committed_text, loss_section
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
 from diffattn.lab.report.study.page import text_document, text_markdown
 
-
-class Kind(NamedTuple):
-    """Reader of the records of a kind of study, and the builder of its page."""
-
-    read: Callable[[Path], Any]
-    document: Callable[..., Document]
-
-
-_TEXT = Kind(read_study, text_document)
-KINDS = {
+_TEXT = (read_study, text_document)
+KINDS: dict[str, tuple[Callable[[Path], Any], Callable[..., Document]]] = {
     "text": _TEXT,
     **dict.fromkeys(ROW_KINDS, _TEXT),
-    "recall": Kind(recall.read_recall_study, recall.recall_document),
-    "practical": Kind(practical.read_practical_study, practical.practical_document),
-    "stability": Kind(stability.read_stability_study, stability.stability_document),
-    "gradient-flow": Kind(
-        gradient_flow.read_gradient_flow_study, gradient_flow.gradient_flow_document
-    ),
-    "scaling": Kind(scaling.read_scaling_study, scaling.scaling_document),
+    "recall": (recall.read_recall_study, recall.recall_document),
+    "practical": (practical.read_practical_study, practical.practical_document),
+    "stability": (stability.read_stability_study, stability.stability_document),
+    "gradient-flow": (gradient_flow.read_gradient_flow_study, gradient_flow.gradient_flow_document),
+    "scaling": (scaling.read_scaling_study, scaling.scaling_document),
 }
 """Kind of study -> reader of its records, and builder of its page."""
 
@@ -55,44 +44,30 @@ def build_report(
 
     Args:
         study: Study folder with ``study.json``. The report names all other missing files.
-        out: File to write. Default ``study / "report.html"``.
-        benchmarks: Records of ``diffattn bench``, or folders of them. Default: none.
+        benchmarks: Records of ``diffattn bench``, or folders of them.
         claims: Folder whose ``published/`` and ``benchmarks/`` have numbers for the papers'
             claims. Pages of studies on text and of recall show them. Default: none.
 
     Raises:
         CheckpointError: A file is damaged, or of another kind or schema version.
-        OSError: The file cannot be written; an existing one is left as it was.
     """
-    out = study / "report.html" if out is None else out
     measured = bench_section(list(read_benchmarks(benchmarks).values()))
     with showing(study):
         beside = None if claims is None else claims_table(claims)
-        return write_document(out, _document(study, beside), measured)
+        return write_document(out or study / "report.html", _document(study, beside), measured)
 
 
 def _document(study: Path, claims: Table | None = None) -> Document:
-    """The page of a study of any kind."""
     name = study_kind(study)
-    kind = KINDS.get(name, _TEXT)
-    beside: list[Any] = [claims] if kind is _TEXT else []
+    read, document = KINDS.get(name, _TEXT)
+    beside: list[Any] = [claims] if document is text_document else []
     if name == "recall":
         beside = [claims, [] if claims is None else committed_text()]
-    return kind.document(kind.read(study), *beside)
+    return document(read(study), *beside)
 
 
 def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:
-    """Write the page of a short reproduction: retrieval, maps, cost and language models.
-
-    Args:
-        recall_folder: Folder of a finished study of recall.
-        text: Folder of a study on text; may be missing.
-        claims: As in :func:`build_report`.
-
-    Raises:
-        CheckpointError: A file is damaged, or of another kind or schema version.
-        OSError: The file cannot be written; an existing one is left as it was.
-    """
+    """Write the page of a short reproduction; the folder ``text`` of a study may be missing."""
     loss, origins = loss_section(), []
     with showing(recall_folder, text):
         if (text / "study.json").exists():
@@ -106,28 +81,19 @@ def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path 
 
 
 def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
-    """Write one HTML file that shows an evaluation folder and needs no network.
-
-    Args:
-        folder: A folder that ``diffattn evaluate`` wrote. A result that is damaged, or of another
-            version than the first model's, is named in the page and left out.
-        out: File to write. Default ``folder / "report.html"``.
-
-    Raises:
-        CheckpointError: ``evaluation.json`` is missing or damaged, or no result can be read."""
+    """Write the page of an evaluation folder. It names results that cannot be shown together."""
     recorded = read_evaluation(folder)
-    every = [result for results in recorded.results.values() for result in results]
-    document = evaluation_document(recorded, published_values(), evaluation_claims(every))
-    return write_document(folder / "report.html" if out is None else out, document)
+    claims = evaluation_claims([x for results in recorded.results.values() for x in results])
+    document = evaluation_document(recorded, published_values(), claims)
+    return write_document(out or folder / "report.html", document)
 
 
 def markdown_results(study: Path) -> str:
     """The main table of a study of any kind, in Markdown; empty while the study is unfinished.
 
     A study on text has its verdict too."""
-    kind = KINDS.get(study_kind(study), _TEXT)
     with showing(study):
-        if kind is _TEXT:
+        if KINDS.get(study_kind(study), _TEXT) is _TEXT:
             return text_markdown(read_study(study))
         summary = _document(study).summary
     return "" if summary is None else table_markdown(summary)

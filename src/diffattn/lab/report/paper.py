@@ -1,10 +1,25 @@
-"""Published numbers and claims that a report shows beside measured ones."""
+"""Published numbers and claims that a report shows beside measured ones, with their charts."""
 
 import json
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
+
+import numpy as np
+
+from diffattn.lab.report.page.charts import Chart, heat_map, layout, line, map_layout
+from diffattn.lab.report.page.tables import Table, table
+from diffattn.lab.report.page.wording import number, type_name
+
+_DATA_SETS = {
+    "trec": "TREC",
+    "trec_fine": "TREC-fine",
+    "banking77": "Banking-77",
+    "clinic150": "Clinic-150",
+}
+_TYPES = ("softmax", "diff")
+"""Names of the models in the rows of a table, Transformer and DIFF; the names give colours."""
 
 
 class Throughput(NamedTuple):
@@ -22,12 +37,10 @@ def throughput() -> dict[tuple[str, int, str], Throughput]:
     """Preset, tokens per sequence and mode -> the speeds that the paper prints."""
     train, train_diff, read, read_diff = (row[1:] for row in published_tables()["throughput"].rows)
     places = (("3b", 2_048), ("3b", 4_096), ("13.1b", 2_048))
+    pairs = {"forward_backward": (train, train_diff), "forward": (read, read_diff)}
     return {
         (*place, mode): Throughput(*speeds)
-        for mode, pair in (
-            ("forward_backward", (train, train_diff)),
-            ("forward", (read, read_diff)),
-        )
+        for mode, pair in pairs.items()
         for place, speeds in zip(places, zip(*pair, strict=True), strict=True)
     }
 
@@ -101,19 +114,6 @@ def published_tables() -> dict[str, PublishedTable]:
     return {name: PublishedTable(**values) for name, values in _published("tables.json").items()}
 
 
-class StatedClaim(NamedTuple):
-    """A claim of a paper in words."""
-
-    id: str
-    """Short name, unique."""
-    source: str
-    """Paper and table, figure or section."""
-    says: str
-    """The statement of the paper, with its number as printed."""
-    effect: str
-    """The quantity that tests it, in words, with its unit."""
-
-
 class PaperResult(NamedTuple):
     """One table or figure of a paper."""
 
@@ -124,7 +124,9 @@ class PaperResult(NamedTuple):
     """Paper and table, figure or section."""
     says: str
     """The result of the paper in a sentence or two, with its scale."""
-    claims: Sequence[StatedClaim]
+    claims: Sequence[dict[str, Any]]
+    """``id``, unique; ``source``; ``says``: the paper's statement, with its number as printed;
+    ``effect``: the quantity that tests it, in words, with its unit."""
     tables: Sequence[str] = ()
     """Names of its tables in :func:`published_tables`."""
     remark: str = ""
@@ -134,10 +136,7 @@ class PaperResult(NamedTuple):
 @cache
 def paper_results() -> list[PaperResult]:
     """The tables and figures of the papers in their order, each with the claims drawn from it."""
-    return [
-        PaperResult(**result | {"claims": [StatedClaim(**claim) for claim in result["claims"]]})
-        for result in _published("papers.json")
-    ]
+    return [PaperResult(**result) for result in _published("papers.json")]
 
 
 def table_6() -> dict[str, float]:
@@ -145,10 +144,155 @@ def table_6() -> dict[str, float]:
 
     Source: arXiv:2410.05258v2, Table 6.
     """
-    table = published_tables()["ablations"]
-    return {name: row[1] for name, row in zip(table.names, table.rows, strict=True)}
+    printed = published_tables()["ablations"]
+    return {name: row[1] for name, row in zip(printed.names, printed.rows, strict=True)}
 
 
 def _published(name: str) -> Any:
     path = resources.files("diffattn.lab.report") / "published" / name
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def published_table(name: str) -> Table:
+    """Show a table of the paper as printed."""
+    printed = published_tables()[name]
+    rows = [[row[0], *(number(value, printed.digits) for value in row[1:])] for row in printed.rows]
+    return table(f"Published. {printed.caption} {printed.source}.", printed.columns, rows)
+
+
+def published_charts(result: str) -> list[Chart]:
+    """Draw the figures that belong to a result of the papers; empty where it has none."""
+    if result in ("size", "tokens"):
+        return [_scaling_chart("parameters" if result == "size" else "tokens")]
+    if result == "needles":
+        return [_needle_map(model) for model in ("transformer", "diff")]
+    if result == "attention":
+        return [_segments_chart()]
+    if result == "many-shot":
+        return [_many_shot_chart(name) for name in _DATA_SETS]
+    if result == "quantised":
+        return [_line_chart("quantised", "bits", "accuracy, %", reverse=True)]
+    if result == "mathematics":
+        return [_line_chart("math_tokens", "billion tokens", "mean accuracy, %")]
+    return []
+
+
+def _chart(
+    key: str,
+    traces: list[dict[str, Any]],
+    look: dict[str, Any],
+    caption: str,
+    label: str,
+    height: int = 300,
+) -> Chart:
+    return Chart(
+        element_id=f"published-{key}",
+        traces=traces,
+        look=look,
+        height=height,
+        caption=f"Published. {caption}",
+        label=label,
+    )
+
+
+def _scaling_chart(axis: str) -> Chart:
+    curves = scaling_curves()[axis]
+    grid = np.geomspace(min(curves.x), max(curves.x), 60)
+    traces = []
+    for name in _TYPES:
+        a, b, c = curves.curves[name]
+        fit = [(float(x), float(a * x**-b + c)) for x in grid]
+        points = curves.points()[name]
+        traces += [
+            line(fit, name, "published fit", where="%{x:.2f}") | {"mode": "lines"},
+            line(points, name, "published", where="%{x}")
+            | {"mode": "markers", "showlegend": False},
+        ]
+    return _chart(
+        axis,
+        traces,
+        layout(curves.unit, "loss, nats per token", xaxis={"type": "log"}),
+        f"Loss over {axis}. arXiv:2410.05258v2, Fig. 3.",
+        f"Published losses over {axis}, points and fitted curve per model",
+        height=400,
+    )
+
+
+def _needle_map(model: str) -> Chart:
+    printed = published_tables()[f"needles_64k_{model}"]
+    trace = heat_map(
+        [row[1:] for row in printed.rows],
+        [f"{length}K" for length in printed.columns[1:]],
+        [row[0] for row in printed.rows],
+        hover=["%{x}, depth %{y}: %{z:.2f}"],
+    )
+    trace |= {"zmin": 0, "zmax": 1, "texttemplate": "%{z:.2f}", "showscale": False}
+    return _chart(
+        f"needles-{model}",
+        [trace],
+        map_layout("tokens", "depth"),
+        f"{printed.caption} {printed.source}.",
+        f"Heat map of needles found by depth and length, {model}",
+    )
+
+
+def _segments_chart() -> Chart:
+    printed = published_tables()["segments"]
+    models, *shares = zip(*printed.rows, strict=True)
+    colors = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": segment,
+            "y": models,
+            "x": values,
+            "marker": {"color": color},
+            "hovertemplate": [f"{segment}: %{{x:.2f}}"],
+        }
+        for segment, values, color in zip(printed.columns[1:], shares, colors, strict=True)
+    ]
+    return _chart(
+        "segments",
+        traces,
+        layout("share of attention", "", barmode="stack"),
+        f"{printed.caption} {printed.source}.",
+        "Share of attention on the parts of a prompt, one bar per model",
+        height=260,
+    )
+
+
+def _many_shot_chart(name: str) -> Chart:
+    curve = many_shot_curves()[name]
+    curves = zip(_TYPES, (curve.transformer, curve.diff), strict=True)
+    return _chart(
+        f"many-shot-{name}",
+        [_line(curve.shots, values, kind, "published", "examples") for kind, values in curves],
+        layout("examples", "accuracy, %"),
+        f"{_DATA_SETS[name]}. arXiv:2410.05258v2, Fig. 6.",
+        f"Published accuracy over the number of examples, {_DATA_SETS[name]}",
+    )
+
+
+def _line_chart(name: str, x_title: str, y_title: str, *, reverse: bool = False) -> Chart:
+    printed = published_tables()[name]
+    places = [float(column.split()[0]) for column in printed.columns[1:]]
+    axis = {"tickvals": places, "autorange": "reversed" if reverse else True}
+    traces = [
+        _line(places, row[1:], kind, type_name(kind), x_title)
+        for kind, row in zip(_TYPES, printed.rows, strict=True)
+    ]
+    return _chart(
+        name,
+        traces,
+        layout(x_title, y_title, xaxis=axis),
+        f"{printed.caption} {printed.source}.",
+        f"{printed.caption} One line per model",
+    )
+
+
+def _line(
+    places: Sequence[float], values: Sequence[float], kind: str, label: str, unit: str
+) -> dict[str, Any]:
+    points = list(zip(places, values, strict=True))
+    return line(points, kind, label, where=f"%{{x}} {unit}")

@@ -9,8 +9,7 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.records.results import Spread, read_benchmarks
 from diffattn.lab.report.benchmarks import tables as bench_tables
-from diffattn.lab.report.benchmarks.tables import markdown, replace_tables
-from diffattn.lab.report.benchmarks.wording import targets_in_words
+from diffattn.lab.report.benchmarks.tables import markdown, replace_tables, targets_in_words
 from diffattn.lab.report.build import build_report
 from lab.report.page_reader import figures
 

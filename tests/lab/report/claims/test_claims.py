@@ -11,11 +11,15 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.catalog.models import own_side_effects
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
-from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
 from diffattn.lab.report.claims.from_text import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
-from diffattn.lab.report.claims.tables import claims_table, committed_claims
+from diffattn.lab.report.claims.tables import (
+    CLAIMS,
+    claims_table,
+    committed_claims,
+    measured_claims,
+)
 from diffattn.lab.stats.intervals import mean_interval
 from record_files import write_record
 
@@ -23,15 +27,6 @@ ROOT = Path(__file__).parents[4]
 BY_ID = {claim.id: claim for claim in CLAIMS}
 NO_CONTROL = "the record holds no control"
 NOT_BETTER = "not shown to do better than controls: "
-
-
-def test_the_catalog_is_whole():
-    assert len(BY_ID) == len(CLAIMS) >= 20
-    for claim in CLAIMS:
-        assert all((claim.says, claim.source, claim.effect, claim.record)), claim.id
-        assert "arXiv:" in claim.source or "note" in claim.source or "ours" in claim.source
-        if claim.commands.study is None:
-            assert claim.commands == (None, None, None)
 
 
 # What records would hold; every number is made up.
@@ -185,7 +180,7 @@ def test_loss_of_a_part():
 def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     def timed(cases, **options):
         result = BenchResult(runs=bench_result.runs, cases=cases)
-        records = ClaimRecords(benchmarks=(result,))
+        records = ClaimRecords(benchmarks={Path(): result})
         return time_ratio(records, "", modes=[("ops", ops.mode)], **options)
 
     cases = bench_result.cases
@@ -201,7 +196,7 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     no_contender = replace(ops, device="cuda", rows=[row for row in ops.rows if row.role != "DIFF"])
     assert timed([*cases, no_contender], on_gpu=False).note == "cpu float32"  # where it was timed
     model = next(case for case in cases if case.suite == "models")
-    records = ClaimRecords(benchmarks=(bench_result,))
+    records = ClaimRecords(benchmarks={Path(): bench_result})
     # The made-up row has no ratio to the same technique.
     assert time_ratio(records, "diff", modes=[("models", model.mode)]) is None
 

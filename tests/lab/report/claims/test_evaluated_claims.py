@@ -4,9 +4,8 @@ import pytest
 
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.report.claims.catalog import CLAIMS
 from diffattn.lab.report.claims.records import EVALUATIONS
-from diffattn.lab.report.claims.tables import evaluation_claims, published_values
+from diffattn.lab.report.claims.tables import CLAIMS, evaluation_claims, published_values
 from evaluation_folders import eval_result
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from diffattn.lab.report.evaluation.answers import answers_data, write_answers
+from diffattn.lab.report.evaluation.answers import answers_of, write_answers
 from trials.browser import open_page
 
 BAD = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
@@ -21,7 +21,7 @@ def rows(scores, output, **more):
 
 
 def parts(**of):
-    return answers_data({"needle": of}, list(of))
+    return [answers_of("needle", of, list(of))]
 
 
 def test_what_all_share_stands_once_and_the_rest_by_model():
@@ -47,7 +47,7 @@ def test_another_text_stands_by_its_model_and_failures_are_said():
 
 def test_the_size_is_bounded_and_what_is_cut_is_said():
     long = rows([0] * 400, "x" * 5_000)
-    (part,) = answers_data({"needle": {"a": long}}, ["a"], most_bytes=50_000)
+    part = answers_of("needle", {"a": long}, ["a"], most_bytes=50_000)
     assert len(json.dumps(part["items"])) < 55_000
     assert 10 < len(part["items"]) < 400
     assert "of 400 items are shown" in part["summary"]

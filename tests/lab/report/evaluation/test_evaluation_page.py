@@ -8,7 +8,7 @@ from markupsafe import escape
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
 from diffattn.lab.report.build import build_evaluation_report
-from diffattn.lab.report.evaluation.files import is_evaluation_folder
+from diffattn.lab.report.evaluation.page import is_evaluation_folder
 from diffattn.lab.report.evaluation.tables import value_with_interval
 from diffattn.lab.report.page.charts import model_colors
 from diffattn.lab.report.page.wording import type_color

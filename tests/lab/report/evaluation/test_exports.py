@@ -2,16 +2,12 @@
 
 import csv
 import io
+import json
 
 import pytest
 
 from diffattn.lab.records.evaluations import Comparison, Metric
-from diffattn.lab.report.evaluation.exports import (
-    csv_text,
-    harness_results,
-    latex_text,
-    markdown_text,
-)
+from diffattn.lab.report.evaluation.exports import csv_text, harness_text, latex_text, markdown_text
 from evaluation_folders import eval_result, paired
 
 PAIRED = paired(
@@ -53,7 +49,7 @@ def test_markdown_and_latex_escape_what_would_end_a_cell():
 
 
 def test_the_harness_reads_its_own_format():
-    results = harness_results([result()])
+    results = json.loads(harness_text([result()]))
     assert results["results"]["piqa"]["acc,none"] == 0.25
     # Its own: the sample's standard deviation over the root of n.
     assert results["results"]["piqa"]["acc_stderr,none"] == pytest.approx((0.25 * 0.75 / 7) ** 0.5)

@@ -8,8 +8,7 @@ import pytest
 
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page.wording import type_name
-from diffattn.lab.report.study.files import read_study
-from diffattn.lab.report.study.summary import at_equal_time
+from diffattn.lab.report.study.files import at_equal_time, read_study
 from diffattn.lab.report.study.tables import endpoints_table, other_tables, rows_table
 from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record

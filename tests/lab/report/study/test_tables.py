@@ -16,9 +16,8 @@ from diffattn.lab.report.study.details import (
     rates_table,
     runs_table,
 )  # fmt: skip
-from diffattn.lab.report.study.files import read_study
+from diffattn.lab.report.study.files import PARTS, read_study
 from diffattn.lab.report.study.page import text_document
-from diffattn.lab.report.study.summary import PARTS, difference
 from diffattn.lab.report.study.tables import matching_table, other_tables, results_table
 from lab.report.made_up_study import ALL, TYPES, VERDICT
 from lab.report.page_reader import build, outline_of
@@ -147,21 +146,10 @@ def test_the_training_loss_stands_beside_that_of_validation(make_study):
 
 def test_a_difference_is_known_both_ways(make_study):
     study = read_study(make_study(variants=("softmax", "none"), seeds=(0, 1, 2)))
-    there, here = (difference(study, *pair) for pair in (("none", "softmax"), ("softmax", "none")))
+    there, here = (study.difference(*pair) for pair in (("none", "softmax"), ("softmax", "none")))
     assert (here["mean"], here["low"]) == (-there["mean"], -there["high"])
     assert here["runs"][0] == ("softmax-seed0", "none-seed0")
-    assert difference(study, "none", "diff") is None
-
-
-def test_controls_are_compared_with_what_they_change(make_study):
-    study = read_study(make_study(variants=ALL, seeds=(0, 1), num_steps=25))
-    controls, ablations, matches = other_tables(study)
-    for of, name, baseline in (
-        (controls, "diff_no_norm", "DIFF V1"),
-        (ablations, "diff_v2_gate", "DIFF V2"),
-        (matches, "shared_diff_heads", "Shared DIFF"),
-    ):
-        assert baseline in [cell.text for cell in row_of(of, name)[1:]]
+    assert study.difference("none", "diff") is None
 
 
 def test_matching_needs_two_ways(make_study):
@@ -234,19 +222,3 @@ def test_runs_of_all_steps_decide_between_rates(make_study):
     drawn = [t for t in rates_chart(study, "x").traces if t["name"] == "DIFF V1"]
     assert [t["line"]["dash"] for t in drawn] == ["solid", "dot"]
     assert ["star" in t["marker"]["symbol"] for t in drawn] == [False, True]
-
-
-def test_costs_may_stand_in_the_study_file_alone(make_study):
-    folder = make_study(seeds=(0,), num_steps=10)
-    before = cost_table(read_study(folder))
-    for path in folder.glob("runs/*/costs.json"):
-        path.unlink()
-    assert cost_table(read_study(folder)) == before
-
-
-def test_runs_of_another_study_are_set_aside(make_study):
-    folder = make_study(seeds=(0, 1), num_steps=10)
-    change_record(folder / "study.json", seeds=[0])
-    study = read_study(folder)
-    assert "Run diff-seed1 is in the folder but not part of this study." in study.gaps
-    assert [run.name for run in study.runs_of("diff")] == ["diff-seed0"]

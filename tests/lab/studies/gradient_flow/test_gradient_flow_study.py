@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
+from diffattn.lab.report.sections.gradient_flow import BASE, NULL
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import DRIFT, LEVEL, judge_factors
 from diffattn.lab.studies.gradient_flow.sizes import MATRICES

@@ -1,6 +1,6 @@
 """Charts of an analysis: by layer, by head, by distance, and λ."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
@@ -14,8 +14,6 @@ from diffattn.lab.report.analysis.tables import (
     LOGITS,
     acting_value,
     label_of,
-    layer_values,
-    mean_over_heads,
 )
 from diffattn.lab.report.page.charts import (
     PALETTE,
@@ -31,8 +29,6 @@ from diffattn.lab.report.page.charts import (
 
 _LAYER_COLORS = (*PALETTE, "#4d4d4d")
 _UNIFORM = "uniform map"
-_GREY = "#777777"
-_MANY_LAYERS = 12
 _AROUND = "around their row means, mean over heads"
 _PAIRS = "signed maps, mean over pairs of heads"
 
@@ -40,7 +36,13 @@ _OfLayer = Callable[[Any], float | None]
 
 
 def _mean(name: str) -> _OfLayer:
-    return partial(mean_over_heads, name=name)
+    """Mean of one quantity over the heads that have it; ``None`` if no head has it."""
+
+    def read(layer: Any) -> float | None:
+        known = [x for x in layer["heads"].get(name, ()) if x is not None]
+        return fmean(known) if known else None
+
+    return read
 
 
 _LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
@@ -54,11 +56,6 @@ _LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
     ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", itemgetter("cka")),
 )
 """Key, title, explanation, and a function that reads the value from a layer's record."""
-_HEAD_MAPS = {
-    "sink_share": "sink share",
-    "entropy": "entropy of |A|",
-    "cancelled": "share of A1 cancelled",
-}
 
 
 def _colors(result: AnalysisResult) -> dict[str, str]:
@@ -67,31 +64,27 @@ def _colors(result: AnalysisResult) -> dict[str, str]:
 
 def layer_charts(result: AnalysisResult) -> list[Chart]:
     """Draw each quantity over the layers, one line per model that has it."""
+    layers = {label_of(analysis): analysis.attention for analysis in result.models}
     return [
         chart
         for key, title, words, read in _LAYER_CHARTS
-        for chart in _layer_chart(
-            result, f"layer-{key}", title, f"{title}: {words}.", partial(layer_values, read=read)
-        )
+        for chart in _layer_chart(result, f"layer-{key}", title, f"{title}: {words}.", layers, read)
     ]
 
 
 def outlier_charts(result: AnalysisResult) -> list[Chart]:
     """Draw the largest logit and hidden state of every layer."""
+    layers = {label_of(x): x.outliers["layers"] if x.outliers else () for x in result.models}
     charts: list[Chart] = []
     for key, kind in (("logit", LOGITS), ("hidden", HIDDEN)):
-        title, read = f"largest of {kind}", partial(_largest_by_layer, kind=kind)
-        charts += _layer_chart(result, f"outlier-{key}", title, f"{title}, all positions.", read)
+        title = f"largest of {kind}"
+
+        def read(layer: Any, kind: str = kind) -> float | None:
+            return layer.get(kind, {}).get(ALL_POSITIONS, {}).get("largest")
+
+        caption = f"{title}, all positions."
+        charts += _layer_chart(result, f"outlier-{key}", title, caption, layers, read)
     return charts
-
-
-def _largest_by_layer(analysis: ModelAnalysis, kind: str) -> list[tuple[float, float]]:
-    rows = analysis.outliers["layers"] if analysis.outliers else []
-    return [
-        (float(i), row[kind][ALL_POSITIONS]["largest"])
-        for i, row in enumerate(rows)
-        if ALL_POSITIONS in row.get(kind, {})
-    ]
 
 
 def _layer_chart(
@@ -99,16 +92,15 @@ def _layer_chart(
     element_id: str,
     title: str,
     caption: str,
-    read: Callable[[ModelAnalysis], list[tuple[float, float]]],
+    layers: Mapping[str, Sequence[Any]],
+    read: _OfLayer,
 ) -> list[Chart]:
-    """Draw one quantity over the layers; empty if no model has it."""
-    colors = _colors(result)
-    curves = {label_of(analysis): read(analysis) for analysis in result.models}
-    traces = [
-        point_line(curve, label, color=colors[label], where="layer %{x}")
-        for label, curve in curves.items()
-        if curve
-    ]
+    """Draw one quantity over the layers; empty if no model has it. ``layers``: by model."""
+    colors, traces = _colors(result), []
+    for label, records in layers.items():
+        values = [(float(i), read(layer)) for i, layer in enumerate(records)]
+        if curve := [(i, value) for i, value in values if value is not None]:
+            traces.append(point_line(curve, label, color=colors[label], where="layer %{x}"))
     look = layout("layer", title, xaxis={"dtick": 1})
     return [_chart(element_id, traces, look, caption, title)] if traces else []
 
@@ -123,7 +115,9 @@ def _chart(
 
 def distance_charts(result: AnalysisResult) -> list[Chart]:
     """Draw the mass of attention by distance, and the share that the second map cancels."""
-    names = ["first", *_range_names(result.settings["distances"])]
+    begins = result.settings["distances"]
+    ranges = [str(a) if a == b - 1 else f"{a}–{b - 1}" for a, b in pairwise(begins)]
+    names = ["first", *ranges, f"{begins[-1]}+"]
     masses = {label_of(a): _by_distance(a, ("absolute", "map_1")) for a in result.models}
     shares = {label_of(a): _by_distance(a, ("cancelled_share",)) for a in result.models}
     uniform = next((a.uniform for a in result.models if a.uniform), None)
@@ -132,7 +126,7 @@ def distance_charts(result: AnalysisResult) -> list[Chart]:
         # Ranges beyond the longest window hold nothing.
         last = max((i for i, mass in enumerate(masses[_UNIFORM]) if mass), default=0)
         names = names[: last + 1]
-    colors = _colors(result) | {_UNIFORM: _GREY}
+    colors = _colors(result) | {_UNIFORM: "#777777"}
     charts = []
     for key, title, curves, caption in (
         ("mass", "mass of |A|", masses, "Mean over layers and heads. All distances sum to a row."),
@@ -160,10 +154,13 @@ def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
     """Draw heat maps of one model: layers by heads. ``index``: the model's number on the page."""
     label = label_of(analysis)
     charts = []
-    for name, title in _HEAD_MAPS.items():
-        rows = [layer["heads"].get(name) for layer in analysis.attention]
-        known = [row for row in rows if row]
-        if not rows or len(known) < len(rows):
+    for name, title in (
+        ("sink_share", "sink share"),
+        ("entropy", "entropy of |A|"),
+        ("cancelled", "share of A1 cancelled"),
+    ):
+        known = [row for layer in analysis.attention if (row := layer["heads"].get(name))]
+        if not known or len(known) < len(analysis.attention):
             continue
         hover = ["layer %{y}, head %{x}", "%{z:.4f}"]
         trace = heat_map(known, range(len(known[0])), range(len(known)), hover=hover)
@@ -173,7 +170,7 @@ def head_maps(analysis: ModelAnalysis, index: int) -> list[Chart]:
                 element_id=f"heads-{index}-{name}",
                 traces=[trace],
                 look=map_layout("head", "layer"),
-                height=120 + 26 * min(len(rows), 30),
+                height=120 + 26 * min(len(known), 30),
                 caption=f"{label}: {title}.",
                 label=f"{title} of every head of {label}",
             )
@@ -202,21 +199,17 @@ def lambda_charts(result: AnalysisResult) -> list[Chart]:
         "λ_init."
     )
     by_layer = _chart("lambda-layers", traces, layout("layer", "λ"), caption, "λ by layer")
-    return [
-        *([by_layer] if traces else ()),
-        *(
-            _trajectory(analysis, index)
-            for index, analysis in enumerate(result.models)
-            if analysis.lambda_log is not None
-        ),
+    trajectories = [
+        _trajectory(label_of(analysis), analysis.lambda_log, f"lambda-log-{index}")
+        for index, analysis in enumerate(result.models)
+        if analysis.lambda_log is not None
     ]
+    return [by_layer, *trajectories] if traces else trajectories
 
 
-def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
-    log = analysis.lambda_log
-    assert log is not None
+def _trajectory(label: str, log: Any, element_id: str) -> Chart:
     steps, num_layers = log["steps"], len(log["values"][0])
-    shown = range(0, num_layers, -(-num_layers // _MANY_LAYERS))
+    shown = range(0, num_layers, -(-num_layers // 12))  # twelve of many layers
     traces = []
     for place, layer in enumerate(shown):
         color, name = _LAYER_COLORS[place % len(_LAYER_COLORS)], f"layer {layer}"
@@ -227,9 +220,8 @@ def _trajectory(analysis: ModelAnalysis, index: int) -> Chart:
             flat = [(steps[0], start), (steps[-1], start)]
             traces.append(line(flat, name, "λ_init", color=color, dotted=True))
     some = "" if len(shown) == num_layers else f" {len(shown)} of {num_layers} layers are shown."
-    label = label_of(analysis)
     return Chart(
-        element_id=f"lambda-log-{index}",
+        element_id=element_id,
         traces=traces,
         look=layout("step", "λ"),
         caption=f"{label}: λ over training, from the log of the run (of V2 the mean over tokens "
@@ -253,10 +245,3 @@ def _by_distance(analysis: ModelAnalysis, kinds: Sequence[str]) -> list[float | 
             known = [[x for x in column if x is not None] for column in columns]
             return [fmean(column) if column else None for column in known]
     return []
-
-
-def _range_names(begins: Sequence[int]) -> list[str]:
-    names = [
-        str(begin) if begin == end - 1 else f"{begin}–{end - 1}" for begin, end in pairwise(begins)
-    ]
-    return [*names, f"{begins[-1]}+"]

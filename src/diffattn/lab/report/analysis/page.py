@@ -48,60 +48,44 @@ def is_analysis_folder(folder: Path) -> bool:
 
 
 def build_analysis_report(folder: Path, out: Path | None = None) -> Path:
-    """Write one HTML file that shows an analysis and needs no network.
-
-    Raises:
-        CheckpointError: The record is damaged, or of another kind or schema version.
-    """
-    document = analysis_document(AnalysisResult.read(folder))
-    return write_document(folder / "report.html" if out is None else out, document)
-
-
-def analysis_document(result: AnalysisResult) -> Document:
-    """Assemble the page; a section without content is left out."""
+    """Write one HTML file that shows an analysis and needs no network."""
+    result = AnalysisResult.read(folder)
     models = [analysis for analysis in result.models if analysis.attention]
-    lead = f"{plural(len(result.models), 'model')}"
+    lead = plural(len(result.models), "model")
     sections = []
     if models:
         tokens = max(sum(a.tokens["lengths"]) for a in models if a.tokens is not None)
         lead += f" on {tokens:,} tokens of {result.text['source']}"
         by_head: list[Element] = []
+        outliers: list[Element] = [
+            tables.outlier_table(result),
+            Pair(charts.outlier_charts(result)),
+        ]
         for index, analysis in enumerate(models):
-            title = f"Every head of {tables.label_of(analysis)}"
+            label, every = tables.label_of(analysis), tables.heads_table(analysis)
+            largest = tables.largest_table(analysis)
             by_head += [
                 Pair(charts.head_maps(analysis, index)),
-                Fold(title, [tables.heads_table(analysis)]),
+                Fold(f"Every head of {label}", [every]),
             ]
+            outliers.append(Fold(f"The largest activations of {label}", [largest]))
         attention: list[Element] = [
             Pair(charts.layer_charts(result)),
             Part("By distance", [Pair(charts.distance_charts(result))]),
             Part("By head", by_head),
-        ]
-        largest = [
-            Fold(
-                f"The largest activations of {tables.label_of(analysis)}",
-                [tables.largest_table(analysis)],
-            )
-            for analysis in models
-        ]
-        outliers: list[Element] = [
-            tables.outlier_table(result),
-            Pair(charts.outlier_charts(result)),
-            *largest,
         ]
         sections += [
             Section("overview", "Overview", [tables.summary_table(result)]),
             Section("attention", "Attention", attention),
             Section("outliers", "Outliers", outliers),
         ]
-    lambdas = charts.lambda_charts(result)
-    if lambdas:
+    if lambdas := charts.lambda_charts(result):
         sections.append(Section("lambda", "λ", [Pair(lambdas)]))
     lead += (
         ". These are observations of these weights on this text. They say nothing of other seeds, "
         "texts or sizes."
     )
-    return Document(
+    document = Document(
         title=f"Looking inside {listing(map(tables.label_of, result.models))}",
         lead=[Text(lead, "lead"), Bullets(tables.notes(result), "Read this first", "gap")],
         sections=[
@@ -110,3 +94,4 @@ def analysis_document(result: AnalysisResult) -> Document:
             Section("provenance", "Provenance", tables.provenance_tables(result)),
         ],
     )
+    return write_document(folder / "report.html" if out is None else out, document)

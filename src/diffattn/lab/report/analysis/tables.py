@@ -1,6 +1,6 @@
 """Tables of an analysis: one row per model, on the page and on the screen."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -20,20 +20,6 @@ LOGITS, HIDDEN = "attention logits", "hidden states"
 ALL_POSITIONS = "all positions"
 _RANKS = ("1", "2", "3", "10", "100")
 _PLACES = ("layer", "map", "head", "channel", "text", "query", "key", "position")
-
-
-def mean_over_heads(layer: Any, name: str) -> float | None:
-    """Mean of one quantity over the heads that have it; ``None`` if no head has it."""
-    known = [x for x in layer["heads"].get(name, ()) if x is not None]
-    return fmean(known) if known else None
-
-
-def layer_values(
-    analysis: ModelAnalysis, read: Callable[[Any], float | None]
-) -> list[tuple[float, float]]:
-    """Pairs of a layer's index and its number; layers without the number are left out."""
-    values = [(float(i), read(layer)) for i, layer in enumerate(analysis.attention)]
-    return [(i, value) for i, value in values if value is not None]
 
 
 def acting_value(layer: Any, name: str) -> float | None:
@@ -59,34 +45,35 @@ _HEAD_MEANS = {
 
 def summary_rows(result: AnalysisResult) -> list[dict[str, str]]:
     """One row per model with weights: means over layers and heads."""
-    return [_summary(analysis) for analysis in result.models if analysis.attention]
+    rows = []
+    for analysis in result.models:
+        layers = analysis.attention
+        if not layers:
+            continue
+        lambdas = analysis.lambdas["layers"] if analysis.lambdas else []
+        lows, highs = [min(x["min"]) for x in lambdas], [max(x["max"]) for x in lambdas]
+        rows.append(
+            {
+                "model": label_of(analysis),
+                **{title: _head_mean(layers, name) for title, name in _HEAD_MEANS.items()},
+                "heads' maps": _mean(acting_value(layer, "map_correlation") for layer in layers),
+                "heads' CKA": _mean(layer["cka"] for layer in layers),
+                "context RMS": _head_mean(layers, "context_rms"),
+                "largest logit": _largest(analysis, LOGITS),
+                "largest hidden": _largest(analysis, HIDDEN),
+                "λ": span(min(lows), max(highs), 2) if lambdas else MISSING,
+            }
+        )
+    return rows
 
 
-def _summary(analysis: ModelAnalysis) -> dict[str, str]:
-    layers = analysis.lambdas["layers"] if analysis.lambdas else []
-    ends = [(min(layer["min"]), max(layer["max"])) for layer in layers]
-    maps = layer_values(analysis, lambda layer: acting_value(layer, "map_correlation"))
-    return {
-        "model": label_of(analysis),
-        **{title: _head_mean(analysis, name) for title, name in _HEAD_MEANS.items()},
-        "heads' maps": _mean([value for _, value in maps]),
-        "heads' CKA": _mean([value for _, value in layer_values(analysis, lambda x: x["cka"])]),
-        "context RMS": _head_mean(analysis, "context_rms"),
-        "largest logit": _largest(analysis, LOGITS),
-        "largest hidden": _largest(analysis, HIDDEN),
-        "λ": span(min(low for low, _ in ends), max(high for _, high in ends), 2)
-        if ends
-        else MISSING,
-    }
+def _head_mean(layers: Sequence[Any], name: str) -> str:
+    return _mean(x for layer in layers for x in layer["heads"].get(name, ()))
 
 
-def _head_mean(analysis: ModelAnalysis, name: str) -> str:
-    every = [x for layer in analysis.attention for x in layer["heads"].get(name, ())]
-    return _mean([x for x in every if x is not None])
-
-
-def _mean(values: Sequence[float]) -> str:
-    return _short(fmean(values)) if values else MISSING
+def _mean(values: Iterable[float | None]) -> str:
+    known = [x for x in values if x is not None]
+    return _short(fmean(known)) if known else MISSING
 
 
 def _largest(analysis: ModelAnalysis, kind: str) -> str:
@@ -158,7 +145,7 @@ def outlier_table(result: AnalysisResult) -> Table:
 def largest_table(analysis: ModelAnalysis) -> Table:
     """Places of the largest logits and hidden states."""
     kinds = analysis.outliers["table"] if analysis.outliers else {}
-    rows: list[list[Cell | str]] = [
+    rows = [
         [kind, _short(entry["value"]), _place(entry), Cell(text=_tokens(entry), kind="long")]
         for kind in (LOGITS, HIDDEN)
         for row in [kinds.get(kind, {}).get(ALL_POSITIONS)]
@@ -179,7 +166,7 @@ def provenance_tables(result: AnalysisResult) -> list[Table]:
             count(model.get("parameters")),
             str(model.get("weights") or "none here"),
             f"{model.get('dtype')} on {model.get('device')}" if analysis.attention else "not run",
-            _windows(analysis),
+            _windows(analysis.tokens["lengths"]) if analysis.tokens else MISSING,
             analysis.tokens["sha256"][:16] if analysis.tokens else MISSING,
             str(model.get("path")),
         ]
@@ -231,9 +218,8 @@ def _short(value: Any) -> str:
     return number(value, 1 if is_large else 3)
 
 
-def _place(entry: LargeValue) -> str:
-    place: Mapping[str, Any] = dict(entry)
-    return ", ".join(f"{name} {place[name]}" for name in _PLACES if name in place)
+def _place(entry: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {entry[name]}" for name in _PLACES if name in entry)
 
 
 def _tokens(entry: LargeValue) -> str:
@@ -246,10 +232,7 @@ def _visible(text: Any) -> str:
     return f"“{str(text).translate(WHITE_SPACE)}”"
 
 
-def _windows(analysis: ModelAnalysis) -> str:
-    if analysis.tokens is None:
-        return MISSING
-    lengths = analysis.tokens["lengths"]
+def _windows(lengths: Sequence[int]) -> str:
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
 
 

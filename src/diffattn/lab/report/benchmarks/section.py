@@ -6,8 +6,7 @@ from itertools import cycle
 from typing import Any
 
 from diffattn.lab.records.results import BenchCase, BenchResult
-from diffattn.lab.report.benchmarks.tables import case_tables
-from diffattn.lab.report.benchmarks.wording import mode_text, run_text, targets_in_words
+from diffattn.lab.report.benchmarks.tables import case_tables, mode_text, run_text, targets_in_words
 from diffattn.lab.report.page.charts import (
     PALETTE,
     Chart,
@@ -17,22 +16,21 @@ from diffattn.lab.report.page.charts import (
     point_line,
 )
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Pair, Section, Text
-from diffattn.lab.report.page.runs import is_number
-
-_READING = (
-    "T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax attention "
-    "computed by our own technique. It tells how much of a ratio to T belongs to the technique and "
-    "not to differential attention. Each contender was first compared with the float64 reference "
-    "on the timed tensors; one that failed has no numbers. Contenders ran interleaved. Ratios are "
-    "medians of the rounds' own ratios, with quartiles."
-)
+from diffattn.lab.report.page.wording import is_number
 
 
 def bench_section(results: Sequence[BenchResult]) -> list[Section]:
     """Show all records in one section; empty without records."""
     if not results:
         return []
-    content: list[Element] = [Text(_READING)]
+    reading = Text(
+        "T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax "
+        "attention computed by our own technique. It tells how much of a ratio to T belongs to the "
+        "technique and not to differential attention. Each contender was first compared with the "
+        "float64 reference on the timed tensors; one that failed has no numbers. Contenders ran "
+        "interleaved. Ratios are medians of the rounds' own ratios, with quartiles."
+    )
+    content: list[Element] = [reading]
     for index, result in enumerate(results):
         operators = [case for case in result.cases if case.suite in ("ops", "decode", "paged")]
         shown: list[Element] = [
@@ -47,7 +45,6 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
 
 
 def _charts(cases: Sequence[BenchCase], prefix: str) -> list[Chart]:
-    """Draw a chart for each head shape, dtype and pass that was measured at several lengths."""
     groups: dict[tuple[Any, ...], list[BenchCase]] = {}
     for case in cases:
         axis = _axis(case)
@@ -81,7 +78,6 @@ def _chart(cases: Sequence[BenchCase], element_id: str) -> Chart:
 
 
 def _traces(cases: Sequence[BenchCase], axis: str) -> list[dict[str, Any]]:
-    """Draw a line per contender that ran at several lengths; colours show the technique."""
     lengths = Counter((row.role, row.contender) for c in cases for row in c.rows if row.ratio_t)
     colors, by_technique = cycle(PALETTE), {"": "#4d4d4d"}
     traces = []

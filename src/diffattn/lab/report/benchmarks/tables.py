@@ -8,25 +8,23 @@ are separated by commas.
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import write_text
-from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow
-from diffattn.lab.report.benchmarks.wording import (
-    fastest,
-    figure,
-    mode_text,
-    run_text,
-    shape_text,
-    times,
-    verdict_text,
-)
-from diffattn.lab.report.page.runs import is_number
+from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
 from diffattn.lab.report.page.tables import Table, record_table, table_markdown
-from diffattn.lab.report.page.wording import MISSING, count, mebibytes, number, ratio
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    is_number,
+    mebibytes,
+    number,
+    ratio,
+    span,
+)
 from diffattn.lab.report.paper import THROUGHPUT_SOURCE, throughput
 
 _MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
@@ -42,126 +40,186 @@ _MODEL_COLUMNS = {
 _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, folded"}
 
 
-def contender_rows(case: BenchCase) -> list[dict[str, str]]:
-    """One row per timed contender, for a narrow screen. The record holds all numbers."""
-    on_gpu = any(row.host_seconds for row in case.rows)
-    return [
-        {
-            "contender": f"{row.role}: {row.contender}"
-            + ("" if row.contender.endswith(row.backend or "") else f", {row.backend}"),
-            "ms": figure(1e3 * row.seconds.median),
-            **({"host ms": _host(row)} if on_gpu else {}),
-            "/ T": times(row.ratio_t, spread=False),
-            "/ TC": times(row.ratio_tc, spread=False),
-            **_amount(row),
-            "of peak": f"{number(100 * (row.share_of_peak or 0), 0)} %",
-            "error": _error(row),
-        }
-        for row in case.rows
-        if row.seconds is not None
+def case_title(case: BenchCase) -> str:
+    """Shape, dtype, timed pass, device and run."""
+    return f"{_shape_text(case)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
+
+
+def _shape_text(case: BenchCase) -> str:
+    """``"B1 H4 d64 N512"``."""
+    return " ".join(
+        f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in case.shape.items()
+    )
+
+
+def mode_text(case: BenchCase) -> str:
+    """The pass that was timed, as in ``"forward + backward"``."""
+    return case.mode.replace("_", " + ")
+
+
+def _fastest(case: BenchCase, role: str) -> BenchRow | None:
+    timed = [row for row in case.rows if row.role == role and row.seconds]
+    return min(timed, key=lambda row: row.seconds.median if row.seconds else 0.0, default=None)
+
+
+def _times(value: Spread | None, *, spread: bool = True) -> str:
+    if value is None:
+        return MISSING
+    text = f"{number(value.median, 2)}×"
+    return f"{text} ({span(value.low, value.high, 2)})" if spread else text
+
+
+def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
+    """Sentences: how many targets were met, and one for each missed target."""
+    verdicts = [(case, verdict) for case in cases for verdict in case.verdicts]
+    if not verdicts:
+        return ["We set no target for these shapes."]
+    missed = [(case, verdict) for case, verdict in verdicts if not verdict.passed]
+    return [f"{len(verdicts) - len(missed)} of {len(verdicts)} targets met."] + [
+        f"Missed by {verdict.contender} at {_shape_text(case)}, {case.dtype}: {verdict.target} "
+        f"is the {'goal' if verdict.goal else 'target'}, measured {verdict.value:.2f} ×."
+        for case, verdict in missed
     ]
 
 
-def _host(row: BenchRow) -> str:
-    return figure(1e3 * row.host_seconds) if row.host_seconds else MISSING
+def _verdict_text(case: BenchCase) -> str:
+    """``"pass"``, ``"no target"``, or the missed targets of a case."""
+    if not case.verdicts:
+        return "no target"
+    missed = [v for v in case.verdicts if not v.passed]
+    if not missed:
+        return "pass"
+    return "; ".join(f"{v}: {v.contender}, {v.target}" for v in missed)
 
 
-def _amount(row: BenchRow) -> dict[str, str]:
-    if row.tokens_per_second is not None:
-        return {"tokens/s": count(row.tokens_per_second)}
-    return {"memory": mebibytes(row.peak_bytes)}
+def run_text(result: BenchResult, name: str) -> str:
+    """One line about a run: machine, versions, commit."""
+    run = result.runs[name]
+    machine = run.hardware.get("gpu") or run.hardware.get("processor")
+    commit = "no commit" if run.commit is None else f"commit {run.commit[:12]}"
+    changed = ", with uncommitted files" if run.dirty else ""
+    threads = run.hardware.get("threads")
+    return (
+        f"{name}: {machine}, {threads} thread{'' if threads == 1 else 's'}, "
+        f"torch {run.versions.get('torch')}, {run.created[:10]}, {commit}{changed}."
+    )
 
 
-def _error(row: BenchRow) -> str:
-    """The error against the reference, as a share of its budget."""
-    check = row.check or {}
-    if not (is_number(check.get("error")) and check.get("budget")):
-        return MISSING
-    return f"{number(100 * check['error'] / check['budget'], 0)} %"
+def _figure(value: float) -> str:
+    """Three significant digits without an exponent."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
+    return number(value, digits)
 
 
-def operator_row(case: BenchCase) -> dict[str, str]:
-    """One row per operator or decode case: T, TC and the fastest differential contender."""
-    base, best = fastest(case, "T"), fastest(case, "DIFF")
-    tc = _same_technique(case, best)
+def contender_rows(case: BenchCase) -> list[dict[str, str]]:
+    """One row per timed contender, for a narrow screen. The record holds all numbers."""
+    on_gpu, rows = any(row.host_seconds for row in case.rows), []
+    for row in case.rows:
+        if row.seconds is None:
+            continue
+        backend = "" if row.contender.endswith(row.backend or "") else f", {row.backend}"
+        cells = {"contender": f"{row.role}: {row.contender}{backend}"}
+        cells["ms"] = _figure(1e3 * row.seconds.median)
+        if on_gpu:
+            cells["host ms"] = _figure(1e3 * row.host_seconds) if row.host_seconds else MISSING
+        cells["/ T"] = _times(row.ratio_t, spread=False)
+        cells["/ TC"] = _times(row.ratio_tc, spread=False)
+        if row.tokens_per_second is not None:
+            cells["tokens/s"] = count(row.tokens_per_second)
+        else:
+            cells["memory"] = mebibytes(row.peak_bytes)
+        cells["of peak"] = f"{number(100 * (row.share_of_peak or 0), 0)} %"
+        check, cells["error"] = row.check or {}, MISSING  # as a share of the error's budget
+        if is_number(check.get("error")) and check.get("budget"):
+            cells["error"] = f"{number(100 * check['error'] / check['budget'], 0)} %"
+        rows.append(cells)
+    return rows
+
+
+def _operator_row(case: BenchCase) -> dict[str, str]:
+    base, best = _fastest(case, "T"), _fastest(case, "DIFF")
+    # The same technique as the differential contender's if it was timed, else the fastest.
+    techniques = [row for row in case.rows if row.role == "TC" and row.seconds]
+    same = (row for row in techniques if best and row.backend == best.backend)
+    tc = next(same, _fastest(case, "TC"))
     peaks = [row.peak_bytes if row else None for row in (best, base)]
     return {
-        "Shape": shape_text(case),
+        "Shape": _shape_text(case),
         "dtype": case.dtype,
         "Pass": mode_text(case),
         "T (SDPA)": _short_time(base),
         "TC": f"{_short_time(tc)} {tc.backend}" if tc else MISSING,
         "DIFF": f"{_short_time(best)} {best.contender}" if best else "none ran",
-        "DIFF / T": times(best.ratio_t) if best else MISSING,
-        "TC / T": times(tc.ratio_t, spread=False) if tc else MISSING,
-        "DIFF / TC": times(best.ratio_tc) if best else MISSING,
+        "DIFF / T": _times(best.ratio_t) if best else MISSING,
+        "TC / T": _times(tc.ratio_t, spread=False) if tc else MISSING,
+        "DIFF / TC": _times(best.ratio_tc) if best else MISSING,
         "Peak memory, DIFF / T": ratio(*peaks) if all(peaks) else MISSING,
-        "Targets": verdict_text(case),
+        "Targets": _verdict_text(case),
         "Run": case.run,
     }
 
 
-def model_row(case: BenchCase) -> dict[str, str]:
-    """One row per model case: tokens per second, here and in the paper."""
+def _model_row(case: BenchCase) -> dict[str, str]:
     shape, diff = case.shape, case.row("diff")
-    over_t = diff.ratio_t if diff else None
+    over_t, printed = diff.ratio_t if diff else None, MISSING
+    key: Any = (shape.get("size"), shape.get("N"), case.mode)
+    if case.device == "cuda" and (speeds := throughput().get(key)) is not None:
+        share = number(speeds.diff / speeds.transformer, 3)
+        printed = f"{count(speeds.transformer)}, {count(speeds.diff)} ({share}×)"
+    rows = {title: case.row(name) for name, title in _MODEL_COLUMNS.items()}
     return {
         "Size": str(shape.get("size")),
         "Layers": str(shape.get("layers")),
         "Tokens": f"{shape.get('B')} × {count(shape.get('N'))}",
         "dtype": case.dtype,
         "Pass": mode_text(case),
-        **{title: _tokens(case.row(name)) for name, title in _MODEL_COLUMNS.items()},
+        **{
+            title: MISSING
+            if row is None or row.tokens_per_second is None
+            else f"{count(row.tokens_per_second)} ({row.backend})"
+            for title, row in rows.items()
+        },
         "DIFF V1 / T, tokens/s": f"{number(1 / over_t.median, 3)}×"
         if over_t and over_t.median
         else MISSING,
-        "Paper: T, DIFF": _printed(case),
-        "Targets": verdict_text(case),
+        "Paper: T, DIFF": printed,
+        "Targets": _verdict_text(case),
         "Run": case.run,
     }
 
 
-def generation_row(case: BenchCase) -> dict[str, str]:
-    """One row per generation case: time of a prefill or of a decoding step."""
+def _generation_row(case: BenchCase) -> dict[str, str]:
     shape = case.shape
     caches = (case.row(name) for name in ("softmax_sdpa", "diff", "diff_v2"))
     sizes = (mebibytes(row.cache_bytes if row else None) for row in caches)
+    rows = {title: case.row(name) for name, title in _GENERATION_COLUMNS.items()}
     return {
         "Size": str(shape.get("size")),
         "Batch": str(shape.get("B")),
         "Context": count(shape.get("S", shape.get("N"))),
         "dtype": case.dtype,
         "Pass": mode_text(case),
-        **{title: _time_and_rate(case.row(name)) for name, title in _GENERATION_COLUMNS.items()},
+        **{title: _short_time(row, rate=True) for title, row in rows.items()},
         "Cache, MiB: T, V1, V2": ", ".join(size.removesuffix(" MiB") for size in sizes),
         "Run": case.run,
     }
 
 
-_TABLES: tuple[tuple[str, tuple[str, ...], Callable[[BenchCase], dict[str, str]]], ...] = (
-    (
-        "Attention: the fastest differential contender.",
-        ("ops", "decode", "paged"),
-        operator_row,
-    ),
-    (
-        f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs.",
-        ("models",),
-        model_row,
-    ),
-    (
-        "Generation: time to read a context, and of every further token per row, with its tokens "
-        "per second. Folded: the low-rank updates of Shared DIFF added to its weights.",
-        ("generation",),
-        generation_row,
-    ),
-)
-
-
 def case_tables(cases: Sequence[BenchCase]) -> list[Table]:
     """One table per kind of suite. A column without any value is left out."""
+    operators = "Attention: the fastest differential contender."
+    models = f"Models: tokens per second. Published: {THROUGHPUT_SOURCE}, on H100 GPUs."
+    generation = (
+        "Generation: time to read a context, and of every further token per row, with its tokens "
+        "per second. Folded: the low-rank updates of Shared DIFF added to its weights."
+    )
+    kinds: tuple[tuple[str, tuple[str, ...], Callable[[BenchCase], dict[str, str]]], ...] = (
+        (operators, ("ops", "decode", "paged"), _operator_row),
+        (models, ("models",), _model_row),
+        (generation, ("generation",), _generation_row),
+    )
     tables = []
-    for caption, suites, row_of in _TABLES:
+    for caption, suites, row_of in kinds:
         rows = [row_of(case) for case in cases if case.suite in suites]
         known = [name for name in (rows or [{}])[0] if any(row[name] != MISSING for row in rows)]
         rows = [{name: row[name] for name in known} for row in rows]
@@ -178,7 +236,12 @@ def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
     Raises:
         ConfigError: The choice leaves no case.
     """
-    cases = [case for case in result.cases if _is_chosen(case, chosen or {})]
+    cases = []
+    for case in result.cases:
+        facts = {"suite": case.suite, "dtype": case.dtype, "mode": case.mode, **case.shape}
+        wanted = (chosen or {}).items()
+        if all(str(facts.get(name)) in values.split(",") for name, values in wanted):
+            cases.append(case)
     if not cases:
         raise ConfigError(f"bench table: the record must hold a case of {chosen}, got none.")
     runs = dict.fromkeys(case.run for case in cases)
@@ -198,43 +261,11 @@ def replace_tables(text: str, root: Path) -> str:
     return _MARKED.sub(table, text)
 
 
-def _same_technique(case: BenchCase, best: BenchRow | None) -> BenchRow | None:
-    """The TC with the backend of the fastest DIFF contender; else the fastest TC."""
-    timed = [row for row in case.rows if row.role == "TC" and row.seconds]
-    same = (row for row in timed if best and row.backend == best.backend)
-    return next(same, fastest(case, "TC"))
-
-
-def _short_time(row: BenchRow | None) -> str:
+def _short_time(row: BenchRow | None, *, rate: bool = False) -> str:
     if row is None or row.seconds is None:
         return MISSING
-    return f"{figure(1e3 * row.seconds.median)} ms"
-
-
-def _time_and_rate(row: BenchRow | None) -> str:
-    if row is None or row.seconds is None:
-        return MISSING
-    return f"{_short_time(row)} ({count(row.tokens_per_second)} tokens/s)"
-
-
-def _tokens(row: BenchRow | None) -> str:
-    if row is None or row.tokens_per_second is None:
-        return MISSING
-    return f"{count(row.tokens_per_second)} ({row.backend})"
-
-
-def _printed(case: BenchCase) -> str:
-    key: Any = (case.shape.get("size"), case.shape.get("N"), case.mode)
-    speeds = throughput().get(key)
-    if case.device != "cuda" or speeds is None:
-        return MISSING
-    share = number(speeds.diff / speeds.transformer, 3)
-    return f"{count(speeds.transformer)}, {count(speeds.diff)} ({share}×)"
-
-
-def _is_chosen(case: BenchCase, chosen: dict[str, str]) -> bool:
-    facts = {"suite": case.suite, "dtype": case.dtype, "mode": case.mode, **case.shape}
-    return all(str(facts.get(name)) in values.split(",") for name, values in chosen.items())
+    speed = f" ({count(row.tokens_per_second)} tokens/s)" if rate else ""
+    return f"{_figure(1e3 * row.seconds.median)} ms{speed}"
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ class Measured:
         return f"{self.n} {self.unit.removesuffix('s') if self.n == 1 else self.unit}"
 
 
-class ClaimMeasure(NamedTuple):
-    """How a claim is measured, and the folder of its record."""
+class Claim(NamedTuple):
+    """A claim of a paper: how it is measured, and its entry in ``papers.json``."""
 
     commands: Commands
     record: str
@@ -47,26 +47,10 @@ class ClaimMeasure(NamedTuple):
     """Reads the effect from the records; ``None`` if they lack it."""
     protocol: str = ""
     """The protocol whose results the record holds; empty for other records."""
-
-
-def study_claim(
-    study: str, measure: Callable[..., Measured | None], /, **options: Any
-) -> ClaimMeasure:
-    """A claim that a kind of study measures: ``measure(records, **options)`` reads the effect."""
-    return ClaimMeasure(STUDIES[study], PLACES[study], partial(measure, **options))
-
-
-class Claim(NamedTuple):
-    """One claim of a paper: its entry in ``papers.json``, then its :class:`ClaimMeasure`."""
-
-    id: str
-    source: str
-    says: str
-    effect: str
-    commands: Commands
-    record: str
-    measure: Callable[[ClaimRecords], Measured | None]
-    protocol: str = ""
+    id: str = ""
+    source: str = ""
+    says: str = ""
+    effect: str = ""
 
 
 class MeasuredClaim(NamedTuple):
@@ -76,6 +60,11 @@ class MeasuredClaim(NamedTuple):
     measured: Measured | None
     missing: str = ""
     """Why there is no effect, where that is known."""
+
+
+def study_claim(study: str, measure: Callable[..., Measured | None], /, **options: Any) -> Claim:
+    """A claim that a kind of study measures: ``measure(records, **options)`` reads the effect."""
+    return Claim(STUDIES[study], PLACES[study], partial(measure, **options))
 
 
 def measure_row(row: Mapping[str, Any], **more: Any) -> Measured:

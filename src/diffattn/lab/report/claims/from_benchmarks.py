@@ -7,11 +7,8 @@ from typing import Any
 
 from diffattn.lab.records.results import BenchCase
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import ClaimMeasure, Measured
+from diffattn.lab.report.claims.claim import Claim, Measured
 from diffattn.lab.report.claims.records import BENCHMARKS, ClaimRecords
-
-_Ratio = tuple[float, float, float]
-"""Median over the rounds of a case, minimum and maximum."""
 
 
 def time_ratio(
@@ -36,7 +33,7 @@ def time_ratio(
     """
     cases = [
         case
-        for result in records.benchmarks
+        for result in records.benchmarks.values()
         for case in result.cases
         if (case.suite, case.mode) in modes and shape.items() <= case.shape.items()
     ]
@@ -61,36 +58,31 @@ def time_ratio(
 
 def _ratios(
     cases: Sequence[BenchCase], contender: str, against: str | None
-) -> Iterator[tuple[BenchCase, _Ratio]]:
-    """Per case, the ratio of the fastest contender that fits. Cases without one are left out."""
+) -> Iterator[tuple[BenchCase, tuple[float, float, float]]]:
+    """Per case, the ratio of the fastest contender that fits: median over rounds, least, most."""
     for case in cases:
         timed = [
             row
             for row in case.rows
             if row.status == "ok" and row.role == "DIFF" and contender in ("", row.contender)
         ]
-        ratios: list[_Ratio]
         if against is None:
             spreads = [row.ratio_tc for row in timed if row.ratio_tc]
             ratios = [(spread.median, spread.minimum, spread.maximum) for spread in spreads]
         else:
             base = case.row(against)
+            over_t = base.ratio_t.median if base and base.ratio_t else None
+            medians = [row.ratio_t.median / over_t for row in timed if row.ratio_t and over_t]
             # Two ratios to T do not give the extremes of their quotient: use the medians.
-            medians = [
-                row.ratio_t.median / base.ratio_t.median
-                for row in timed
-                if row.ratio_t and base and base.ratio_t
-            ]
             ratios = [(ratio, ratio, ratio) for ratio in medians]
         if ratios:
             yield case, min(ratios)
 
 
-def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> ClaimMeasure:
+def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> Claim:
     by = commands.bench(modes[0][0], *(["--attention v2"] if "attention" in options else []))
-    return ClaimMeasure(
-        by, BENCHMARKS, partial(time_ratio, contender=contender, modes=modes, **options)
-    )
+    measure = partial(time_ratio, contender=contender, modes=modes, **options)
+    return Claim(by, BENCHMARKS, measure)
 
 
 TIME_MEASURES = {

@@ -10,28 +10,17 @@ from typing import Any, Literal, NamedTuple
 from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims import commands
-from diffattn.lab.report.claims.claim import (
-    NO_CONTROL,
-    ClaimMeasure,
-    Measured,
-    measure_row,
-    name_controls,
-)
-from diffattn.lab.report.claims.commands import Commands
+from diffattn.lab.report.claims.claim import NO_CONTROL, Claim, Measured, measure_row, name_controls
 from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
-
-_LARGEST_EXPONENT = 700.0
-"""Largest logarithm that is turned into a factor, so that the factor is finite."""
 
 
 class _Place(NamedTuple):
     """The part of a result that one number is about."""
 
     variant: str
-    """Variant of the protocol."""
     metric: str
     where: frozenset[tuple[str, str]]
 
@@ -77,25 +66,25 @@ def evaluated_ratio(
     count."""
     logarithms = {
         label: {place: math.log(value) for place, value in values.items() if value > 0}
-        for label, values in _read_scores(records.evaluations, protocol, metric, (), None).items()
+        for label, values in _read_scores(records.evaluations, protocol, metric).items()
     }
     measured = _compare(logarithms, kind, sign=-1)
     if measured is None:
         return None
-    powers = {name: _exponential(getattr(measured, name)) for name in ("effect", "low", "high")}
-    return replace(measured, **powers)
-
-
-def _exponential(exponent: float | None) -> Any:
-    return None if exponent is None else math.exp(min(exponent, _LARGEST_EXPONENT))
+    # A bounded exponent, so that the factor is finite.
+    exponents = ((key, getattr(measured, key)) for key in ("effect", "low", "high"))
+    factors: dict[str, Any] = {
+        key: None if x is None else math.exp(min(x, 700.0)) for key, x in exponents
+    }
+    return replace(measured, **factors)
 
 
 def _read_scores(
     results: Sequence[EvalResult],
     protocol: str,
     metric: str,
-    parts: tuple[str, ...],
-    where: Mapping[str, Any] | None,
+    parts: tuple[str, ...] = (),
+    where: Mapping[str, Any] | None = None,
 ) -> _Scores:
     scores: dict[str, dict[_Place, float]] = {}
     for result in results:
@@ -111,15 +100,11 @@ def _read_scores(
 
 
 def _compare(
-    scores: _Scores,
-    kind: str,
-    sign: int,
-    floor: str = "",
-    printed: tuple[str, str] | None = None,
+    scores: _Scores, kind: str, sign: int, floor: str = "", printed: tuple[str, str] | None = None
 ) -> Measured | None:
     """Subtract the baseline's scores, and check a lead against the controls."""
     sides = [side for pair in _pair_by_seed(scores, kind, BASELINE) for side in pair]
-    places = _shared_places(sides)
+    places = set.intersection(*map(set, sides)) if sides else set()
     wanted, note = places, ""
     if printed is not None:
         as_printed = {place for place in places if printed in place.where}
@@ -137,7 +122,16 @@ def _compare(
     differences = _differences(shared, kind, BASELINE)
     if not differences:
         return None
-    why = floor or _explain(shared, kind, differences, sign)
+    why = floor
+    if not why and sign * fmean(differences) > 0:
+        # A lead says nothing without a control, or with one that it does not reliably exceed.
+        lows = {
+            control: mean_interval([sign * value for value in lead]).low
+            for control in SIDE_EFFECTS
+            if (lead := _differences(shared, kind, control))
+        }
+        equal = (control for control, low in lows.items() if low is None or low <= 0)
+        why = name_controls(equal) if lows else NO_CONTROL
     interval = mean_interval(differences).recorded()
     return measure_row({"values": differences} | interval, uninformative=why, note=note)
 
@@ -155,109 +149,94 @@ def _pair_by_seed(
     ]
 
 
-def _shared_places(sides: Sequence[Mapping[_Place, float]]) -> set[_Place]:
-    """The numbers that all models have: only means over the same numbers are comparable."""
-    return set.intersection(*map(set, sides)) if sides else set()
-
-
 def _differences(scores: _Scores, kind: str, baseline: str) -> list[float]:
     """Mean score minus the baseline's, seed by seed, over the numbers that all models have."""
     pairs = _pair_by_seed(scores, kind, baseline)
-    places = _shared_places([side for pair in pairs for side in pair])
+    # Only means over the same numbers are comparable.
+    places = set.intersection(*(set(side) for pair in pairs for side in pair)) if pairs else set()
     return [fmean(a[place] - b[place] for place in places) for a, b in pairs if places]
 
 
-def _explain(scores: _Scores, kind: str, differences: Sequence[float], sign: int) -> str:
-    """Why a lead is uninformative: no control, or controls that it does not reliably exceed."""
-    if sign * fmean(differences) <= 0:
-        return ""
-    lows = {
-        control: mean_interval([sign * value for value in lead]).low
-        for control in SIDE_EFFECTS
-        if (lead := _differences(scores, kind, control))
-    }
-    if not lows:
-        return NO_CONTROL
-    return name_controls(control for control, low in lows.items() if low is None or low <= 0)
-
-
-def _score_claim(protocol: str, metric: str, by: Commands, **options: Any) -> ClaimMeasure:
+def _score_claim(
+    protocol: str,
+    metric: str,
+    gpu_parts: str,
+    name: str,
+    *,
+    small: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    **options: Any,
+) -> Claim:
+    by = commands.evaluation(gpu_parts, name, small=small, whole=whole)
     measure = partial(evaluated, protocol=protocol, metric=metric, kind="diff", **options)
-    return ClaimMeasure(by, EVALUATIONS, measure, protocol.removesuffix("_judge"))
+    return Claim(by, EVALUATIONS, measure, protocol)
 
 
-def _hallucination_claim(parts: tuple[str, ...], *small: str) -> ClaimMeasure:
-    data = "hallucination.data=ARTICLES"
-    by = commands.evaluation(
-        "table4", "hallucination", small=(data, *small), whole=(data,), then=commands.JUDGE
-    )
-    return _score_claim("hallucination_judge", "accuracy", by, parts=parts)
-
-
-def _outlier_claim(metric: str) -> ClaimMeasure:
-    by = commands.evaluation(
-        "table5",
-        "outliers",
-        small=("outliers.window_tokens=256",),
-        whole=("outliers.texts=BOOKS",),
-    )
-    measure = partial(evaluated_ratio, protocol="outliers", metric=metric, kind="diff")
-    return ClaimMeasure(by, EVALUATIONS, measure, "outliers")
-
-
-_TABLE3 = commands.evaluation(
-    "table3",
+_segment_claim = partial(
+    _score_claim,
     "attention_segments",
+    gpu_parts="table3",
+    name="attention_segments",
     small=("attention_segments.length=256", "attention_segments.num_needles=2"),
     whole=("attention_segments.haystack=BOOKS",),
 )
+
+
+def _hallucination_claim(parts: tuple[str, ...], *small: str) -> Claim:
+    data, name = "hallucination.data=ARTICLES", "hallucination"
+    by = commands.evaluation(
+        "table4", name, small=(data, *small), whole=(data,), then=commands.JUDGE
+    )
+    measure = partial(
+        evaluated, protocol=f"{name}_judge", metric="accuracy", kind="diff", parts=parts
+    )
+    return Claim(by, EVALUATIONS, measure, name)
+
+
+def _outlier_claim(metric: str) -> Claim:
+    small, whole = ("outliers.window_tokens=256",), ("outliers.texts=BOOKS",)
+    by = commands.evaluation("table5", "outliers", small=small, whole=whole)
+    measure = partial(evaluated_ratio, protocol="outliers", metric=metric, kind="diff")
+    return Claim(by, EVALUATIONS, measure, "outliers")
+
 
 SCORE_MEASURES = {
     "lm-tasks": _score_claim(
         "lm_tasks",
         "average",
-        commands.evaluation(
-            "table8", "lm_tasks", small=("lm_tasks.data=LM_EVAL",), whole=("lm_tasks.data=LM_EVAL",)
-        ),
+        "table8",
+        "lm_tasks",
+        small=("lm_tasks.data=LM_EVAL",),
+        whole=("lm_tasks.data=LM_EVAL",),
     ),
     "needles": _score_claim(
         "needle",
         "recall",
-        commands.evaluation(
-            "table2",
-            "needle",
-            small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
-            whole=("needle.haystack=BOOKS",),
-        ),
+        "table2",
+        "needle",
+        small=("needle.lengths=[256]", "needle.tasks=[[1,1],[2,1]]"),
+        whole=("needle.haystack=BOOKS",),
         printed=("task", "N=6, R=2"),
     ),
-    "answer-attention": _score_claim("attention_segments", "answer", _TABLE3),
-    "noise-attention": _score_claim(
-        "attention_segments",
-        "noise",
-        _TABLE3,
-        better="below",
-        where={"weights": "absolute", "normalised": "global"},
+    "answer-attention": _segment_claim("answer"),
+    "noise-attention": _segment_claim(
+        "noise", better="below", where={"weights": "absolute", "normalised": "global"}
     ),
     "many-shot": _score_claim(
         "many_shot",
         "accuracy",
-        commands.evaluation(
-            "fig6",
-            "many_shot",
-            small=("many_shot.data=ICL", "many_shot.shots=[6]"),
-            whole=("many_shot.data=ICL",),
-        ),
+        "fig6",
+        "many_shot",
+        small=("many_shot.data=ICL", "many_shot.shots=[6]"),
+        whole=("many_shot.data=ICL",),
     ),
     "order": _score_claim(
         "order_robustness",
         "margin_greedy_trie",
-        commands.evaluation(
-            "fig11",
-            "order",
-            small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
-            whole=("order_robustness.data=ICL",),
-        ),
+        "fig11",
+        "order",
+        small=("order_robustness.data=ICL", "order_robustness.per_class=1"),
+        whole=("order_robustness.data=ICL",),
         better="below",
     ),
     "hallucination-summaries": _hallucination_claim(("xsum", "cnn_dm", "multi_news")),
@@ -269,9 +248,9 @@ SCORE_MEASURES = {
     "quantised-logits": _score_claim(
         "quantized_logits",
         "change of hellaswag acc_norm",
-        commands.evaluation(
-            "fig8", "quantized_logits", small=("quantized_logits.window_tokens=128",)
-        ),
+        "fig8",
+        "quantized_logits",
+        small=("quantized_logits.window_tokens=128",),
         where={"bits": 4},
     ),
 }

@@ -1,8 +1,7 @@
 """Claims measured by the studies of recall, stability, scaling and gradient flow."""
 
-from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from diffattn.lab.catalog.models import UNIFORM_SECOND
 from diffattn.lab.report.claims.claim import (
@@ -17,8 +16,6 @@ from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.scaling import equivalent_at
-
-_OLDER_RECORD = "counted before it was asked at which rates both models use their context"
 
 
 def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:
@@ -53,16 +50,13 @@ def stability_difference(
         if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
             rates = listing(f"{rate:g}" for rate in row.get("rates", ()))
             note = f"rates {rates}" if rates else ""
-            return measure_row(row, uninformative=row.get("why", _OLDER_RECORD), note=note)
+            older = "counted before it was asked at which rates both models use their context"
+            return measure_row(row, uninformative=row.get("why", older), note=note)
     return None
 
 
 def gradient_factor(records: ClaimRecords, judgement: str) -> Measured | None:
-    """Measure the factor, 1 or more, by which a judgement of the study misses equality.
-
-    Args:
-        judgement: ``id`` of a judgement in the record.
-    """
+    """Measure the factor, 1 or more, by which a judgement of the study misses equality."""
     for row in records.studies.get("gradient-flow", {"judgements": ()})["judgements"]:
         if row["id"] == judgement:
             if not any(value > 0 for value in row["values"]):
@@ -90,28 +84,23 @@ def scaling_ratio(
     unit = f"{'sizes' if axis == 'parameters' else 'budgets'} of {plural(seeds, 'seed')}"
     if row["ratio"] is None:
         return measure_nothing(row["refused"] or "the record holds no ratio", unit)
+    why = ""
+    if not verdict["informative"]:
+        why = str(verdict["sentence"])
+    elif row["ratio"] < 1:
+        control = equivalent_at(results, kind, UNIFORM_SECOND)
+        if control is None:
+            why = NO_CONTROL
+        elif control["high"] is None or control["high"] >= 1:
+            why = name_controls([UNIFORM_SECOND])
     return Measured(
         effect=row["ratio"],
         low=row["low"],
         high=row["high"],
         n=len(sides[0]),
         unit=unit,
-        uninformative=_explain_scaling(results, verdict, kind, row),
+        uninformative=why,
     )
-
-
-def _explain_scaling(
-    results: Mapping[str, Any], verdict: Mapping[str, Any], kind: str, row: Mapping[str, Any]
-) -> str:
-    if not verdict["informative"]:
-        return str(verdict["sentence"])
-    if row["ratio"] >= 1:
-        return ""
-    control = equivalent_at(results, kind, UNIFORM_SECOND)
-    if control is None:
-        return NO_CONTROL
-    is_exceeded = control["high"] is not None and control["high"] < 1
-    return "" if is_exceeded else name_controls([UNIFORM_SECOND])
 
 
 _scaling_claim = partial(study_claim, "scaling", scaling_ratio)

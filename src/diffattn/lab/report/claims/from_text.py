@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, own_side_effects
+from diffattn.lab.catalog.models import SIDE_EFFECTS, TYPES, WITHOUT_NORM, own_side_effects
 from diffattn.lab.report.claims.claim import (
     NO_CONTROL,
-    ClaimMeasure,
+    Claim,
     Measured,
     measure_nothing,
     measure_row,
@@ -18,9 +18,6 @@ from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.stats.intervals import mean_interval
 
-_BARE = "diff_no_norm"
-"""Name of V1 without head norm."""
-_UNINFORMATIVE = "Uninformative about attention types: "
 _Study = Literal["text", "ablations", "rank"]
 
 
@@ -58,10 +55,7 @@ def loss_difference(
 def _difference(
     results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
 ) -> Mapping[str, Any] | None:
-    """The recorded difference. Without runs at the common rate, the chosen rates are used.
-
-    A rank study records differences to one rank only. Other pairs are computed here.
-    """
+    """The recorded difference, at the chosen rates where there is none at the common rate."""
     pair, metric = (variant, baseline), part or "validation_loss"
     rows = {
         row["at"]: row
@@ -70,6 +64,7 @@ def _difference(
     }
     if rows or not set(pair) <= results["variants"].keys():
         return rows.get(at, rows.get("best"))
+    # A rank study records differences to one rank only: other pairs are computed here.
     best = [results["variants"][name]["at"]["best"] for name in pair]
     losses = [group["parts"].get(part) if part else group["validation_loss"] for group in best]
     if None in losses:
@@ -85,17 +80,12 @@ def _explain(
     part: str | None,
     row: Mapping[str, Any],
 ) -> str:
-    """Why a difference is uninformative; empty if it is informative.
-
-    - The study's verdict is "uninformative".
-    - One side or both have not passed the induction phase, but some variant has.
-    - The lead is not reliable at the common learning rate.
-    - No control was run, or the type does not lead a control at the chosen or the common rate.
-    - V1 has no reliable lead without its head norm.
-    """
+    """Why a difference is uninformative; empty if it is informative."""
     variants = results["variants"]
     if not results["verdict"]["informative"]:
-        return str(results["verdict"]["sentence"]).removeprefix(_UNINFORMATIVE)
+        return str(results["verdict"]["sentence"]).removeprefix(
+            "Uninformative about attention types: "
+        )
     if why := explain_gap(variants, variant, baseline):
         return why
     if variant not in TYPES or baseline != "softmax" or row["mean"] >= 0:
@@ -104,7 +94,11 @@ def _explain(
         return NO_CONTROL
 
     def leads(first: str, second: str, at: str = "best") -> bool:
-        return _leads(results, first, second, part, at)
+        """Whether the two are compared and the whole interval lies below 0."""
+        row = _difference(results, first, second, part, at)
+        if row is None or explain_gap(variants, first, second, row["at"]):
+            return False
+        return row["high"] is not None and row["high"] < 0
 
     if leads(variant, baseline) and not leads(variant, baseline, "common"):
         return "the lead is not shown at the common learning rate"
@@ -116,29 +110,16 @@ def _explain(
     ]
     controls = own_side_effects(variant)
     explained += [c for c in controls if c in variants and not leads(variant, c)]
-    if variant == "diff" and _BARE in variants and not leads(_BARE, baseline):
-        explained.append(_BARE)
+    if variant == "diff" and WITHOUT_NORM in variants and not leads(WITHOUT_NORM, baseline):
+        explained.append(WITHOUT_NORM)
     if not explained and not set(controls) <= variants.keys():
         return NO_CONTROL
     return name_controls(explained)
 
 
-def _leads(
-    results: Mapping[str, Any], variant: str, baseline: str, part: str | None, at: str
-) -> bool:
-    """Whether the whole interval lies below 0.
-
-    It does not count if the two are not compared, see :func:`explain_gap`.
-    """
-    row = _difference(results, variant, baseline, part, at)
-    if row is None or explain_gap(results["variants"], variant, baseline, row["at"]):
-        return False
-    return row["high"] is not None and row["high"] < 0
-
-
 def _loss_claim(
     variant: str, baseline: str, *, part: str | None = None, study: _Study = "text"
-) -> ClaimMeasure:
+) -> Claim:
     pair = {"variant": variant, "baseline": baseline}
     return study_claim(study, loss_difference, **pair, part=part, study=study)
 

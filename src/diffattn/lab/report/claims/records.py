@@ -1,6 +1,6 @@
 """The records that claims are read from. Each of them may be missing."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,30 +33,22 @@ EVALUATIONS = "published/evaluations"
 BENCHMARKS = "benchmarks/results"
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClaimRecords:
-    """The contents of all records."""
-
-    studies: Mapping[str, Any] = field(default_factory=dict)
-    """Kind of study -> its ``results.json``."""
-    evaluations: tuple[EvalResult, ...] = ()
-    floors: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Protocol and kind of model -> why its scores are uninformative, for example because it and
-    the baseline guess, or have everything right."""
-    benchmarks: tuple[BenchResult, ...] = ()
-
-
 @dataclass(kw_only=True)
-class RecordFolders:
-    """Folders of records by kind, and their contents."""
+class ClaimRecords:
+    """The contents of all records, and the folders that they were read from."""
 
     root: Path | None = None
-    studies: dict[str, Path] = field(default_factory=dict)
-    """Kind of study -> its folder."""
-    evaluations: list[Path] = field(default_factory=list)
-    benchmarks: list[Path] = field(default_factory=list)
-    """Files of ``diffattn bench``."""
-    records: ClaimRecords = field(default_factory=ClaimRecords)
+    studies: dict[str, Any] = field(default_factory=dict)
+    """Kind of study -> its ``results.json``."""
+    study_folders: dict[str, Path] = field(default_factory=dict)
+    """Kind of study -> its folder, also of an unfinished study."""
+    evaluations: list[EvalResult] = field(default_factory=list)
+    evaluation_folders: list[Path] = field(default_factory=list)
+    floors: dict[tuple[str, str], str] = field(default_factory=dict)
+    """Protocol and kind of model -> why its scores are uninformative, for example because it and
+    the baseline guess, or have everything right."""
+    benchmarks: dict[Path, BenchResult] = field(default_factory=dict)
+    """File of ``diffattn bench`` -> its content."""
     gaps: list[str] = field(default_factory=list)
     """A sentence for each record that was left out."""
 
@@ -69,8 +61,8 @@ class RecordFolders:
     @property
     def places(self) -> dict[str, str]:
         """Folder of a committed record -> its place on this page."""
-        places = {PLACES[kind]: self.name(path) for kind, path in self.studies.items()}
-        for place, paths in ((EVALUATIONS, self.evaluations), (BENCHMARKS, self.benchmarks)):
+        places = {PLACES[kind]: self.name(path) for kind, path in self.study_folders.items()}
+        for place, paths in ((EVALUATIONS, self.evaluation_folders), (BENCHMARKS, self.benchmarks)):
             if paths:
                 places[place] = ", ".join(map(self.name, paths))
         return places
@@ -86,94 +78,70 @@ def committed_folders(root: Path) -> list[Path]:
 
 
 def read_claim_records(root: Path) -> ClaimRecords:
-    """Read the records of a checkout; missing ones are left out.
-
-    Raises:
-        CheckpointError: A record is damaged or foreign, or does not fit the others.
-    """
-    folders = read_folders(committed_folders(root), root)
-    if folders.gaps:
+    """Read the records of a checkout; missing ones are left out. None may be damaged or misfit."""
+    records = read_folders(committed_folders(root), root)
+    if records.gaps:
         raise CheckpointError(
-            f"{root}: committed records must be whole and go together, got: {folders.gaps[0]}"
+            f"{root}: committed records must be whole and go together, got: {records.gaps[0]}"
         )
-    return folders.records
+    return records
 
 
-def read_folders(paths: Sequence[Path], root: Path | None = None) -> RecordFolders:
+def read_folders(paths: Sequence[Path], root: Path | None = None) -> ClaimRecords:
     """Read all folders. ``gaps`` names left-out folders: damaged, foreign or misfits.
 
     Args:
         paths: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
             ``diffattn bench`` or folders of them.
-        root: Names of paths are relative to this folder. Default: as they are given.
     """
-    folders = RecordFolders(root=root)
-    studies: dict[str, Any] = {}
-    results: list[EvalResult] = []
-    floors: dict[tuple[str, str], str] = {}
-    benchmarks: list[BenchResult] = []
+    records = ClaimRecords(root=root)
     for path in paths:
         try:
             if (path / "study.json").exists():
-                _read_study(path, folders, studies)
+                _read_study(path, records)
             elif (path / EVALUATION_MARKER).exists():
-                of_folder = _read_evaluations(path)
-                floors |= _read_floors(path, of_folder)
-                results += of_folder
-                folders.evaluations.append(path)
+                _read_evaluations(path, records)
             else:
                 timings = read_benchmarks([path])
                 if not timings:
                     raise CheckpointError(
                         "must hold study.json, evaluation.json or records of bench, got none."
                     )
-                folders.benchmarks += timings
-                benchmarks += timings.values()
+                records.benchmarks |= timings
         except CheckpointError as error:
-            folders.gaps.append(f"{folders.name(path)} was left out: {error}")
-    folders.records = ClaimRecords(
-        studies=studies,
-        evaluations=tuple(_select_comparable(results, folders.gaps)),
-        floors=floors,
-        benchmarks=tuple(benchmarks),
-    )
-    return folders
+            records.gaps.append(f"{records.name(path)} was left out: {error}")
+    records.evaluations = list(_select_comparable(records.evaluations, records.gaps))
+    return records
 
 
-def _read_study(path: Path, folders: RecordFolders, studies: dict[str, Any]) -> None:
+def _read_study(path: Path, records: ClaimRecords) -> None:
     kind = study_kind(path)
     if kind not in PLACES:
         raise CheckpointError(f"kind must be one of {', '.join(PLACES)}, got {kind}.")
-    if kind in folders.studies:
-        other = folders.name(folders.studies[kind])
+    if kind in records.study_folders:
+        other = records.name(records.study_folders[kind])
         raise CheckpointError(f"there must be one study of {kind}, got {other}, too.")
     results = read_study_results(path)
-    folders.studies[kind] = path
+    records.study_folders[kind] = path
     if results is None:
-        folders.gaps.append(f"{folders.name(path)} holds no results yet.")
+        records.gaps.append(f"{records.name(path)} holds no results yet.")
     else:
-        studies[kind] = results
+        records.studies[kind] = results
 
 
-def _read_evaluations(folder: Path) -> list[EvalResult]:
-    names, results = evaluation_marker(folder), results_folder(folder)
-    paths = [
-        results / label / variant for label in names["models"] for variant in names["variants"]
-    ]
-    return [EvalResult.read(path) for path in paths if (path / "result.json").exists()]
-
-
-def _read_floors(folder: Path, results: Iterable[EvalResult]) -> dict[tuple[str, str], str]:
-    """Protocol and kind of model -> why the comparison over seeds is uninformative."""
-    if not (folder / "comparison.json").exists():
-        return {}
+def _read_evaluations(folder: Path, records: ClaimRecords) -> None:
+    names, stored = evaluation_marker(folder), results_folder(folder)
+    paths = [stored / label / name for label in names["models"] for name in names["variants"]]
+    results = [EvalResult.read(path) for path in paths if (path / "result.json").exists()]
     protocols = {result.variant: result.protocol for result in results}
-    floors = {}
-    for pair in Comparison.read(folder).differences:
+    has_comparison = (folder / "comparison.json").exists()
+    for pair in Comparison.read(folder).differences if has_comparison else ():
         word, _, why = pair.verdict.partition(": ")
         if pair.over == "seeds" and word == "uninformative" and pair.variant in protocols:
-            floors[protocols[pair.variant], pair.model.partition("-seed")[0]] = why
-    return floors
+            kind = pair.model.partition("-seed")[0]
+            records.floors[protocols[pair.variant], kind] = why
+    records.evaluations += results
+    records.evaluation_folders.append(folder)
 
 
 def _select_comparable(results: Sequence[EvalResult], gaps: list[str]) -> Iterable[EvalResult]:

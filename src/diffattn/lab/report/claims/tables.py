@@ -1,26 +1,31 @@
-"""The claims as a table."""
+"""All claims of the papers, and their effects in the records as a table."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 from diffattn.lab.records.evaluations import EvalResult
-from diffattn.lab.report.claims.catalog import CLAIMS, measured_claims
-from diffattn.lab.report.claims.claim import MeasuredClaim
+from diffattn.lab.report.claims.claim import Claim, MeasuredClaim
+from diffattn.lab.report.claims.from_benchmarks import TIME_MEASURES
+from diffattn.lab.report.claims.from_evaluations import SCORE_MEASURES
+from diffattn.lab.report.claims.from_studies import STUDY_MEASURES
+from diffattn.lab.report.claims.from_text import LOSS_MEASURES
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
-from diffattn.lab.report.page.tables import Cell, Table, number_cell, table, word_cell
+from diffattn.lab.report.page.tables import Table, number_cell, record_table, word_cell
 from diffattn.lab.report.page.wording import MISSING, number, plural, span
+from diffattn.lab.report.paper import paper_results
 
-HEADERS = (
-    "Claim",
-    "The paper says",
-    "Effect measured",
-    "Effect",
-    "Range or 95 % interval",
-    "n",
-    "Reservation",
-    "Record",
+MEASURES = LOSS_MEASURES | STUDY_MEASURES | SCORE_MEASURES | TIME_MEASURES
+CLAIMS = tuple(
+    MEASURES[stated["id"]]._replace(**stated)
+    for result in paper_results()
+    for stated in result.claims
 )
+"""In the order of the papers."""
+
+
+def measured_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[MeasuredClaim]:
+    """Read the effect of every claim. There are no tests here: each study tests its questions."""
+    return [MeasuredClaim(claim, claim.measure(records)) for claim in claims]
 
 
 def committed_claims() -> Path | None:
@@ -30,19 +35,36 @@ def committed_claims() -> Path | None:
 
 
 def table_of_claims(
-    caption: str,
-    measured: Sequence[MeasuredClaim],
-    places: Mapping[str, str] | None = MappingProxyType({}),
+    caption: str, measured: Sequence[MeasuredClaim], places: Mapping[str, str] | None = None
 ) -> Table:
     """Show one row per claim: the statement, the effect, a reservation, and the record.
 
     Args:
-        places: Folder of a committed record -> its folder here, where that differs. ``None``: show
+        places: Folder of a committed record -> its folder here, where that differs. Default: show
             no column of records.
     """
-    columns = len(HEADERS) - (places is None)  # the last column names records
-    rows = [_cells(row, places or {})[:columns] for row in measured]
-    return table(caption, HEADERS[:columns], rows)
+    rows = []
+    for claim, effect, missing in measured:
+        mean = ends = count = MISSING
+        note, reservation = "", missing
+        if effect is not None:
+            if effect.low is not None and effect.high is not None and effect.low < effect.high:
+                ends = span(effect.low, effect.high, effect.digits)
+            mean, count = number(effect.effect, effect.digits), effect.count
+            note, reservation = effect.note, effect.uninformative
+        row = {
+            "Claim": claim.id,
+            "The paper says": word_cell(f"{claim.says} ({claim.source})"),
+            "Effect measured": word_cell(claim.effect),
+            "Effect": number_cell(mean),
+            "Range or 95 % interval": number_cell(ends),
+            "n": number_cell(count, note=note),
+            "Reservation": word_cell(reservation),
+        }
+        if places is not None:
+            row["Record"] = word_cell(places.get(claim.record, claim.record))
+        rows.append(row)
+    return record_table(caption, rows)
 
 
 def claims_table(root: Path) -> Table:
@@ -50,7 +72,7 @@ def claims_table(root: Path) -> Table:
     every = measured_claims(read_claim_records(root))
     known = [row for row in every if row.measured is not None]
     caption = f"{plural(len(known), 'claim')} of {len(every)} measured here."
-    return table_of_claims(caption, known)
+    return table_of_claims(caption, known, {})
 
 
 def published_values() -> dict[str, str]:
@@ -73,9 +95,9 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
         return None
     measured = [
         row if row.measured is not None else row._replace(missing=_why_missing(row, results))
-        for row in measured_claims(ClaimRecords(evaluations=tuple(results)), claims)
+        for row in measured_claims(ClaimRecords(evaluations=list(results)), claims)
     ]
-    return table_of_claims("Claims of the papers that these protocols are about.", measured, None)
+    return table_of_claims("Claims of the papers that these protocols are about.", measured)
 
 
 def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
@@ -88,25 +110,3 @@ def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
     if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
         return "no number of this claim was measured for both models"
     return "models must be called softmax-seed0, diff-seed0, … to be compared by seed"
-
-
-def _cells(row: MeasuredClaim, places: Mapping[str, str]) -> list[Cell | str]:
-    """The cells of a claim, in the order of :data:`HEADERS`."""
-    claim, measured = row.claim, row.measured
-    effect = ends = count = MISSING
-    note, reservation = "", row.missing
-    if measured is not None:
-        if measured.low is not None and measured.high is not None and measured.low < measured.high:
-            ends = span(measured.low, measured.high, measured.digits)
-        effect, count = number(measured.effect, measured.digits), measured.count
-        note, reservation = measured.note, measured.uninformative
-    return [
-        claim.id,
-        word_cell(f"{claim.says} ({claim.source})"),
-        word_cell(claim.effect),
-        number_cell(effect),
-        number_cell(ends),
-        number_cell(count, note=note),
-        word_cell(reservation),
-        word_cell(places.get(claim.record, claim.record)),
-    ]

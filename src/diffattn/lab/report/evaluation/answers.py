@@ -1,7 +1,7 @@
 """A page to read every item in: the question, the answer of each model, and where they differ."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,6 @@ MOST_BYTES = 6_000_000
 """Most bytes of all items of a page together, as JSON."""
 _MOST_ITEMS = 5_000
 """Most items per variant."""
-_TEXT = 2_000
-"""Most characters of one text."""
-_NUMBERS = 300
-"""Most characters of a value that is not text, such as a list."""
 _NOT_FIELDS = ("id", "cluster", "scores", "weights", "prompt", "error", "row")
 
 
@@ -28,6 +24,7 @@ def write_answers(
 
     ``rows``: variant -> label of a model -> rows of ``items.jsonl``, with those that failed.
     """
+    share = MOST_BYTES // max(1, len(rows))
     return write_page(
         out,
         "answers.html.j2",
@@ -35,27 +32,20 @@ def write_answers(
         generator=GENERATOR,
         title=f"Answers of {', '.join(labels)}",
         labels=list(labels),
-        parts=answers_data(rows, labels),
+        parts=[answers_of(variant, sides, labels, share) for variant, sides in rows.items()],
     )
 
 
-def answers_data(
-    rows: Mapping[str, Mapping[str, Sequence[Row]]],
+def answers_of(
+    variant: str,
+    by_model: Mapping[str, Sequence[Row]],
     labels: Sequence[str],
     most_bytes: int = MOST_BYTES,
-) -> list[dict[str, Any]]:
-    """Arrange one entry per variant: its scores, its items, and a sentence on items left out.
-
-    Items whose scores differ between models come first. Every variant has an equal share of
-    ``most_bytes``.
-    """
-    share = most_bytes // max(1, len(rows))
-    return [_part(variant, by_model, labels, share) for variant, by_model in rows.items()]
-
-
-def _part(
-    variant: str, by_model: Mapping[str, Sequence[Row]], labels: Sequence[str], most_bytes: int
 ) -> dict[str, Any]:
+    """Arrange a variant's scores, its items, and a sentence on items left out.
+
+    Items whose scores differ between models come first.
+    """
     present = [label for label in labels if label in by_model]
     by_id: dict[str, dict[str, Row]] = {}
     for label in present:
@@ -64,7 +54,12 @@ def _part(
     scores = dict.fromkeys(
         name for sides in by_id.values() for row in sides.values() for name in _scores(row)
     )
-    ordered = sorted(by_id, key=lambda name: not _differs(by_id[name].values()))
+
+    def is_equal(name: str) -> bool:
+        scores = [_scores(row) for row in by_id[name].values()]
+        return len(scores) > 1 and all(other == scores[0] for other in scores)
+
+    ordered = sorted(by_id, key=is_equal)
     items: list[dict[str, Any]] = []
     size = 0
     for name in ordered[:_MOST_ITEMS]:
@@ -120,13 +115,7 @@ def _scores(row: Row) -> dict[str, float]:
     return {str(k): float(v) for k, v in scores.items() if isinstance(v, int | float)}
 
 
-def _differs(sides: Iterable[Row]) -> bool:
-    scores = [_scores(row) for row in sides]
-    return len(scores) < 2 or any(other != scores[0] for other in scores[1:])
-
-
 def _prompt(prompt: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the start and the end of a prompt, and the number of characters between them."""
     begins, ends = (_text(prompt.get(key) or "") for key in ("begins", "ends"))
     count = prompt.get("characters")
     between = count - len(begins) - len(ends) if isinstance(count, int) else 0
@@ -137,5 +126,5 @@ def _text(value: Any) -> str:
     """Write a value as text. A long text is cut, and the number of cut characters is added."""
     is_text = isinstance(value, str)
     text = value if is_text else json.dumps(value, ensure_ascii=False)
-    most = _TEXT if is_text else _NUMBERS
+    most = 2_000 if is_text else 300
     return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"

@@ -14,8 +14,7 @@ from diffattn.lab.report.page.charts import (
     model_colors,
     point_line,
 )
-from diffattn.lab.report.page.runs import is_number
-from diffattn.lab.report.page.wording import number
+from diffattn.lab.report.page.wording import is_number, number
 
 
 class _Facet(NamedTuple):
@@ -25,56 +24,50 @@ class _Facet(NamedTuple):
     title: str
     """Name of the metric, and the words that all its values share in ``where``."""
     unit: str
-    axes: list[str]
-    """Names of the numbers in ``where`` that vary."""
+    axes: dict[str, list[float]]
+    """Name of a number in ``where`` that varies -> its values in order."""
     metrics: dict[str, list[Metric]]
     """Label of a model -> its values of the metric."""
-
-    def values_of(self, axis: str) -> list[float]:
-        """All values of one varying number, in order."""
-        return sorted({m.where[axis] for metrics in self.metrics.values() for m in metrics})
+    every: list[Metric]
+    """The values of all models."""
 
 
-def line_charts(results: Sequence[EvalResult], prefix: str) -> list[Chart]:
-    """Draw a line per model with its interval, over a number with three values or more."""
+def charts_of(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:
+    """Draw metrics over one number of three values or more; then each over two numbers as maps."""
     kinds = {label_of(result): str(result.model.get("attention_type")) for result in results}
-    colors = model_colors(kinds)
-    return [
-        _line_chart(facet, facet.axes[0], colors)
-        for facet in _facets(results, prefix)
-        if len(facet.axes) == 1 and len(facet.values_of(facet.axes[0])) > 2
-    ]
-
-
-def heat_maps(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:
-    """Draw a heat map per model, for every metric over two varying numbers."""
-    return [_maps(facet) for facet in _facets(results, prefix) if len(facet.axes) == 2]
+    colors, facets = model_colors(kinds), _facets(results, prefix)
+    over_one = [facet for facet in facets if len(facet.axes) == 1]
+    lines = [_line_chart(x, colors) for x in over_one if min(map(len, x.axes.values())) > 2]
+    return [lines, *(_maps(facet) for facet in facets if len(facet.axes) == 2)]
 
 
 def _facets(results: Sequence[EvalResult], prefix: str) -> list[_Facet]:
     groups: dict[tuple[str, ...], dict[str, list[Metric]]] = {}
     for result in results:
-        for metric in result.metrics:
-            if metric.where:
-                by_model = groups.setdefault(_group_of(metric), {label_of(r): [] for r in results})
-                by_model[label_of(result)].append(metric)
+        for metric in filter(lambda metric: metric.where, result.metrics):
+            places = (k if is_number(v) else f"{k}={v}" for k, v in metric.where.items())
+            by_model = groups.setdefault(
+                (metric.name, *places), {label_of(result): [] for result in results}
+            )
+            by_model[label_of(result)].append(metric)
     facets = []
     for index, metrics in enumerate(groups.values()):
         first = next(values[0] for values in metrics.values() if values)
         words = [f"{key} {value}" for key, value in first.where.items() if not is_number(value)]
-        facet = _Facet(f"{prefix}{index}", ", ".join([first.name, *words]), first.unit, [], metrics)
-        numbers = [key for key, value in first.where.items() if is_number(value)]
-        facet.axes.extend(key for key in numbers if len(facet.values_of(key)) > 1)
-        facets.append(facet)
+        every = [metric for values in metrics.values() for metric in values]
+        values_of = {
+            key: sorted({metric.where[key] for metric in every})
+            for key, value in first.where.items()
+            if is_number(value)
+        }
+        axes = {key: values for key, values in values_of.items() if len(values) > 1}
+        title = ", ".join([first.name, *words])
+        facets.append(_Facet(f"{prefix}{index}", title, first.unit, axes, metrics, every))
     return facets
 
 
-def _group_of(metric: Metric) -> tuple[str, ...]:
-    places = (f"{k}" if is_number(v) else f"{k}={v}" for k, v in metric.where.items())
-    return metric.name, *places
-
-
-def _line_chart(facet: _Facet, axis: str, colors: Mapping[str, str]) -> Chart:
+def _line_chart(facet: _Facet, colors: Mapping[str, str]) -> Chart:
+    ((axis, places),) = facet.axes.items()
     traces = []
     for label, metrics in facet.metrics.items():
         ordered = sorted(metrics, key=lambda metric: metric.where[axis])
@@ -82,16 +75,15 @@ def _line_chart(facet: _Facet, axis: str, colors: Mapping[str, str]) -> Chart:
         bars = interval_bars((m.value, m.low, m.high) for m in ordered)
         trace = point_line(points, label, color=colors[label], where=f"{axis} %{{x}}")
         traces.append(trace | {"error_y": bars})
-    places = facet.values_of(axis)
     is_wide = places[0] > 0 and places[-1] / places[0] >= 16
-    every = [metric for metrics in facet.metrics.values() for metric in metrics]
-    methods = dict.fromkeys(f"{m.method}, {100 * m.level:g} %" for m in every if m.low is not None)
+    with_ends = (metric for metric in facet.every if metric.low is not None)
+    methods = dict.fromkeys(f"{m.method}, {100 * m.level:g} %" for m in with_ends)
     bars_text = f"Bars: intervals by {'; '.join(methods)}." if methods else "No intervals."
     x_axis = {"type": "log" if is_wide else "linear"}
     return Chart(
         element_id=facet.element_id,
         traces=traces,
-        look=layout(axis, f"{every[0].name}, {facet.unit}", xaxis=x_axis),
+        look=layout(axis, f"{facet.every[0].name}, {facet.unit}", xaxis=x_axis),
         caption=f"{facet.title} over {axis}. {bars_text}",
         height=340,
         label=f"{facet.title} over {axis}, one line per model; the table gives the numbers",
@@ -100,7 +92,7 @@ def _line_chart(facet: _Facet, axis: str, colors: Mapping[str, str]) -> Chart:
 
 def _maps(facet: _Facet) -> list[Chart]:
     across, down = facet.axes
-    every = [metric.value for metrics in facet.metrics.values() for metric in metrics]
+    every = [metric.value for metric in facet.every]
     is_share = facet.unit == "share"
     charts = []
     for index, (label, metrics) in enumerate(facet.metrics.items()):

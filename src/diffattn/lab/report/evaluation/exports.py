@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
+from diffattn.lab.records.evaluations import Comparison, EvalResult
 from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows
 from diffattn.lab.report.page.tables import record_table, table_markdown
 from diffattn.lab.report.page.wording import one_line
@@ -18,7 +18,6 @@ _COLUMNS = (
     "low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over",
     "chance", "guess_ceiling", "verdict",
 )  # fmt: skip
-_HARNESS_PARTS = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
 _LATEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
@@ -58,8 +57,8 @@ def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> st
 
 def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
     """Write headline metrics and differences as two Markdown tables."""
-    rows_of_tables = _tables(results, comparison)
-    return "\n".join(table_markdown(record_table("", rows)) for rows in rows_of_tables)
+    tables = (record_table("", rows) for rows in _tables(results, comparison))
+    return "\n".join(map(table_markdown, tables))
 
 
 def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
@@ -73,19 +72,39 @@ def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> 
     return "\n".join(lines)
 
 
-def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
-    """Arrange results of one model as lm-evaluation-harness writes its ``results_*.json``.
+def harness_text(results: Sequence[EvalResult]) -> str:
+    """Write results of one model as lm-evaluation-harness writes its ``results_*.json``.
 
     Tasks of ``lm_tasks`` have the names and metrics of the harness. Headline metrics of other
     protocols are named ``VARIANT`` or ``VARIANT/WHERE``. Only shares of independent items in
     ``lm_tasks`` have standard errors. All others are ``"N/A"``, as in the harness.
     """
+    names = ("results", "group_subtasks", "configs", "versions", "n-shot", "n-samples")
     model = results[0].model
-    parts: dict[str, Any] = {name: {} for name in (*_HARNESS_PARTS, "higher_is_better")}
+    parts: dict[str, Any] = {name: {} for name in (*names, "higher_is_better")}
     for result in results:
+        of_harness, shots = result.protocol == "lm_tasks", result.parameters.get("num_fewshot", 0)
         for metric in result.metrics:
-            if metric.headline or result.protocol == "lm_tasks":
-                _add_metric(parts, result, metric)
+            if not (metric.headline or of_harness):
+                continue
+            where = _where(metric.where)
+            name = f"{result.variant}/{where}" if where else result.variant
+            error: float | str = "N/A"
+            if of_harness:
+                name = str(metric.where.get("task", result.variant))
+                if metric.method == "Wilson" and metric.n > 1:
+                    error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
+            entry = parts["results"].setdefault(name, {"alias": name})
+            entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
+            parts["configs"][name] = {
+                "task": name,
+                "num_fewshot": shots,
+                "metadata": {"version": result.version, "protocol": result.protocol},
+            }
+            parts["higher_is_better"].setdefault(name, {})[metric.name] = metric.higher_is_better
+            parts["versions"][name], parts["n-shot"][name] = result.version, shots
+            parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
+            parts["group_subtasks"][name] = []
     parts["config"] = {
         "model": "diffattn",
         "model_args": f"pretrained={model.get('path')}",
@@ -95,34 +114,7 @@ def harness_results(results: Sequence[EvalResult]) -> dict[str, Any]:
         "model_label": model.get("label"),
         "weights": model.get("weights"),
     }
-    return parts
-
-
-def _add_metric(parts: dict[str, Any], result: EvalResult, metric: Metric) -> None:
-    of_harness, shots = result.protocol == "lm_tasks", result.parameters.get("num_fewshot", 0)
-    where = _where(metric.where)
-    name = f"{result.variant}/{where}" if where else result.variant
-    error: float | str = "N/A"
-    if of_harness:
-        name = str(metric.where.get("task", result.variant))
-        if metric.method == "Wilson" and metric.n > 1:
-            error = math.sqrt(metric.value * (1 - metric.value) / (metric.n - 1))
-    entry = parts["results"].setdefault(name, {"alias": name})
-    entry |= {f"{metric.name},none": metric.value, f"{metric.name}_stderr,none": error}
-    parts["configs"][name] = {
-        "task": name,
-        "num_fewshot": shots,
-        "metadata": {"version": result.version, "protocol": result.protocol},
-    }
-    parts["higher_is_better"].setdefault(name, {})[metric.name] = metric.higher_is_better
-    parts["versions"][name], parts["n-shot"][name] = result.version, shots
-    parts["n-samples"][name] = {"original": metric.n, "effective": metric.n}
-    parts["group_subtasks"][name] = []
-
-
-def harness_text(results: Sequence[EvalResult]) -> str:
-    """Write :func:`harness_results` as a file."""
-    return json.dumps(harness_results(results), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(parts, indent=2, ensure_ascii=False) + "\n"
 
 
 def _where(where: Mapping[str, Any]) -> str:

@@ -2,12 +2,28 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from diffattn.lab.records.evaluations import EvalResult, Metric, PairedDifference
-from diffattn.lab.report.evaluation.charts import heat_maps, line_charts
-from diffattn.lab.report.evaluation.files import EvaluationFolder
-from diffattn.lab.report.evaluation.tables import label_of, place_text, value_with_interval
-from diffattn.lab.report.evaluation.verdicts import difference_tables, verdict_section
+from diffattn.errors import CheckpointError, short
+from diffattn.lab.records.evaluations import (
+    EVALUATION_MARKER,
+    Comparison,
+    EvalResult,
+    Metric,
+    PairedDifference,
+    evaluation_marker,
+)
+from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.stored_runs import results_folder
+from diffattn.lab.report.evaluation.charts import charts_of
+from diffattn.lab.report.evaluation.tables import (
+    difference_table,
+    difference_tables,
+    label_of,
+    place_text,
+    value_with_interval,
+)
 from diffattn.lab.report.page.elements import (
     Bullets,
     Code,
@@ -18,33 +34,106 @@ from diffattn.lab.report.page.elements import (
     Section,
     Terms,
     Text,
+    shown,
 )
-from diffattn.lab.report.page.tables import Cell, Table, record_table, run_cell, table
+from diffattn.lab.report.page.tables import Table, record_table, run_cell, table
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
 
-_MANY = 6
-"""The title names at most so many models."""
-_BETTER = {True: "higher", False: "lower", None: MISSING}
-_CLAIMS = (
-    "Effects over seeds of the models, with 95 % intervals; none is tested. These models are not "
-    "of the papers' sizes."
+_ONE_SEED = (
+    "One model of each kind was compared. The intervals are over items: they say whether these "
+    "very weights differ on other items of the same sort. Another training run of the same kind "
+    "can differ by as much or more, so nothing here is a finding about a kind of attention. "
+    "Models of several seeds, called NAME-seed0, NAME-seed1, …, are compared over seeds."
 )
-_COMPARED = (
-    "The section of each protocol shows its charts and the differences between the models, over "
-    "the items that both answered. Its p-values are two-sided and not adjusted for making several "
-    "comparisons. Of twenty, one below 0.05 is expected where nothing differs."
+_SEVERAL_SEEDS = (
+    "Rows “over seeds” take the difference of each seed as one value: they say what another "
+    "training run would bring. The others are over items, of one pair of weights each."
 )
+_MEANINGS = {
+    "higher, lower": "The adjusted p-value is at most 0.05.",
+    "inconclusive": "It is above 0.05: the data fit a difference and none.",
+    "uninformative": "No model is above guessing, or all have everything right.",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationFolder:
+    """An evaluation folder in memory."""
+
+    results: dict[str, list[EvalResult]]
+    """Variant -> results, one per model that has finished it."""
+    records: list[RunRecord]
+    comparison: Comparison | None
+    gaps: list[str]
+
+
+def is_evaluation_folder(folder: Path) -> bool:
+    """Whether ``diffattn evaluate`` wrote this folder."""
+    return (folder / EVALUATION_MARKER).exists()
+
+
+def read_evaluation(folder: Path) -> EvaluationFolder:
+    """Read an evaluation folder. ``gaps`` names what is missing, damaged or of another version."""
+    marker, stored = evaluation_marker(folder), results_folder(folder)
+    results: dict[str, list[EvalResult]] = {}
+    records, gaps = [], []
+    damaged: list[CheckpointError] = []
+    for variant in marker["variants"]:
+        for label in marker["models"]:
+            part = stored / label / variant
+            if not (part / "result.json").exists():
+                gaps.append(f"{label} has no result of {variant}.")
+                continue
+            try:
+                result, record = EvalResult.read(part), RunRecord.read(part)
+                names = (result.model.get("label"), result.variant)
+                if names != (label, variant):
+                    raise CheckpointError(
+                        f"{part / 'result.json'}: must be of {label} and {variant}, got "
+                        f"{' and '.join(map(short, names))}."
+                    )
+            except CheckpointError as error:  # the other records can still be shown
+                damaged.append(error)
+                gaps.append(f"{label} is left out of {variant}: {error}")
+                continue
+            first = results.setdefault(variant, [result])[0]
+            if first is not result:
+                if unlike := result.unlike(first):
+                    gaps.append(f"{label} is left out of {variant}: {unlike}.")
+                    continue
+                results[variant].append(result)
+            records.append(record)
+    if damaged and not records:
+        raise damaged[0]
+    comparison = None
+    if (folder / "comparison.json").exists():
+        try:
+            comparison = Comparison.read(folder)
+        except CheckpointError as error:
+            gaps.append(f"The comparison is left out: {error}")
+    absent = tuple(gaps)
+    if comparison:  # missing results are named above
+        gaps += [sentence for sentence in comparison.skipped if not sentence.endswith(absent)]
+        gaps += comparison.notes
+    elif len(marker["models"]) > 1 and not (folder / "comparison.json").exists():
+        gaps.append("The models were not compared: comparison.json is missing.")
+    return EvaluationFolder(results=results, records=records, comparison=comparison, gaps=gaps)
 
 
 def evaluation_document(
-    folder: EvaluationFolder,
-    published: Mapping[str, str] | None = None,
-    claims: Table | None = None,
+    folder: EvaluationFolder, published: Mapping[str, str], claims: Table | None
 ) -> Document:
-    """Assemble the page of an evaluation folder."""
+    """Assemble the page. ``published``: protocol -> results that the papers print."""
     results = [result for of_variant in folder.results.values() for result in of_variant]
     labels = list(dict.fromkeys(map(label_of, results)))
-    differences = _shown_differences(folder)
+    compared = folder.comparison.differences if folder.comparison else ()
+    readable = {(result.variant, label_of(result)) for result in results}
+    differences = [
+        pair
+        for pair in compared
+        if pair.over == "seeds"
+        or {(pair.variant, pair.model), (pair.variant, pair.baseline)} <= readable
+    ]
     failed = [
         f"{label_of(result)}, {result.variant}: {result.num_failed} of {result.num_items} items "
         "failed."
@@ -52,53 +141,78 @@ def evaluation_document(
         if result.num_failed
     ]
     sections: list[Section] = []
-    if folder.comparison is not None:
-        protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
-        sections += verdict_section(differences, protocols, published or {})
+    if verdicts := _verdicts(folder, differences, published):
+        sections.append(Section("verdicts", "What it shows", verdicts))
     if claims is not None:
-        sections.append(Section("claims", "The papers' claims", [Text(_CLAIMS), claims]))
-    note = [Text(_COMPARED)] if folder.comparison is not None else []
-    sections.append(Section("overview", "Results", [_overview(folder, labels), *note]))
+        limits = Text(
+            "Effects over seeds of the models, with 95 % intervals; none is tested. These models "
+            "are not of the papers' sizes."
+        )
+        sections.append(Section("claims", "The papers' claims", [limits, claims]))
+    note = (
+        "The section of each protocol shows its charts and the differences between the models, "
+        "over the items that both answered. Its p-values are two-sided and not adjusted for making "
+        "several comparisons. Of twenty, one below 0.05 is expected where nothing differs."
+    )
+    overview = shown(_overview(folder, labels), Text(note if folder.comparison else ""))
+    sections.append(Section("overview", "Results", overview))
     for index, (variant, entries) in enumerate(folder.results.items()):
         own_differences = [pair for pair in differences if pair.variant == variant]
         sections.append(_protocol_section(f"protocol-{index}", entries, own_differences))
-    provenance: list[Element] = [_models_table(results), Fold("Runs", [_runs_table(folder)])]
-    sections.append(Section("provenance", "Provenance", provenance))
-    names = listing(labels) if len(labels) <= _MANY else plural(len(labels), "model")
+    sections.append(Section("provenance", "Provenance", _provenance(folder, results)))
+    names = listing(labels) if len(labels) <= 6 else plural(len(labels), "model")
+    words = (
+        f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. "
+        "Values have their intervals. Every answer stands in the items.jsonl beside each result; "
+        "'diffattn compare FOLDER --answers FILE.html' makes a page of them."
+    )
+    missing = Bullets((*folder.gaps, *failed), "What is missing or unequal", "gap")
     return Document(
-        title=f"Evaluation of {names}",
-        lead=[
-            Text(
-                f"{plural(len(labels), 'model')}, {plural(len(folder.results), 'protocol')}. "
-                "Values have their intervals. Every answer stands in the items.jsonl beside each "
-                "result; 'diffattn compare FOLDER --answers FILE.html' makes a page of them.",
-                "lead",
-            ),
-            Bullets((*folder.gaps, *failed), "What is missing or unequal", "gap"),
-        ],
-        sections=sections,
+        title=f"Evaluation of {names}", lead=[Text(words, "lead"), missing], sections=sections
     )
 
 
-def _shown_differences(folder: EvaluationFolder) -> list[PairedDifference]:
-    """Differences of models whose results could be read."""
-    if folder.comparison is None:
+def _verdicts(
+    folder: EvaluationFolder, differences: Sequence[PairedDifference], published: Mapping[str, str]
+) -> list[Element]:
+    protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
+    primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
+    primary.sort(key=lambda pair: pair.over != "seeds")
+    if not primary:
         return []
-    shown = {
-        (variant, label_of(result))
-        for variant, results in folder.results.items()
-        for result in results
-    }
+    by_seed = {pair.variant for pair in primary if pair.over == "seeds"}
+    sentences, is_informative = [], False
+    for pair in primary:
+        if pair.over != "seeds" and pair.variant in by_seed:
+            continue
+        is_informative |= pair.verdict in ("higher", "lower")
+        ends, over = span(pair.low, pair.high, 3), ", over seeds" if pair.over == "seeds" else ""
+        better = {True: "more is better", False: "less is better", None: ""}[pair.higher_is_better]
+        notes = ", ".join(filter(None, (f"95 % {ends}" if ends != MISSING else "", better)))
+        sentences.append(
+            f"{pair.variant}{over}: {pair.score} of {pair.model} minus {pair.baseline} "
+            f"{number(pair.difference, 3, signed=True)} ({notes}): {pair.verdict}."
+        )
+    variants = dict.fromkeys(pair.variant for pair in primary)
+    printed = {variant: published.get(protocols[variant], "") for variant in variants}
+    guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
+    terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
+    columns = ["Protocol", "Score", "Models", "Verdict", "Difference", "95 % interval", "p, Holm"]
+    columns += ["n", "Model / baseline", "Chance / best guess"]
+    caption = (
+        "One declared score per protocol. p-values are adjusted by Holm for all rows over the same "
+        "unit, items or seeds. At 0.05, one family of rows in twenty has any wrong verdict."
+    )
     return [
-        pair
-        for pair in folder.comparison.differences
-        if pair.over == "seeds"
-        or {(pair.variant, pair.model), (pair.variant, pair.baseline)} <= shown
+        Bullets(sentences, role="verdict" if is_informative else "verdict uninformative"),
+        Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
+        difference_table(caption, columns, primary),
+        Bullets([f"{name}: {text}" for name, text in printed.items() if text], "The papers print:"),
+        Fold("What the verdicts mean", [Terms(terms)]),
     ]
 
 
 def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
-    """Show the headline metrics: one row per protocol and metric, one column per model."""
     rows = []
     for variant, results in folder.results.items():
         by_name: dict[str, dict[str, Metric]] = {}
@@ -110,7 +224,8 @@ def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
                 value_with_interval(metrics[label]) if label in metrics else MISSING
                 for label in labels
             ]
-            better = _BETTER[next(iter(metrics.values())).higher_is_better]
+            is_higher = next(iter(metrics.values())).higher_is_better
+            better = {True: "higher", False: "lower", None: MISSING}[is_higher]
             # n differs between models if items failed.
             counts = dict.fromkeys(metrics[label].n for label in labels if label in metrics)
             rows.append([variant, name, *values, better, " / ".join(map(count, counts))])
@@ -122,20 +237,7 @@ def _protocol_section(
     key: str, results: Sequence[EvalResult], differences: Sequence[PairedDifference]
 ) -> Section:
     first, prefix = results[0], f"{key}-chart-"
-    content: list[Element] = [
-        Text(f"{first.protocol}, version {first.version}. Source: {first.source}."),
-        Pair(line_charts(results, prefix)),
-        *map(Pair, heat_maps(results, prefix)),
-        *difference_tables(differences),
-        Fold("Every metric", [_metrics_table(results)]),
-        Fold("What the source leaves open, and our choices", [Terms(first.choices)]),
-        Fold("Parameters", [Code(json.dumps(first.parameters, indent=2, ensure_ascii=False))]),
-    ]
-    return Section(key, first.variant, content)
-
-
-def _metrics_table(results: Sequence[EvalResult]) -> Table:
-    rows = [
+    metrics = [
         {
             "Model": label_of(result),
             "Metric": _metric_name(metric),
@@ -148,12 +250,19 @@ def _metrics_table(results: Sequence[EvalResult]) -> Table:
         for result in results
         for metric in result.metrics
     ]
-    return record_table("Every metric.", rows)
+    content: list[Element] = [
+        Text(f"{first.protocol}, version {first.version}. Source: {first.source}."),
+        *map(Pair, charts_of(results, prefix)),
+        *difference_tables(differences),
+        Fold("Every metric", [record_table("Every metric.", metrics)]),
+        Fold("What the source leaves open, and our choices", [Terms(first.choices)]),
+        Fold("Parameters", [Code(json.dumps(first.parameters, indent=2, ensure_ascii=False))]),
+    ]
+    return Section(key, first.variant, content)
 
 
-def _models_table(results: Sequence[EvalResult]) -> Table:
-    models = {label_of(result): result.model for result in results}
-    rows = [
+def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list[Element]:
+    models = [
         {
             "Model": label,
             "Attention": str(model.get("attention_type") or model.get("type")),
@@ -163,13 +272,9 @@ def _models_table(results: Sequence[EvalResult]) -> Table:
             "Ran in": f"{model.get('dtype')} on {model.get('device')}",
             "Path": str(model.get("path")),
         }
-        for label, model in models.items()
+        for label, model in {label_of(result): result.model for result in results}.items()
     ]
-    return record_table("Models; weights and vocabulary as hashes.", rows)
-
-
-def _runs_table(folder: EvaluationFolder) -> Table:
-    rows: list[list[Cell | str]] = [
+    runs = [
         [
             record.name,
             record.created,
@@ -179,7 +284,10 @@ def _runs_table(folder: EvaluationFolder) -> Table:
         for record in folder.records
     ]
     headers = ["Run", "Created", "Commit", "Versions"]
-    return table("A + after a commit: changed files.", headers, rows)
+    return [
+        record_table("Models; weights and vocabulary as hashes.", models),
+        Fold("Runs", [table("A + after a commit: changed files.", headers, runs)]),
+    ]
 
 
 def _metric_name(metric: Metric) -> str:

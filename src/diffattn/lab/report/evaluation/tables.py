@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric
-from diffattn.lab.report.page.wording import number, span
+from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
+from diffattn.lab.report.page.tables import Table, table
+from diffattn.lab.report.page.wording import MISSING, count, number, p_value, span
 
 
 def label_of(result: EvalResult) -> str:
@@ -68,3 +69,55 @@ def value_with_interval(metric: Metric) -> str:
     huge = max(map(abs, [metric.value, *bounds])) >= 1e7
     value, *ends = (f"{x:.3g}" if huge else number(x, digits) for x in (metric.value, *bounds))
     return f"{value} ({ends[0]} to {ends[1]})" if len(ends) == 2 else value
+
+
+def difference_tables(differences: Sequence[PairedDifference]) -> list[Table]:
+    """Show the primary score part by part, and all scores over all items; empty without them."""
+    parts = [pair for pair in differences if pair.where and pair.over == "items"]
+    whole = [pair for pair in differences if not pair.where]
+    shared = ["Models", "Difference", "95 % interval", "p", "Test", "n"]
+    tables = []
+    if parts:
+        caption = (
+            f"{parts[0].score}, part by part. p-values are not adjusted: with {len(parts)} rows, "
+            f"{len(parts) / 20:.1f} below 0.05 are expected where nothing differs."
+        )
+        columns = ["Part", *shared, "Model / baseline", "Best guess"]
+        tables.append(difference_table(caption, columns, parts))
+    if whole:
+        columns = ["Score", *shared, "Not paired"]
+        tables.append(difference_table("Model minus baseline, item by item.", columns, whole))
+    return tables
+
+
+def difference_table(
+    caption: str, columns: Sequence[str], differences: Sequence[PairedDifference]
+) -> Table:
+    """Show some columns of differences, one row each."""
+    rows = []
+    for pair in differences:
+        over, seeds = (", over seeds", " seeds") if pair.over == "seeds" else ("", "")
+        cells = {
+            "Protocol": pair.variant,
+            "Score": pair.score,
+            "Part": place_text(pair.where),
+            "Models": f"{pair.model} − {pair.baseline}{over}",
+            "Verdict": pair.verdict,
+            "Difference": number(pair.difference, signed=True),
+            "95 % interval": span(pair.low, pair.high),
+            "p": p_value(pair.p_value),
+            "p, Holm": p_value(pair.p_holm),
+            "Test": pair.test,
+            "n": f"{count(pair.n)}{seeds}",
+            "Model / baseline": _pair_text(pair.value, pair.baseline_value),
+            "Chance / best guess": _pair_text(pair.chance, pair.guess_ceiling),
+            "Best guess": number(pair.guess_ceiling, 3),
+            "Not paired": count(pair.num_unpaired + pair.num_other_text),
+        }
+        rows.append([cells[column] for column in columns])
+    return table(caption, columns, rows)
+
+
+def _pair_text(first: float | None, second: float | None) -> str:
+    values = (first, second)
+    return MISSING if values == (None, None) else " / ".join(number(x, 3) for x in values)

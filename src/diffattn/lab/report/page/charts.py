@@ -11,7 +11,6 @@ from typing import Any
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import brief_names, type_color, type_name
 
-_GRID = "#e6e6e6"
 # From white to dark blue.
 SEQUENTIAL = [[0.0, "#ffffff"], [0.25, "#c6dbef"], [0.6, "#4292c6"], [1.0, "#08306b"]]
 # Okabe and Ito's palette without grey, which is the baseline's.
@@ -61,11 +60,7 @@ def _escape(value: Any, key: str = "") -> Any:
 
 
 def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
-    """Label -> colour: the attention type's if no other model has that type, else a free one.
-
-    Args:
-        kinds: Label of a model -> its attention type.
-    """
+    """Label -> colour: the attention type's if no other label has that type, else a free one."""
     every, grey = list(kinds.values()), type_color("")
     single = {
         label: type_color(kind)
@@ -79,7 +74,7 @@ def model_colors(kinds: Mapping[str, str]) -> dict[str, str]:
 
 def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
     """The look that all charts share."""
-    axis = {"gridcolor": _GRID, "zeroline": False, "linecolor": "#999", "automargin": True}
+    axis = {"gridcolor": "#e6e6e6", "zeroline": False, "linecolor": "#999", "automargin": True}
     size = {"size": 13}
     values: dict[str, Any] = {
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
@@ -115,12 +110,11 @@ def line(
     """One curve; curves of a group are shown and hidden together.
 
     Args:
-        curve: Steps and values.
         group: Attention type, or any other name: the legend entry.
         label: Name of the run or mean, shown under the pointer.
         thin: Whether it is a single run behind a mean.
         dotted: Whether it is a reference value.
-        color: Hex colour. Default: the colour of the attention type ``group``.
+        color: Default: the colour of the attention type ``group``.
         where: Template of the pointer's text for the place of a point.
     """
     name = type_name(group)
@@ -151,13 +145,7 @@ def point_line(
     where: str = "%{x}",
     dash: str = "solid",
 ) -> dict[str, Any]:
-    """Draw a line with a mark at every point.
-
-    Args:
-        points: Places and values. The line has a gap at a ``None``.
-        where: Template of the pointer's text for the place.
-        dash: ``"solid"``, ``"dash"`` or ``"dot"``.
-    """
+    """Draw a line with a mark at every point, and a gap at a ``None``."""
     return {
         "type": "scatter",
         "mode": "lines+markers",

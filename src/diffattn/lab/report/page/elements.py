@@ -104,6 +104,18 @@ class Document:
     """The table that a terminal or a Markdown file shows in place of the page."""
 
 
+def shown(*elements: Element | None) -> list[Element]:
+    """The elements that hold something."""
+    kept: list[Element] = []
+    for element in elements:
+        match element:
+            case None | Text(text="") | Bullets(items=[]) | Pair(charts=[]) | Fold(content=[]):
+                continue
+            case _:
+                kept.append(element)
+    return kept
+
+
 def charts_in(elements: "Iterable[Element]") -> Iterator[Chart]:
     """All charts, also those inside folds, parts and pairs."""
     for element in elements:

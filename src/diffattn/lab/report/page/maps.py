@@ -11,13 +11,6 @@ from diffattn.lab.report.page.elements import Code, Element, Pair, Part, Text
 from diffattn.lab.report.page.runs import BASELINE, Study
 from diffattn.lab.report.page.wording import WHITE_SPACE, number, type_name
 
-_READING = (
-    "Each map is of one head, all on the same text. A row of a map is a query, a "
-    "column a key; ␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ "
-    "to 1 − λ. One head is an example, not a measurement."
-)
-_HEIGHT = 430
-_MAX_LABEL = 9
 # Orange (subtracted) over white to blue (added), a pair that stays distinct under the common
 # colour-vision deficiencies.
 _DIVERGING = [
@@ -43,7 +36,6 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
     """Maps of one head of every attention type in ``maps.json``; empty without that file.
 
     Args:
-        study: Study with maps.
         prefix: Start of the element ids, unique in the page.
         in_one_row: Show the maps of all types side by side. Default: a row for each type.
     """
@@ -60,13 +52,17 @@ def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> li
         row += [replace(chart, caption=f"{type_name(name)}: {chart.caption}") for chart in charts]
     if in_one_row:
         heads = [Pair(row, "four")]
-    return [Text(_READING), Code("".join(map(str, tokens))), *heads]
+    reading = Text(
+        "Each map is of one head, all on the same text. A row of a map is a query, a column a key; "
+        "␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ to 1 − λ. "
+        "One head is an example, not a measurement."
+    )
+    return [reading, Code("".join(map(str, tokens))), *heads]
 
 
 def _charts(
     attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
 ) -> list[Chart]:
-    """One chart for softmax attention; for other types both maps and their difference."""
     first = np.array(entry["map_1"], dtype=np.float64)
     if attention_type == BASELINE or "map_2" not in entry:
         caption = "A, the one map of softmax attention"
@@ -74,16 +70,16 @@ def _charts(
     second = np.array(entry["map_2"], dtype=np.float64)
     difference = np.array(entry["difference"], dtype=np.float64)
     # One scale for both maps, so that equal colours are equal weights.
-    limit = _limit(first, second)
-    caption = "A₁ − λA₂, signed: blue is added, orange is subtracted; λ = " + _lam(entry)
+    limit, signed_limit = _limit(first, second), _limit(np.abs(difference))
+    lam = entry.get("lam")
+    lam = ", ".join(number(x, 3) for x in (lam if isinstance(lam, list) else [lam]))
+    caption = f"A₁ − λA₂, signed: blue is added, orange is subtracted; λ = {lam}"
     if attention_type == "diff_v2":
         caption += " (it differs from token to token)"
     return [
         _heatmap(first, tokens, limit, "A₁, the map that is added", f"{prefix}-a1"),
         _heatmap(second, tokens, limit, "A₂, the map that is subtracted", f"{prefix}-a2"),
-        _heatmap(
-            difference, tokens, _limit(np.abs(difference)), caption, f"{prefix}-d", signed=True
-        ),
+        _heatmap(difference, tokens, signed_limit, caption, f"{prefix}-d", signed=True),
     ]
 
 
@@ -97,8 +93,9 @@ def _heatmap(
     signed: bool = False,
 ) -> Chart:
     # Numbers make repeated tokens distinct categories on the axes.
-    places = [f"{i} {_visible(token)}" for i, token in enumerate(tokens)]
-    labels = [_visible(token, _MAX_LABEL) for token in tokens]
+    visible = [str(token).translate(WHITE_SPACE) or "∅" for token in tokens]
+    places = [f"{i} {text}" for i, text in enumerate(visible)]
+    labels = [text if len(text) <= 9 else f"{text[:8]}…" for text in visible]
     size = 7 if len(tokens) > 30 else 10
     room = 12 + round(0.62 * size * max((len(text) for text in labels), default=0))
     ticks = {
@@ -122,39 +119,21 @@ def _heatmap(
         "colorbar": _COLORBAR,
         "hovertemplate": ["query %{y}", "key %{x}", "weight %{z:.4f}"],
     }
-    look = layout(
-        "",
-        "",
-        xaxis={**ticks, "tickangle": -90, "side": "top"},
-        yaxis={**ticks, "autorange": "reversed", "scaleanchor": "x"},
-        margin={"l": room, "r": 6, "t": room + 20, "b": 34},
-    )
+    x_axis = {**ticks, "tickangle": -90, "side": "top"}
+    y_axis = {**ticks, "autorange": "reversed", "scaleanchor": "x"}
+    margin = {"l": room, "r": 6, "t": room + 20, "b": 34}
     return Chart(
         element_id=element_id,
         traces=[trace],
-        look=look,
+        look=layout("", "", xaxis=x_axis, yaxis=y_axis, margin=margin),
         caption=f"{caption}. Colours saturate at {'±' if signed else ''}{number(limit, 2)}.",
-        height=_HEIGHT,
+        height=430,
         label=caption,
         square=True,
     )
 
 
 def _limit(*maps: np.ndarray) -> float:
-    """Weight at which colours saturate. The first tokens see few keys; without a limit their large
-    weights would leave the rest of the map white."""
+    """Weight at which colours saturate: those of the first tokens would leave the map white."""
     weights = np.concatenate([m[m > 0] for m in maps])
     return max(float(np.quantile(weights, 0.97)), 0.01) if weights.size else 1.0
-
-
-def _lam(entry: dict[str, Any]) -> str:
-    lam = entry.get("lam")
-    return ", ".join(number(x, 3) for x in lam) if isinstance(lam, list) else number(lam, 3)
-
-
-def _visible(token: Any, longest: int | None = None) -> str:
-    """A token with its white space made visible."""
-    text = str(token).translate(WHITE_SPACE) or "∅"
-    if longest is not None and len(text) > longest:
-        text = text[: longest - 1] + "…"
-    return text

@@ -11,21 +11,13 @@ PASSED = 0.5
 
 
 def share_passed(group: Mapping[str, Any]) -> float | None:
-    """Share of a variant's runs at one rate that passed; ``None`` if that was not recorded.
-
-    Args:
-        group: One of ``variants[name]["at"]`` of ``results.json``.
-    """
+    """Share of a variant's runs at one rate that passed; ``None`` if that was not recorded."""
     steps = group.get("phase_steps")
     return sum(step is not None for step in steps) / len(steps) if steps else None
 
 
 def when_passed(group: Mapping[str, Any]) -> str:
-    """Say at which step the runs of a variant passed, or how many did; empty if none did.
-
-    Args:
-        group: One of ``variants[name]["at"]`` of ``results.json``.
-    """
+    """Say at which step the runs of a variant passed, or how many did; empty if none did."""
     steps = group.get("phase_steps") or []
     passed = [step for step in steps if step is not None]
     if steps and len(passed) == len(steps):
@@ -34,12 +26,7 @@ def when_passed(group: Mapping[str, Any]) -> str:
 
 
 def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = "best") -> str:
-    """Say why two variants are not compared; empty if they are. If no model has passed, all are.
-
-    Args:
-        variants: ``variants`` of ``results.json``.
-        at: The learning rates, ``"best"`` or ``"common"``.
-    """
+    """Say why two variants are not compared; empty if they are. If no model has passed, all are."""
     groups = {name: entry["at"].get(at, entry["at"]["best"]) for name, entry in variants.items()}
     shares = {name: share_passed(group) for name, group in groups.items()}
     passed = {name for name, share in shares.items() if share is not None and share >= PASSED}
@@ -52,11 +39,7 @@ def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = 
 
 
 def explain_divergence(diverged: Mapping[str, Sequence[int]], *names: str) -> str:
-    """Say which of some variants diverged; empty if none did.
-
-    Args:
-        diverged: Variant -> number of diverged runs, number of all its runs.
-    """
+    """Say which variants diverged, by their numbers of diverged and of all runs; else empty."""
     return " and ".join(
         f"{type_name(name)} diverged in {counts[0]} of {plural(counts[1], 'run')}"
         for name in names

@@ -5,7 +5,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,7 @@ def beginning(generator: str) -> str:
 
 
 def write_document(out: Path, document: Document, more: Sequence[Section] = ()) -> Path:
-    """Write a page of elements; see :func:`write_page`.
-
-    Args:
-        more: Further sections, placed before the last section, which is the provenance.
-    """
+    """Write a page of elements. ``more`` sections come before the last one, the provenance."""
     *sections, last = document.sections
     sections = [*sections, *more, last]
     elements = [*document.lead, *(each for section in sections for each in section.content)]
@@ -45,17 +41,15 @@ def write_document(out: Path, document: Document, more: Sequence[Section] = ()) 
         sections=sections,
         script=template_text("loader.js"),
         code_hash=source_hash(code),
-        packed_code=_packed_once(code),
+        packed_code=_pack(code),
         packed_figures=_pack(json.dumps(figures, allow_nan=False, separators=(",", ":"))),
     )
 
 
 def write_page(out: Path, template: str, **values: Any) -> Path:
-    """Fill a template and write the page; an existing file is left as it was on failure.
+    """Fill a template as :func:`render` does, and write the page.
 
-    Args:
-        out: File to write; its folder is made if missing.
-        values: Values of the template's variables. Their texts are escaped; see :func:`render`.
+    The folder is made if missing. An existing file is left as it was on failure.
     """
     require_file_destination(out)
     page = render(template, **values)
@@ -65,57 +59,34 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
 
 
 def render(
-    template: str,
-    *,
-    script: str,
-    style: str = "",
-    generator: str = GENERATOR,
-    **values: Any,
+    template: str, *, script: str, style: str = "", generator: str = GENERATOR, **values: Any
 ) -> str:
     """Fill a template. The page needs no network and runs no script from elsewhere.
 
-    Args:
-        style: Style sheet, for templates whose content security policy names its hash.
+    Texts are escaped, but ``script`` and ``style``, whose hashes a template can name.
     """
     from jinja2 import UndefinedError
     from markupsafe import Markup
 
-    inline = {"script": script, "style": style}
+    for name, text in (("script", script), ("style", style)):
+        values |= {name: Markup(text), f"{name}_hash": source_hash(text)}
     try:
-        page = (
-            _environment()
-            .get_template(template)
-            .render(
-                **{name: Markup(text) for name, text in inline.items()},
-                **{f"{name}_hash": source_hash(text) for name, text in inline.items()},
-                generator=generator,
-                **values,
-            )
-        )
+        page = _environment().get_template(template).render(generator=generator, **values)
     except UndefinedError as error:
         raise LookupError(str(error)) from error
     # JSON can hold half of a surrogate pair, which no UTF-8 file can.
     return page.encode("utf-8", "replace").decode("utf-8")
 
 
-# Characters that an HTML parser interprets -> characters that base 85 does not use.
-_SAFE = str.maketrans({"<": ",", "&": ".", ">": ":"})
-
-
+@lru_cache(2)  # the code is the same in all pages, and packing it takes half a second
 def _pack(text: str) -> str:
     """Gzip, then base 85, for an inert script element; ``unpack`` of ``loader.js`` inverts it."""
-    packed = gzip.compress(text.encode(), compresslevel=9, mtime=0)
-    return base64.b85encode(packed).decode().translate(_SAFE)
-
-
-@cache
-def _packed_once(code: str) -> str:
-    """Pack code once: it is the same in all pages, and packing takes half a second."""
-    return _pack(code)
+    packed = base64.b85encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
+    # Characters that an HTML parser interprets -> characters that base 85 does not use.
+    return packed.translate(str.maketrans("<&>", ",.:"))
 
 
 def _chart_script() -> str:
-    """The code that the page's loader unpacks and runs."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError as error:

@@ -1,21 +1,14 @@
 """Tables of runs that every kind of study shows: the sizes of the models, and their costs."""
 
 from statistics import median
-from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun, is_number
-from diffattn.lab.report.page.tables import (
-    Cell,
-    Table,
-    number_cell,
-    run_cell,
-    table,
-    type_cell,
-)
+from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
+from diffattn.lab.report.page.tables import Table, number_cell, run_cell, table, type_cell
 from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
     count,
+    is_number,
     listing,
     mebibytes,
     number,
@@ -32,7 +25,7 @@ def models_table(study: Study) -> Table:
     """Show the sizes of the compared models, and the differences to the baseline."""
     runs_of_base = study.runs_of(BASELINE)
     base = runs_of_base[0].record.model if runs_of_base else {}
-    rows: list[list[Cell | str]] = []
+    rows = []
     for name in study.types:
         runs = study.runs_of(name)
         if not runs:
@@ -44,20 +37,20 @@ def models_table(study: Study) -> Table:
             count(heads) + ("" if kv_heads in (None, heads) else f" / {count(kv_heads)} kv"),
             count(shape.get("head_dim")),
             count(shape.get("intermediate_size")),
-            count(model.get("parameters")),
         ]
-        rows.append(
-            [
-                type_cell(name),
-                *(number_cell(size, names) for size in sizes),
-                _difference_cell(model, "parameter_difference", base.get("parameters"), runs),
-                number_cell(count(model.get("train_flops_per_token")), names),
-                _difference_cell(
-                    model, "flops_difference", base.get("train_flops_per_token"), runs
-                ),
-                run_cell(brief_names(names)),
-            ]
-        )
+        cells = [number_cell(size, names) for size in sizes]
+        for key, difference in (
+            ("parameters", "parameter_difference"),
+            ("train_flops_per_token", "flops_difference"),
+        ):
+            change, note = count(model.get(difference), signed=True), ""
+            if runs[0].attention_type == BASELINE:
+                change = MISSING
+            else:
+                note = percent(model.get(difference), base.get(key))
+            cells.append(number_cell(count(model.get(key)), names))
+            cells.append(number_cell(change, names, note=note))
+        rows.append([type_cell(name), *cells, run_cell(brief_names(names))])
     headers = ["Model", "Heads", "Head width", "FFN width", "Parameters", "Parameter difference"]
     headers += ["Train FLOPs per token", "FLOPs difference", "Runs"]
     return table("Compared models, with the difference to the Transformer.", headers, rows)
@@ -67,23 +60,19 @@ def cost_sentence(study: Study) -> str:
     """Processor time per token, relative to the Transformer's, in words; empty without costs."""
     speeds = {name: median_cost(study.runs_of(name), _SPEED) for name in study.types}
     base = speeds.pop(BASELINE, None)
-    factors = [
+    factors = listing(
         f"{number(base / speed, 2)} with {type_name(name)}"
         for name, speed in speeds.items()
         if base and speed
-    ]
-    if not factors:
-        return ""
-    return (
-        "Processor time per token of training, as a multiple of the Transformer's: "
-        f"{listing(factors)}."
     )
+    words = "Processor time per token of training, as a multiple of the Transformer's"
+    return f"{words}: {factors}." if factors else ""
 
 
 def cost_table(study: Study) -> Table:
     """Show speed and memory of every type: the median over its runs."""
     base = {key: median_cost(study.runs_of(BASELINE), key) for key in _COSTS}
-    rows: list[list[Cell | str]] = []
+    rows = []
     for name in study.types:
         runs = [run for run in study.runs_of(name) if run.costs]
         if not runs:
@@ -104,14 +93,6 @@ def cost_table(study: Study) -> Table:
         "time of the training process."
     )
     return table(caption, headers, rows)
-
-
-def _difference_cell(model: dict[str, Any], key: str, whole: Any, runs: list[StudyRun]) -> Cell:
-    names = [run.name for run in runs]
-    if runs[0].attention_type == BASELINE:
-        return number_cell(MISSING, names)
-    value = model.get(key)
-    return number_cell(count(value, signed=True), names, note=percent(value, whole))
 
 
 def median_cost(runs: list[StudyRun], key: str) -> float | None:

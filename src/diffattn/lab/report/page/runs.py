@@ -1,9 +1,8 @@
 """The runs of a study in memory, and how they are read, for all kinds of studies."""
 
-import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, require_schema
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import read_study_results
-from diffattn.lab.report.page.wording import brief_names
+from diffattn.lab.report.page.wording import brief_names, is_number
 
 BASELINE = "softmax"
 
@@ -26,12 +25,12 @@ class StudyRun:
     """Name of its folder, unique within the study. If the run was copied from another study, its
     record holds the name that it had there."""
     record: RunRecord
-    metrics: list[dict[str, Any]] = field(default_factory=list)
+    metrics: list[dict[str, Any]]
     """Rows of ``metrics.jsonl``; empty if the run has not started."""
     results: dict[str, Any] | None
     """``results.json``, or ``None`` while the run is unfinished."""
     costs: dict[str, Any] | None
-    continued: Sequence[str] = ()
+    continued: Sequence[str]
     """Other commits at which the run was continued; the record names the first start's commit."""
 
     @property
@@ -57,8 +56,8 @@ class Study:
     runs: tuple[StudyRun, ...]
     """The study's runs, in the order in which the kind of study lists them."""
     results: dict[str, Any] | None
-    maps: dict[str, Any] | None = None
-    gaps: tuple[str, ...] = ()
+    maps: dict[str, Any] | None
+    gaps: tuple[str, ...]
     """One plain sentence for everything that is missing or contradictory."""
 
     @property
@@ -76,32 +75,23 @@ class Study:
         return [run for run in self.runs if model in run.name.split("-")]
 
 
-_UNREADABLE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    TypeError,
-    ValueError,
-)
-"""Errors that a wrong value in a record causes on its way to a page."""
-
-
 @contextmanager
 def showing(*records: Path) -> Iterator[None]:
-    """Turn errors that a wrong value in a record causes into one error that names the records.
-
-    Raises:
-        CheckpointError: A record is damaged or foreign.
-    """
+    """Turn errors that a wrong value in a record causes into one error that names the records."""
     try:
         yield
-    except _UNREADABLE as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise CheckpointError(
             f"{' and '.join(map(str, records))}: study.json, results.json, costs.json, "
             "counts.json, maps.json, and run.json and metrics.jsonl of every run must be records "
-            "of this version, got "
-            f"{type(error).__name__}: {short(str(error))}."
+            f"of this version, got {type(error).__name__}: {short(str(error))}."
         ) from error
 
 
@@ -111,17 +101,8 @@ def study_kind(folder: Path) -> str:
     return str(info.get("kind", "text")) if isinstance(info, dict) else "text"
 
 
-def read_runs(folder: Path) -> list[StudyRun]:
-    """All runs of a study folder, in the order of their names.
-
-    A run without ``costs.json`` takes its costs from the study's ``costs.json``.
-    """
-    shared = _read_if_there(folder / "costs.json") or {"runs": {}}
-    paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # no unfinished copies
-    return [_read_run(path.parent, shared["runs"]) for path in paths]
-
-
 def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
+    """Read a run. Without ``costs.json`` it takes its costs from the study's ``costs.json``."""
     record, results, metrics = RunRecord.read(folder), None, []
     if (folder / "results.json").exists():
         results = read_json(folder / "results.json")
@@ -131,69 +112,55 @@ def _read_run(folder: Path, shared_costs: dict[str, Any]) -> StudyRun:
     if (folder / "costs.json").exists():
         costs = read_json(folder / "costs.json")
     commits = [row.get("commit") or "a commit not recorded" for row in read_launches(folder)]
-    later = (commit for commit in commits if commit != record.commit)
     return StudyRun(
         name=folder.name,
         record=record,
         metrics=metrics,
         results=results,
         costs=costs,
-        continued=list(dict.fromkeys(later)),
+        continued=list(dict.fromkeys(commit for commit in commits if commit != record.commit)),
     )
 
 
-def run_gaps(run: StudyRun) -> list[str]:
-    """A sentence if the run has no results, or if its log is missing."""
-    if run.results is None:
-        step = max((row["step"] for row in run.metrics), default=0)
-        return [f"Run {run.name} has not finished: it stopped at step {step:,}."]
-    return [] if run.metrics else [f"Run {run.name} has lost its metrics.jsonl: no curves."]
-
-
-def is_number(value: Any) -> bool:
-    """Whether a value from a file is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def read_versioned(path: Path, schema: int = SCHEMA_VERSION) -> dict[str, Any]:
-    """Read one JSON object of a schema version."""
+def _read_versioned(path: Path) -> dict[str, Any]:
     value = read_json(path)
-    require_schema(value, path, schema)
+    require_schema(value, path, SCHEMA_VERSION)
     return value
 
 
-def _read_if_there(path: Path) -> dict[str, Any] | None:
-    return read_versioned(path) if path.exists() else None
-
-
-NamesOf = Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]]
-"""Returns the names of the runs that belong to the study, in the order shown. Arguments:
-``study.json``, the names of all runs in the folder, and ``results.json`` or ``None``."""
-
-
-def read_study_of_runs(folder: Path, names_of: NamesOf) -> Study:
+def read_study_of_runs(
+    folder: Path,
+    names_of: Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]],
+) -> Study:
     """Read a study. Its ``gaps`` name runs that are missing, foreign or unfinished.
 
     Args:
         folder: Study folder. All files but ``study.json`` may be missing.
+        names_of: Returns the names of the study's runs, in the order shown, from ``study.json``,
+            the names of all runs in the folder, and ``results.json`` or ``None``.
 
     Raises:
         CheckpointError: A file is damaged or of another schema version.
     """
-    info, results = read_versioned(folder / "study.json"), read_study_results(folder)
-    runs = {run.name: run for run in read_runs(folder)}
+    info, results = _read_versioned(folder / "study.json"), read_study_results(folder)
+    costs, maps = (
+        _read_versioned(path) if path.exists() else None
+        for path in (folder / "costs.json", folder / "maps.json")
+    )
+    shared_costs = costs["runs"] if costs else {}
+    paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # no unfinished copies
+    runs = {path.parent.name: _read_run(path.parent, shared_costs) for path in paths}
     names = names_of(info, runs, results)
     gaps = [f"Run {x} is in the folder but not part of this study." for x in runs if x not in names]
     missing = brief_names(name for name in names if name not in runs)
     gaps += [f"Run {name} was not found." for name in missing]
-    for name in names:
-        gaps += run_gaps(runs[name]) if name in runs else []
+    shown = tuple(runs[name] for name in names if name in runs)
+    for run in shown:
+        if run.results is None:
+            step = max((row["step"] for row in run.metrics), default=0)
+            gaps.append(f"Run {run.name} has not finished: it stopped at step {step:,}.")
+        elif not run.metrics:
+            gaps.append(f"Run {run.name} has lost its metrics.jsonl: no curves.")
     if results is None:
         gaps.append("results.json is missing: the study has not finished.")
-    return Study(
-        info=info,
-        runs=tuple(runs[name] for name in names if name in runs),
-        results=results,
-        maps=_read_if_there(folder / "maps.json"),
-        gaps=tuple(gaps),
-    )
+    return Study(info=info, runs=shown, results=results, maps=maps, gaps=tuple(gaps))

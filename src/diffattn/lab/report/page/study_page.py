@@ -1,18 +1,25 @@
 """The parts that the pages of all kinds of studies share."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from diffattn.lab.report.page.elements import Bullets, Document, Element, Section, Text
-from diffattn.lab.report.page.provenance import provenance, statement
-from diffattn.lab.report.page.runs import Study
-from diffattn.lab.report.page.tables import Table
+from diffattn.lab.report.page.elements import Bullets, Code, Document, Element, Fold, Section, Text
+from diffattn.lab.report.page.runs import Study, StudyRun
+from diffattn.lab.report.page.tables import Table, table, word_cell
+from diffattn.lab.report.page.wording import count, listing
 
+_PUBLISHED = Path(__file__).parents[1] / "published"
+TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
+"""Files with the loss differences of the text study, and the steps of the recall study."""
 TIMES = (
     "Times depend on the machine and on its other load. Runs that shared a process can show the "
     "peak memory of an earlier run."
 )
 UNFINISHED = Text("The study has not finished: nothing is compared yet.", "gap")
 """Shown in place of a verdict."""
+_NOT_RECORDED = "not recorded"
 
 
 def study_document(
@@ -41,3 +48,106 @@ def study_document(
         sections=[*sections, *times, Section("provenance", "Provenance", provenance(study))],
         summary=summary,
     )
+
+
+def claims_section(claims: Table | None) -> Section:
+    """The section about the papers' claims; empty without a table."""
+    content: list[Element] = []
+    if claims is not None:
+        content = [
+            Text(claims.caption),
+            Text(
+                "From the records in published/, not from the study above; none is about models of "
+                "the papers' sizes. docs/findings/claims.md has what they mean for a decision.",
+                "remark",
+            ),
+            Fold("These claims and their numbers", [claims]),
+        ]
+    return Section("claims", "What do the papers claim?", content)
+
+
+def provenance(study: Study) -> list[Element]:
+    """Show facts of a study, a table of its runs, and its resolved config as JSON."""
+    settings = study.info.get("config", study.info.get("tasks"))
+    config = json.dumps(settings, indent=1, ensure_ascii=False)
+    rows = []
+    for run in study.runs:
+        record, path = run.record, f"runs/{run.name}/run.json"
+        rows.append(
+            (
+                run.name,
+                str(record.seed),
+                record.created,
+                record.device,
+                _pairs(record.backends) or "none",
+                (record.commit or _NOT_RECORDED)[:12],
+                {None: "unknown", True: "yes", False: "no"}[record.dirty],
+                "yes" if run.results is not None else "no",
+                path if record.name == run.name else f"{path}, recorded as {record.name}",
+            )
+        )
+    headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
+    runs = table("The runs.", [*headers, "Finished", "Record"], rows)
+    return [
+        Fold("Data, versions and machine", [_facts(study)]),
+        Fold("Every run", [runs]),
+        Fold("Resolved config", [Code(config)]),
+    ]
+
+
+def statement(study: Study) -> str:
+    """The study's recorded statement about its limits."""
+    if study.results is None:
+        return "The study has not finished, so it makes no statement."
+    return str(study.results["statement"])
+
+
+def _facts(study: Study) -> Table:
+    info, data = study.info, study.info.get("data") or {}
+    protocol = (study.results or {}).get("protocol") or {}
+    facts: dict[str, Any] = {
+        "Study created": info.get("created"),
+        "Scale": info.get("scale"),
+        "Matched by": info.get("match"),
+        "Seeds": ", ".join(map(str, info["seeds"])),
+        "Protocol": protocol and f"{protocol.get('name')}, version {protocol.get('version')}",
+        "Config hash": info.get("config_hash"),
+    }
+    if info.get("kind") in ("recall", "practical"):
+        facts["Data"] = "made while training, from the seed and the step"
+    else:
+        sizes = [count(data.get(f"validation_{unit}")) for unit in ("tokens", "bytes")]
+        facts |= {
+            "Data": data.get("source"),
+            "Data hash": data.get("corpus_hash"),
+            "Training tokens in the data": count(data.get("train_tokens")),
+            "Validation data": "{} tokens, {} bytes".format(*sizes),
+            "Vocabulary": count(data.get("vocab_size")),
+            "Python of the data": data.get("python"),
+        }
+    rows = [(name, str(value or _NOT_RECORDED)) for name, value in facts.items()]
+    facts_of_runs: dict[str, Callable[[StudyRun], str]] = {
+        "Commit": _commit,
+        "Versions": lambda run: _pairs(run.record.versions),
+        "Hardware": lambda run: _pairs(run.record.hardware),
+    }
+    for name, fact in facts_of_runs.items():
+        names: dict[str, list[str]] = {}
+        for run in study.runs:
+            names.setdefault(fact(run), []).append(run.name)
+        for value, runs in names.items():  # with the names of its runs if there are several values
+            text = value if len(names) == 1 else f"{value} ({', '.join(runs)})"
+            rows.append((name, text or _NOT_RECORDED))
+    return table("The study.", ["", ""], ((name, word_cell(text)) for name, text in rows))
+
+
+def _commit(run: StudyRun) -> str:
+    if run.record.commit is None:
+        return f"{_NOT_RECORDED}: the package did not run from a checkout"
+    changed = {True: " with uncommitted changes", False: ", source unchanged", None: ""}
+    later = f", continued at {listing(run.continued)}" if run.continued else ""
+    return run.record.commit + changed[run.record.dirty] + later
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())

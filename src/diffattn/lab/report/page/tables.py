@@ -10,13 +10,12 @@ from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
     ends,
-    markdown_table,
     number,
+    one_line,
     type_color,
     type_name,
 )
 
-_NUMBER = re.compile(r"(below )?[+−]?\d")
 _LONG_TEXT = 60
 
 
@@ -60,55 +59,54 @@ class Table:
         ]
 
 
-def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Cell | str]]) -> Table:
+def table(caption: str, headers: Iterable[str], rows: Iterable[Iterable[Any]]) -> Table:
     """Make a table of cells and of plain strings.
 
     A string in the first column names its row. A column of strings is numeric if every string is
     short, and is the mark of a missing value or begins with a number, also after "below".
     """
     lines = [tuple(row) for row in rows]
+
+    def is_number(text: str) -> bool:
+        starts = text == MISSING or re.match(r"(below )?[+−]?\d", text)
+        return bool(starts) and len(text) <= _LONG_TEXT
+
     numeric = [
-        all(isinstance(cell, Cell) or _is_number(cell) for cell in column)
+        all(isinstance(cell, Cell) or is_number(cell) for cell in column)
         for column in zip_longest(*lines, fillvalue=MISSING)
     ]
-    cells = (
-        tuple(
-            cell if isinstance(cell, Cell) else _cell(cell, place, is_number=numeric[place])
-            for place, cell in enumerate(row)
-        )
-        for row in lines
-    )
+
+    def cell_of(text: Cell | str, place: int) -> Cell:
+        if isinstance(text, Cell):
+            return text
+        if place == 0:
+            return head_cell(text)
+        if numeric[place]:
+            return number_cell(text)
+        return Cell(text=text, kind="long") if len(text) > _LONG_TEXT else word_cell(text)
+
+    cells = (tuple(cell_of(cell, place) for place, cell in enumerate(row)) for row in lines)
     return Table(caption=caption, headers=tuple(headers), rows=tuple(cells))
 
 
-def record_table(caption: str, records: Sequence[Mapping[str, str]]) -> Table:
+def record_table(caption: str, records: Sequence[Mapping[str, Any]]) -> Table:
     """Make a table of records with equal keys, one row each."""
     return table(caption, records[0] if records else (), (row.values() for row in records))
 
 
-def _is_number(text: str) -> bool:
-    return len(text) <= _LONG_TEXT and (text == MISSING or _NUMBER.match(text) is not None)
-
-
-def _cell(text: str, place: int, *, is_number: bool) -> Cell:
-    if place == 0:
-        return head_cell(text)
-    if is_number:
-        return number_cell(text)
-    return Cell(text=text, kind="long") if len(text) > _LONG_TEXT else word_cell(text)
-
-
 def table_markdown(values: Table) -> str:
     """A table in Markdown, notes in brackets. Ends in a newline."""
-    numeric = [index for index, (_, is_number) in enumerate(values.columns) if is_number]
-    rows = [[_cell_text(cell) for cell in row] for row in values.rows]
-    return markdown_table(values.headers, rows, numeric=numeric) + "\n"
-
-
-def _cell_text(cell: Cell) -> str:
-    lines = "; ".join(" ".join(filter(None, line)) for line in cell.lines)
-    note = f" ({cell.note})" if cell.note else ""
-    return (cell.text or lines) + note
+    rule = ["---:" if is_number else "---" for _, is_number in values.columns]
+    rows: list[Iterable[str]] = [values.headers, rule]
+    for row in values.rows:
+        texts = []
+        for cell in row:
+            lines = "; ".join(" ".join(filter(None, line)) for line in cell.lines)
+            texts.append((cell.text or lines) + (f" ({cell.note})" if cell.note else ""))
+        rows.append(texts)
+    # A bar inside a cell would end the cell, and a line break would end the row.
+    escaped = ([one_line(text).replace("|", "\\|") for text in row] for row in rows)
+    return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
 
 
 def head_cell(text: str) -> Cell:

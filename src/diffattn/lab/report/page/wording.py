@@ -1,7 +1,7 @@
 """Number formats and verdicts, everywhere the same. Plain text throughout."""
 
 import math
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from diffattn.lab.catalog.models import type_color as type_color
@@ -10,13 +10,16 @@ from diffattn.lab.catalog.models import type_name as type_name
 MISSING = "—"
 WHITE_SPACE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍"})
 """White space -> the character that shows it in tokens."""
-_LONGEST_SEED = 18
-"""Most digits of a seed in a run's name. Python parses no number of more than 4,300 digits."""
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value from a file is a finite number."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def number(value: Any, digits: int = 4, *, signed: bool = False) -> str:
     """Fixed-point number with a true minus sign; never shows a nonzero value as zero."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+    if not is_number(value):
         return MISSING
     sign = "+" if signed and value else ""
     text = f"{value:{sign},.{digits}f}"
@@ -106,38 +109,20 @@ def brief_names(runs: Iterable[str]) -> list[str]:
     others = []
     for run in runs:
         stem, mark, seed = run.rpartition("seed")
-        if mark and seed.isdecimal() and len(seed) <= _LONGEST_SEED:
+        if mark and seed.isdecimal() and len(seed) < 19:  # Python parses no more than 4,300 digits
             seeds.setdefault(stem, []).append(int(seed))
         else:
             others.append(run)
-    return [f"{stem}seed{_run_of(numbers)}" for stem, numbers in seeds.items()] + others
-
-
-def _run_of(seeds: Sequence[int]) -> str:
-    """``"0 to 7"`` for neighbours, else all of them."""
-    numbers = sorted(seeds)
-    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{numbers[0]} to {numbers[-1]}"
-    return ", ".join(str(seed) for seed in numbers)
+    names = []
+    for stem, numbers in seeds.items():
+        numbers.sort()
+        first, last = numbers[0], numbers[-1]
+        is_range = len(numbers) > 2 and numbers == list(range(first, last + 1))
+        listed = f"{first} to {last}" if is_range else ", ".join(map(str, numbers))
+        names.append(f"{stem}seed{listed}")
+    return names + others
 
 
 def one_line(text: str) -> str:
     """The words with single blanks between them."""
     return " ".join(text.split())
-
-
-def markdown_table(
-    headers: Sequence[str], rows: Iterable[Iterable[str]], numeric: Container[int] = ()
-) -> str:
-    """A Markdown table, without a final line break.
-
-    Args:
-        numeric: Indices of the columns that are aligned to the right.
-    """
-    rule = ["---:" if column in numeric else "---" for column in range(len(headers))]
-    return "\n".join(map(_markdown_row, (headers, rule, *rows)))
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    # A bar inside a cell would end the cell, and a line break would end the row.
-    return "| " + " | ".join(one_line(cell).replace("|", "\\|") for cell in cells) + " |"

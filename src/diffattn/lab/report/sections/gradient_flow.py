@@ -1,16 +1,45 @@
 """The page of a gradient-flow study: gradients and updates of matched models in training."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from diffattn.lab.catalog.models import WIDE
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
 from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
-from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
-from diffattn.lab.report.sections import gradient_flow_tables as tables
-from diffattn.lab.report.sections.gradient_flow_tables import BASE, COLUMNS, MEASURES, WIDE
+from diffattn.lab.report.page.tables import (
+    Cell,
+    Table,
+    mean_cell,
+    number_cell,
+    record_table,
+    table,
+    word_cell,
+)
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    brief_names,
+    count,
+    listing,
+    number,
+    plural,
+    span,
+    type_name,
+)
 
+BASE = "base"
+"""Name of the arm that changes no setting."""
+NULL = "other seed"
+"""Stands in place of a type for the baseline's run with the next seed."""
+COLUMNS = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O", "ffn": "FFN"}
+PARTS = {"q1": "W_Q1", "q2": "W_Q2", "k1": "W_K1", "k2": "W_K2"}
+MEASURES = {
+    "gradient": "Size of the gradient before clipping",
+    "update": "Size of AdamW's update per unit of learning rate",
+}
 _COLORS = {"q": "#0072b2", "k": "#56b4e9", "v": "#d55e00", "o": "#8c6d00", "ffn": "#999999"}
 
 
@@ -37,39 +66,38 @@ def gradient_flow_document(study: Study) -> Document:
         f"tokens, with {plural(len(info['seeds']), 'seed')}; over "
         f"{plural(len(info['arms']), 'setting')} of depth, width and size of the values."
     )
-    models = Section("models", "Models", [tables.run_table(study)])
+    models = Section("models", "Models", [_run_table(study)])
     if study.results is None:
         return study_document(study, lead, [models], costs=())
-    judged = tables.judgement_table(study)
-    every_pair = [
-        tables.ratio_table(study, measure, phase)
-        for measure in MEASURES
-        for phase in info["phases"]
-    ]
-    over_time: list[Element] = [
-        *(over_training(study, measure) for measure in MEASURES),
-        tables.slope_table(study),
-        tables.part_table(study),
-        Fold("Every pair of models, every phase", every_pair),
-    ]
-    definition = Text(_definition(study.results["definition"]))
+    judged = judgement_table(study)
+    rule = study.results["definition"]
+    definition = Text(
+        "Appendix G of the DIFF Transformer paper says that the gradients of W_Q, W_K, W_V and W_O "
+        "have the magnitude of softmax attention's (h heads of 2d) up to a constant factor, that "
+        "the head norm's Jacobian is Θ(1) as ‖x‖/√(2d) ≈ 1 − λ_init early in training, and that "
+        "AdamW's updates are therefore alike. Here the same magnitude is a factor below "
+        f"{rule['level']:g}, a constant one that changes by less than a factor of "
+        f"{rule['drift']:g}; both were fixed before the first run. Phases in which two softmax "
+        f"models of different seeds differ by {rule['level']:g} themselves are not judged. Nothing "
+        "is judged if a control whose gradients are halved is not seen to have half of them. AdamW "
+        "moves a weight by about the learning rate whatever the size of its gradient: alike "
+        "updates say nothing of gradients."
+    )
     sections = [
         Section("judged", "Claims and verdicts", [definition, judged]),
-        Section("training", "Over training", over_time),
-        Section(
-            "sizes", "Over depth, width and λ_init", [over_width(study), tables.arm_table(study)]
-        ),
-        Section("heads", "Input of the head norm", [tables.head_table(study)]),
+        Section("training", "Over training", _over_time(study)),
+        Section("sizes", "Over depth, width and λ_init", [over_width(study), _arm_table(study)]),
+        Section("heads", "Input of the head norm", [_head_table(study)]),
         models,
     ]
-    verdict = Text(verdicts(study), "verdict")
+    verdict = Text(_verdicts(study), "verdict")
     return study_document(study, lead, sections, verdict=verdict, costs=(), summary=judged)
 
 
 def over_training(study: Study, measure: str) -> Chart:
     """Draw a measure of DIFF V1 divided by softmax's with half the heads, one line per matrix."""
     middles = {name: sum(steps) / len(steps) for name, steps in study.info["phases"].items()}
-    entries = tables.ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
+    entries = _ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
     axis = {"tickvals": list(middles.values()), "ticktext": list(middles)}
     return Chart(
         element_id=f"chart-{measure}",
@@ -91,7 +119,7 @@ def over_width(study: Study) -> Chart:
         if arm == BASE or arm.startswith("width-")
     }
     start = next(iter(study.info["phases"]))
-    entries = tables.ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
+    entries = _ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
     points = [(widths[e["arm"]], e) for e in entries if e["arm"] in widths]
     ticks = sorted(widths.values())
     axis = {"tickvals": ticks, "ticktext": [count(width) for width in ticks]}
@@ -107,8 +135,7 @@ def over_width(study: Study) -> Chart:
     )
 
 
-def verdicts(study: Study) -> str:
-    """The two main statements, and the number of statements per verdict, in sentences."""
+def _verdicts(study: Study) -> str:
     rows = study.recorded["judgements"]
     kinds = dict.fromkeys(row["verdict"] for row in rows)
     parts = [f"{kind} {sum(row['verdict'] == kind for row in rows)}" for kind in kinds]
@@ -121,7 +148,6 @@ def verdicts(study: Study) -> str:
 
 
 def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict[str, Any]]:
-    """One line per matrix."""
     curves = []
     for matrix, title in COLUMNS.items():
         of_matrix = [(x, entry) for x, entry in points if entry["matrix"] == matrix]
@@ -132,7 +158,6 @@ def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict
 
 
 def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
-    """A layout with logarithmic axes, shaded from 1 / bound to the bound."""
     bound = study.recorded["definition"]["level"]
     band = {
         "type": "rect",
@@ -150,16 +175,160 @@ def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
     return layout(title, "DIFF V1 over softmax", xaxis=log | ticks, yaxis=log, shapes=[band])
 
 
-def _definition(rule: dict[str, Any]) -> str:
-    return (
-        "Appendix G of the DIFF Transformer paper says that the gradients of W_Q, W_K, W_V and W_O "
-        "have the magnitude of softmax attention's (h heads of 2d) up to a constant factor, that "
-        "the head norm's Jacobian is Θ(1) as ‖x‖/√(2d) ≈ 1 − λ_init early in training, and that "
-        f"AdamW's updates are therefore alike. Here the same magnitude is a factor below "
-        f"{rule['level']:g}, a constant one that changes by less than a factor of "
-        f"{rule['drift']:g}; both were fixed before the first run. Phases in which two softmax "
-        f"models of different seeds differ by {rule['level']:g} themselves are not judged. Nothing "
-        "is judged if a control whose gradients are halved is not seen to have half of them. AdamW "
-        "moves a weight by about the learning rate whatever the size of its gradient: alike "
-        "updates say nothing of gradients."
+def judgement_table(study: Study) -> Table:
+    """Tabulate each claim and its verdict, by the rule that was fixed before the first run."""
+    rows = [
+        {
+            "Statement": row["says"],
+            "Verdict": word_cell(row["verdict"]),
+            "Phases": word_cell(", ".join(row["phases"]) or MISSING),
+            "Factor": _cell(row),
+            "If it holds": number_cell(f"below {row['bound']:g}"),
+            "Why": word_cell(row["why"] or MISSING),
+        }
+        for row in study.recorded["judgements"]
+    ]
+    caption = (
+        "Each row names the largest factor, either way, by which the claim is missed, over the "
+        "four matrices (or layers) and the judged phases, per seed; mean over seeds and its "
+        "interval."
     )
+    return record_table(caption, rows)
+
+
+def _pair_table(
+    caption: str, entries: Sequence[dict[str, Any]], key: str, columns: Mapping[str, str]
+) -> Table:
+    """One row per pair of models, one column per value of the field ``key``."""
+    pairs: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        name, baseline = entry["type"], type_name(entry["baseline"])
+        first = f"{baseline}, next seed" if name == NULL else type_name(name)
+        pairs.setdefault(f"{first} over {baseline}", {})[entry[key]] = entry
+    rows = ([pair, *(_cell(x.get(column)) for column in columns)] for pair, x in pairs.items())
+    return table(caption, ["Models", *columns.values()], rows)
+
+
+def _over_time(study: Study) -> list[Element]:
+    """Measures of the base setting over the phases of training."""
+    phases, every_pair, parts = study.info["phases"], [], []
+    over = "factor to the model after “over”"
+    for measure, title in MEASURES.items():
+        for phase in phases:
+            caption = (
+                f"{title}, {phase} ({_steps(study, phase)}): {over}, geometric mean over layers, "
+                "steps and seeds, and its interval."
+            )
+            entries = _ratios_of(study, arm=BASE, measure=measure, phase=phase)
+            every_pair.append(_pair_table(caption, entries, "matrix", COLUMNS))
+            cells = _by_matrix(study, BASE, measure, phase, "diff")
+            if cells.keys() & PARTS.keys():
+                parts.append([f"{measure}, {phase}", *(_cell(cells.get(part)) for part in PARTS)])
+    slope = (
+        "Reduction of the loss by the updates of W_Q, W_K, W_V and W_O per unit of learning rate, "
+        f"to first order: {over}. No number where it is not positive."
+    )
+    slopes = _ratios_of(study, arm=BASE, measure="slope")
+    of_parts = (
+        "DIFF V1's matrices of each map over the whole W_Q and W_K of softmax attention with half "
+        "the heads: the second map's gradient carries λ."
+    )
+    return [
+        *(over_training(study, measure) for measure in MEASURES),
+        _pair_table(slope, slopes, "phase", {phase: phase for phase in phases}),
+        table(of_parts, ["Measure", *PARTS.values()], parts),
+        Fold("Every pair of models, every phase", every_pair),
+    ]
+
+
+def _arm_table(study: Study) -> Table:
+    phase = next(iter(study.info["phases"]))
+    rows = []
+    for arm, name in [
+        *((arm, "diff") for arm in study.info["arms"]),
+        *((BASE, name) for name in study.types if name.startswith("diff_lambda")),
+    ]:
+        cells = _by_matrix(study, arm, "gradient", phase, name)
+        gains = [
+            entry["norm_gain"]["mean"]
+            for entry in study.recorded["heads"]
+            if (entry["arm"], entry["type"], entry["phase"]) == (arm, name, phase)
+        ]
+        gain = span(min(gains), max(gains), 2) if gains else MISSING
+        label = _arm_name(study, arm) if name == "diff" else type_name(name)
+        rows.append([label, *(_cell(cells.get(m)) for m in COLUMNS), number_cell(gain)])
+    caption = (
+        f"DIFF V1's gradients over those of softmax attention with half the heads, {phase} "
+        f"({_steps(study, phase)}), over depth, width, size of the values and λ_init; and the gain "
+        "of the norm's Jacobian, smallest and largest layer."
+    )
+    return table(caption, ["Models", *COLUMNS.values(), "Norm's gain"], rows)
+
+
+def _head_table(study: Study) -> Table:
+    rows = [
+        {
+            "Phase and layer": f"{entry['phase']}, layer {entry['layer'] + 1}",
+            "1 − λ_init": number_cell(number(1 - entry["lambda_init"], 3)),
+            "‖x‖/√(2d)": _cell(entry["head_rms"], 3),
+            "over 1 − λ_init": _cell(entry["to_factor"], 3),
+            "Norm's gain": _cell(entry["norm_gain"], 3),
+        }
+        for entry in study.recorded["heads"]
+        if (entry["arm"], entry["type"]) == (BASE, "diff")
+    ]
+    caption = (
+        "‖x‖/√(2d) of a head before its norm, median over tokens and heads; the appendix has it "
+        "at 1 − λ_init, and the norm's gain (1 − λ_init) w √(2d)/‖x‖ at 1. Mean over seeds."
+    )
+    return record_table(caption, rows)
+
+
+def _run_table(study: Study) -> Table:
+    rows = []
+    for arm in study.info["arms"]:
+        for name in study.types if arm == BASE else study.info["types_of_arms"]:
+            runs = [run for run in study.runs if run.name.startswith(f"{arm}-{name}-seed")]
+            if not runs:
+                continue
+            shape, model = runs[0].record.config["model"], runs[0].record.model
+            seconds = [run.costs["cpu_seconds"] for run in runs if run.costs]
+            names = [run.name for run in runs]
+            values = [
+                f"{count(shape.get('num_heads'))} of {shape.get('head_dim')}",
+                count(shape.get("num_hidden_layers")),
+                count(model.get("parameters")),
+                f"{number(median(seconds), 1)} s" if seconds else MISSING,
+            ]
+            cells = (number_cell(value, names) for value in values)
+            label = f"{_arm_name(study, arm)}: {type_name(name)}"
+            rows.append([label, *cells, word_cell(", ".join(brief_names(names)))])
+    headers = ["Model", "Heads", "Layers", "Parameters", "Processor time", "Runs"]
+    return table("The models; processor time is the median over runs.", headers, rows)
+
+
+def _arm_name(study: Study, arm: str) -> str:
+    model = {**study.info["config"]["model"], **study.info["arms"][arm]}
+    layers, width = model.get("num_hidden_layers"), model.get("hidden_size")
+    start = "values of size 1" if arm == "large-values" else "base" if arm == BASE else arm
+    return f"{start} ({count(layers)} layers, width {count(width)})"
+
+
+def _ratios_of(study: Study, **where: str) -> list[dict[str, Any]]:
+    return [entry for entry in study.recorded["ratios"] if where.items() <= entry.items()]
+
+
+def _by_matrix(study: Study, arm: str, measure: str, phase: str, name: str) -> dict[str, Any]:
+    """Matrix -> the recorded ratio to softmax attention with half the heads."""
+    where = {"arm": arm, "measure": measure, "phase": phase, "type": name, "baseline": WIDE}
+    return {entry["matrix"]: entry for entry in _ratios_of(study, **where)}
+
+
+def _cell(entry: dict[str, Any] | None, digits: int = 2) -> Cell:
+    none = "one seed" if entry is not None and len(entry["values"]) == 1 else MISSING
+    return mean_cell(entry, digits, none=none)
+
+
+def _steps(study: Study, phase: str) -> str:
+    steps: Iterable[int] = study.info["phases"][phase]
+    return f"step {', '.join(map(str, steps))}"

@@ -1,6 +1,6 @@
 """The page of a practical study: a figure or table per claim of the paper."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,6 @@ from diffattn.lab.report.page.wording import ends, listing, number, p_value, plu
 
 _ends = partial(ends, digits=3, none="one seed")
 _mean_cell = partial(mean_cell, digits=3, none="one seed")
-LEVEL = 0.05
-"""A difference is called reliable if its adjusted p-value is below this."""
 COUNTED = {name: title for measures in PRIMARY.values() for name, title in measures.items()}
 _GROUPS = {
     "answer": "Answer",
@@ -55,16 +53,18 @@ _QUESTIONS = {
 def read_practical_study(folder: Path) -> Study:
     """Read the records of a practical study: its trials first and then its sweep."""
 
-    def belonging(info: dict[str, Any], names: Collection[str], _: Any) -> list[str]:
-        trials = [
-            f"{task}-{name}-seed{seed}"
-            for seed in info["seeds"]
-            for task in info["tasks"]
-            for name in (*info["types"], *info["controls"])
-        ]
-        return [*trials, *(name for name in names if "-lr" in name)]
-
-    return read_study_of_runs(folder, belonging)
+    return read_study_of_runs(
+        folder,
+        lambda info, names, _: [
+            *(
+                f"{task}-{name}-seed{seed}"
+                for seed in info["seeds"]
+                for task in info["tasks"]
+                for name in (*info["types"], *info["controls"])
+            ),
+            *(name for name in names if "-lr" in name),
+        ],
+    )
 
 
 def practical_document(study: Study) -> Document:
@@ -83,17 +83,16 @@ def practical_document(study: Study) -> Document:
     sections = [Section("models", "Models", [models_table(trials)])]
     if results is None:
         return study_document(study, lead, sections, costs=costs)
-    verdict, table = Bullets(sentences(results), role="verdict"), difference_table(results)
-    sections.append(Section("differences", "What differs from softmax attention?", [table]))
+    verdict, summary = Bullets(_sentences(results), role="verdict"), _difference_table(results)
+    sections.append(Section("differences", "What differs from softmax attention?", [summary]))
     sections += [
         Section(key, _QUESTIONS[key], elements)
         for key, elements in practical_answers(study).items()
     ]
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
 
 
-def sentences(results: dict[str, Any]) -> list[str]:
-    """One sentence per deciding measure: softmax's mean, and the other models' differences."""
+def _sentences(results: dict[str, Any]) -> list[str]:
     items = []
     for measure, entries, members in _by_measure(results):
         differences = "; ".join(
@@ -104,7 +103,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
             if x["type"] not in NEVER_ATTEND
         )
         reliable = [
-            type_name(x["type"]) for x in entries if x["p_holm"] is not None and x["p_holm"] < LEVEL
+            type_name(x["type"]) for x in entries if x["p_holm"] is not None and x["p_holm"] < 0.05
         ]
         verdict = f"Reliable: {listing(reliable)}." if reliable else "No difference is reliable."
         mean = number(members[BASELINE]["measures"][measure]["mean"], 3)
@@ -115,9 +114,7 @@ def sentences(results: dict[str, Any]) -> list[str]:
     return items
 
 
-def _by_measure(
-    results: dict[str, Any],
-) -> Iterator[tuple[str, list[dict[str, Any]], dict[str, Any]]]:
+def _by_measure(results: dict[str, Any]) -> Iterator[tuple[str, list[Any], dict[str, Any]]]:
     """Every deciding measure, its differences, and the models of its task."""
     for task in results["tasks"].values():
         for measure in dict.fromkeys(x["measure"] for x in task["differences"]):
@@ -128,44 +125,32 @@ def _by_measure(
 def practical_answers(study: Study) -> dict[str, list[Element]]:
     """Result of the paper (its id) -> charts and tables of a finished study."""
     by_length = _points(study, "lookup", "found_6_x")
+    times = {1: "the trained length", 2: "twice", 4: "four times"}
     pairs, invented = (
-        [(f"{p} of {_times(x)}", f"{kind}_{p}_x{x}") for x, _ in by_length for p in counts]
+        [(f"{p} of {times[x]}", f"{kind}_{p}_x{x}") for x, _ in by_length for p in counts]
         for kind, counts in (("found", (1, 2, 4, 6)), ("unsupported", (4, 6)))
     )
     groups = [(name, f"attention_size_{group}") for group, name in _GROUPS.items()]
     first_map = [(f"{_GROUPS[x]}, A1", f"attention_map_1_{x}") for x in ("answer", "noise", "bos")]
     orders = [("Best less worst accuracy", "order_range"), ("Changed", "order_changes")]
-    lengths = _chart(
-        study,
-        ("lookup", "Six pairs over the length of the context", "times trained"),
-        by_length,
-    )
-    bits = _chart(
-        study,
-        ("lookup", "Keys found by bits of the attention logits", "bits"),
-        _points(study, "lookup", "bits_"),
-    )
-    shots = _chart(
-        study,
-        ("many_shot", "Accuracy over examples; one label in five is wrong", "examples"),
-        _points(study, "many_shot", "shots_"),
-    )
+    lengths = ("lookup", "Six pairs over the length of the context", "times trained")
+    bits = ("lookup", "Keys found by bits of the attention logits", "bits")
+    shots = ("many_shot", "Accuracy over examples; one label in five is wrong", "examples")
     size = (
         "Share of the last layer's attention by absolute weight, mean over heads and questions; in "
         "the last columns of the first map alone."
     )
     by_order = "16 examples in eight orders. A reader that counts labels has 0 in both columns."
+    answered = "Share of absent keys answered: pairs of context."
     return {
         "needles": [
-            lengths,
+            _chart(study, lengths, by_length),
             _table(study, "lookup", "Share of keys found: pairs of context.", pairs),
         ],
         "attention": [_table(study, "lookup", size, [*groups, *first_map])],
-        "quantised": [bits],
-        "hallucination": [
-            _table(study, "lookup", "Share of absent keys answered: pairs of context.", invented)
-        ],
-        "many-shot": [shots],
+        "quantised": [_chart(study, bits, _points(study, "lookup", "bits_"))],
+        "hallucination": [_table(study, "lookup", answered, invented)],
+        "many-shot": [_chart(study, shots, _points(study, "many_shot", "shots_"))],
         "order": [_table(study, "many_shot", by_order, [*orders, ("After 23", "shots_23")])],
     }
 
@@ -176,10 +161,6 @@ def _points(study: Study, task: str, prefix: str) -> list[tuple[int, str]]:
     return sorted((int(x.removeprefix(prefix)), x) for x in names if x.startswith(prefix))
 
 
-def _times(factor: int) -> str:
-    return {1: "the trained length", 2: "twice", 4: "four times"}[factor]
-
-
 def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
     """Model -> its measures. A model with a diverged run is left out."""
     members = study.recorded["tasks"][task]["members"]
@@ -187,15 +168,11 @@ def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, str]]) -> Table:
-    """A row per model, a column per measure: mean over seeds and its interval."""
     members = study.recorded["tasks"][task]["members"]
-    rows = [
-        [
-            type_cell(name),
-            *(_mean_cell(values[key], runs=members[name]["runs"]) for _, key in columns),
-        ]
-        for name, values in _measures(study, task).items()
-    ]
+    rows = []
+    for name, values in _measures(study, task).items():
+        runs = members[name]["runs"]
+        rows.append([type_cell(name), *(_mean_cell(values[x], runs=runs) for _, x in columns)])
     headers = ["Model", *(header for header, _ in columns)]
     return table(f"{caption} Mean over seeds and its interval.", headers, rows)
 
@@ -229,23 +206,16 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
     )
 
 
-def difference_table(results: dict[str, Any]) -> Table:
-    """Tabulate the deciding measures: each model minus softmax attention."""
+def _difference_table(results: dict[str, Any]) -> Table:
     rows = []
     for measure, entries, members in _by_measure(results):
         for x in entries:
-            pair = (members[name]["measures"][measure] for name in (BASELINE, x["type"]))
-            rows.append(
-                [
-                    type_cell(x["type"]),
-                    word_cell(COUNTED[measure]),
-                    *map(_mean_cell, pair),
-                    number_cell(number(x["mean"], 3, signed=True)),
-                    number_cell(_ends(x, signed=True)),
-                    number_cell(p_value(x["p_value"])),
-                    number_cell(p_value(x["p_holm"])),
-                ]
-            )
+            softmax, model = (members[y]["measures"][measure] for y in (BASELINE, x["type"]))
+            texts = [number(x["mean"], 3, signed=True), _ends(x, signed=True)]
+            texts += [p_value(x["p_value"]), p_value(x["p_holm"])]
+            cells = [type_cell(x["type"]), word_cell(COUNTED[measure])]
+            cells += [_mean_cell(softmax), _mean_cell(model), *map(number_cell, texts)]
+            rows.append(cells)
     headers = ["Model", "Measure", "Softmax", "Model", "Difference", "95 % interval"]
     caption = (
         "Measures that count, paired by seed. p: Student's t test of the types; Holm: adjusted for "

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.report.page.committed import claims_section
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -16,12 +15,18 @@ from diffattn.lab.report.page.elements import (
     Part,
     Section,
     Text,
+    shown,
 )
 from diffattn.lab.report.page.maps import attention_maps
-from diffattn.lab.report.page.provenance import provenance, statement
 from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, models_table
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
-from diffattn.lab.report.page.study_page import TIMES, UNFINISHED
+from diffattn.lab.report.page.study_page import (
+    TIMES,
+    UNFINISHED,
+    claims_section,
+    provenance,
+    statement,
+)
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
 from diffattn.lab.report.sections import recall_charts as charts
@@ -43,14 +48,9 @@ attention names itself under ``like``: it has its own sweep and all seeds."""
 
 
 def read_recall_study(folder: Path) -> Study:
-    """Read the records of a recall study: its trials first and then its sweep.
-
-    Raises:
-        CheckpointError: A file is damaged, of another schema version or of another version of the
-            protocol.
-    """
+    """Read the records of a recall study: its trials first and then its sweep."""
     study = read_study_of_runs(
-        folder, lambda info, names, _: [*trial_names(info), *_sweep_names(info, names)]
+        folder, lambda info, names, _: [*_trial_names(info), *_sweep_names(info, names)]
     )
     version = (study.results or {"protocol": {"version": VERSION}})["protocol"].get("version")
     if version != VERSION:
@@ -61,7 +61,7 @@ def read_recall_study(folder: Path) -> Study:
     return study
 
 
-def trial_names(
+def _trial_names(
     info: dict[str, Any], task: str | None = None, names: Sequence[str] | None = None
 ) -> list[str]:
     """Names of the trials, for one task or all, and for some models (``names``) or all."""
@@ -76,7 +76,6 @@ def trial_names(
 
 
 def _sweep_names(info: dict[str, Any], names: Collection[str]) -> list[str]:
-    """Names of the sweep's runs: the planned runs, and those that the folder has."""
     swept: dict[str, None] = {}
     rates = info["learning_rates"] if len(info["learning_rates"]) > 1 else []
     for begins in (f"{task}-{x}-lr" for task in info["tasks"] for x in tables.swept_models(info)):
@@ -99,13 +98,12 @@ def recall_document(
         loss: Elements from studies on text; see ``origins`` for their provenance.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
-    chart = charts.learning_chart(study, names[0], "chart-learning")
-    answer: list[Element] = [] if chart is None else [chart]
-    lead: list[Element] = [UNFINISHED]
+    answer = shown(charts.learning_chart(study, names[0], "chart-learning"))
+    lead = UNFINISHED
     sooner: list[Element] = []
     maps: list[Element] = []
     if results is not None:
-        lead = [Text(answer_sentence(study, names[0]), "verdict")]
+        lead = Text(_answer_sentence(study, names[0]), "verdict")
         answer.append(tables.answer_table(study, names[0]))
         parts = {task: _results(study, task) for task in names}
         sooner = [Part(tables.task_name(task), elements) for task, elements in parts.items()]
@@ -121,7 +119,7 @@ def recall_document(
     ]
     return Document(
         title=title or f"Differential attention: recall “{info.get('scale')}”",
-        lead=[*lead, Pair(answer, "answer"), Bullets(study.gaps, "What is missing", "gap")],
+        lead=[lead, Pair(answer, "answer"), Bullets(study.gaps, "What is missing", "gap")],
         sections=[section for section in sections if section.content],
         summary=tables.results_table(study, names) if results else None,
     )
@@ -129,13 +127,20 @@ def recall_document(
 
 def _results(study: Study, task: str) -> list[Element]:
     info = study.info
-    runs, type_trials = trial_names(info, task), trial_names(info, task, study.types)
+    runs, type_trials = _trial_names(info, task), _trial_names(info, task, study.types)
     control_trials = [name for name in runs if name not in type_trials]
-    ceilings = tables.ceilings_in_words(task_results(study, task)["ceilings"])
+    ceilings = ", ".join(
+        f"{tables.CEILING_NAMES.get(name, name)} {number(value, 3)}"
+        for name, value in task_results(study, task)["ceilings"].items()
+    )
     members: list[Element] = [tables.results_table(study, [task])]
     if control_trials:
         members.append(charts.accuracy_chart(study, task, control_trials, f"chart-controls-{task}"))
-    details: list[Element] = [
+    sweep = [run.name for run in study.runs if run.name.startswith(f"{task}-")]
+    sweep = [name for name in sweep if name not in runs]
+    swept = tables.sweep_table(study, task)
+    drawn = swept and charts.accuracy_chart(study, task, sweep, f"chart-sweep-{task}")
+    details = shown(
         Text(_comparison(info)),
         Text(statement(study)),
         Text(
@@ -145,20 +150,17 @@ def _results(study: Study, task: str) -> list[Element]:
         tables.settings_table(study),
         charts.accuracy_chart(study, task, type_trials, f"chart-{task}"),
         tables.trials_table(study, task),
-    ]
-    if (swept := tables.sweep_table(study, task)) is not None:
-        sweep = [run.name for run in study.runs if run.name.startswith(f"{task}-")]
-        sweep = [name for name in sweep if name not in runs]
-        details += [swept, charts.accuracy_chart(study, task, sweep, f"chart-sweep-{task}")]
+        swept,
+        drawn,
+    )
     return [
-        Bullets(sentences(study, task)),
+        Bullets(_sentences(study, task)),
         Fold("Every model and control", members),
         Fold("How we know", details),
     ]
 
 
 def _comparison(info: dict[str, Any]) -> str:
-    """The models that are compared, their data and their learning rates."""
     names = listing(type_name(name) for name in info["types"])
     seeds = plural(len(info["seeds"]), "seed")
     if info.get("member_rates"):
@@ -176,9 +178,8 @@ def _comparison(info: dict[str, Any]) -> str:
     )
 
 
-def answer_sentence(study: Study, task: str) -> str:
-    """Steps of V1, the Transformer and V1 with a uniform second map, in two sentences."""
-    entry, members, beside = _records(study, task)
+def _answer_sentence(study: Study, task: str) -> str:
+    entry, members = task_results(study, task), members_of(study, task)
     if V1 not in members or BASELINE not in members:
         return ""
     if entry["uninformative"]:
@@ -191,7 +192,7 @@ def answer_sentence(study: Study, task: str) -> str:
         f"{median_step(members[BASELINE])} ({spread}difference by seed "
         f"{format_difference(find_difference(entry, V1))})."
     )
-    if beside:
+    if beside := committed_beside(study, task):
         lead, control = find_difference(beside, V1), find_difference(beside, UNIFORM, V1)
         words += (
             f" The longer study of {beside['seeds']} seeds has {beside['steps'][V1]} and "
@@ -208,20 +209,21 @@ def answer_sentence(study: Study, task: str) -> str:
     return words
 
 
-def _records(
-    study: Study, task: str
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any] | None]:
-    """Results of a task, model -> its results, and the committed study of the task, if any."""
-    return task_results(study, task), members_of(study, task), committed_beside(study, task)
-
-
-def sentences(study: Study, task: str) -> list[str]:
-    """Sentences on the types with their tests, the controls, leaks, and rates at an edge."""
-    entry, members, beside = _records(study, task)
+def _sentences(study: Study, task: str) -> list[str]:
+    entry, members = task_results(study, task), members_of(study, task)
     if entry["uninformative"]:
         items = [f"Uninformative: {entry['uninformative']}"]
     else:
-        items = [f"{type_sentence(study, task)} {_explain_numbers(study)}"]
+        every = [
+            x for name in study.info["tasks"] for x in task_results(study, name)["differences"]
+        ]
+        tests = [row for row in every if "p" in row]
+        level = "" if tests[0]["low"] is None else f", its {100 * tests[0]['level']:.0f} % interval"
+        items = [
+            f"{type_sentence(study, task)} In brackets: the median difference to the Transformer "
+            f"by seed{level} and p of the log-rank test after Holm over "
+            f"{plural(len(tests), 'test')}."
+        ]
         rows = [row for row in entry["differences"] if row["baseline"] == V1]
         controls = "; ".join(
             f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
@@ -229,11 +231,19 @@ def sentences(study: Study, task: str) -> list[str]:
             for row in sorted(rows, key=lambda row: row["mean"])
         )
         items += [f"Controls, with the difference to DIFF V1: {controls}."] if rows else []
-    if beside:
+    if beside := committed_beside(study, task):
         items.append(f"In the longer study of {beside['seeds']} seeds: {beside['sentence']}")
+    leak = entry["leak"]
+    if leak["highest"] is None:
+        items.append("No model without attention was trained: whether the task leaks is not known.")
+    else:
+        items.append(
+            f"The task {'leaks' if leak['leaks'] else 'does not leak'}: a model that sees no other "
+            f"token answers {number(leak['highest'], 3)}; by guessing up to "
+            f"{number(leak['limit'], 3)} would be chance."
+        )
     return [
         *items,
-        _leak_in_words(entry["leak"]),
         *(
             f"The chosen learning rate of {type_name(name)} lies at the edge of its sweep."
             for name, member in members.items()
@@ -244,7 +254,7 @@ def sentences(study: Study, task: str) -> list[str]:
 
 def type_sentence(study: Study, task: str) -> str:
     """Median steps of all types, with their differences to the Transformer and their tests."""
-    entry, members, _ = _records(study, task)
+    entry, members = task_results(study, task), members_of(study, task)
     types = listing(
         f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
         f"({format_difference(row)}; p {p_value(row['p_holm'])})"
@@ -255,33 +265,7 @@ def type_sentence(study: Study, task: str) -> str:
     return f"Median step at which it is learned: the Transformer {base}, {types}."
 
 
-def _explain_numbers(study: Study) -> str:
-    rows = [
-        row
-        for task in study.info["tasks"]
-        for row in task_results(study, task)["differences"]
-        if "p" in row
-    ]
-    interval = "" if rows[0]["low"] is None else f", its {100 * rows[0]['level']:.0f} % interval"
-    return (
-        f"In brackets: the median difference to the Transformer by seed{interval} and p of the "
-        f"log-rank test after Holm over {plural(len(rows), 'test')}."
-    )
-
-
-def _leak_in_words(leak: dict[str, Any]) -> str:
-    """A sentence on whether models without attention answer better than a guess."""
-    if leak["highest"] is None:
-        return "No model without attention was trained: whether the task leaks is not known."
-    verdict = "The task leaks" if leak["leaks"] else "The task does not leak"
-    return (
-        f"{verdict}: a model that sees no other token answers {number(leak['highest'], 3)}; by "
-        f"guessing up to {number(leak['limit'], 3)} would be chance."
-    )
-
-
 def _maps(study: Study, task: str) -> list[Element]:
-    """Shares of attention, and the maps of one example; empty if no shares were recorded."""
     chart = charts.share_chart(study, task, "chart-shares")
     if chart is None:
         return []
@@ -293,18 +277,16 @@ def _maps(study: Study, task: str) -> list[Element]:
         )
         for names, prefix in ((first, "map-"), (rest, "map-other-"))
     )
-    sentence = _weights_sentence(study, task)
     table = tables.share_table(study, task)
-    return [
-        *([Text(sentence)] if sentence else ()),
+    return shown(
+        Text(_weights_sentence(study, task)),
         chart,
         *maps,
         Fold("Every map and group of keys", [table, *others]),
-    ]
+    )
 
 
 def _weights_sentence(study: Study, task: str) -> str:
-    """Net weight on noise and on the answer for three models, in words; empty if one lacks it."""
     members = members_of(study, task)
     names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
     if any("attention" not in members.get(name, {}) for name in names):
@@ -323,28 +305,23 @@ def _weights_sentence(study: Study, task: str) -> str:
 
 
 def _costs(study: Study) -> list[Element]:
-    """Speed and memory of every task, and in a fold the sizes of the models."""
     costs: list[Element] = []
     sizes: list[Element] = []
+    # One run per type is enough for sizes: all seeds have the same.
+    one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
     for task in study.info["tasks"]:
-        trials = _with_runs(study, trial_names(study.info, task, study.types))
-        # One run per type is enough: all seeds have the same sizes.
-        first = {**study.info, "seeds": study.info["seeds"][:1]}
-        costs += [Text(sentence)] if (sentence := cost_sentence(trials)) else []
-        costs.append(_with_task(task, cost_table(trials)))
-        sizes.append(
-            _with_task(task, models_table(_with_runs(study, trial_names(first, task, study.types))))
+        trials, first = (
+            replace(study, runs=tuple(run for run in study.runs if run.name in names))
+            for names in (_trial_names(info, task, study.types) for info in (study.info, one_seed))
         )
+        cost, size = (
+            replace(x, caption=f"{tables.task_name(task)}. {x.caption}")
+            for x in (cost_table(trials), models_table(first))
+        )
+        costs += shown(Text(cost_sentence(trials)), cost)
+        sizes.append(size)
     return [
         *costs,
         Fold("Sizes of the models", sizes),
         Text(f"A run ends when the task is learned. {TIMES}", "remark"),
     ]
-
-
-def _with_runs(study: Study, names: Sequence[str]) -> Study:
-    return replace(study, runs=tuple(run for run in study.runs if run.name in names))
-
-
-def _with_task(task: str, values: Table) -> Table:
-    return replace(values, caption=f"{tables.task_name(task)}. {values.caption}")

@@ -20,7 +20,6 @@ from diffattn.lab.report.sections.recall_tables import (
 )
 
 _CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00")
-_CEILING_COLORS = ("#999999", "#cc79a7", "#e69f00")
 _AXIS = {"range": [0, 1.03]}
 
 
@@ -57,56 +56,55 @@ def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
     filled = [
         [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
     ]
-    traces: list[dict[str, Any]] = []
-    color = type_color(name)
-    if len(runs) > 1:
-        band: dict[str, Any] = {
-            "type": "scatter",
-            "mode": "lines",
-            "line": {"width": 0},
-            "hoverinfo": "skip",
-        }
-        band |= {"legendgroup": name, "showlegend": False, "x": steps}
-        fill: dict[str, Any] = {"fill": "tonexty", "fillcolor": f"{color}33"}
-        traces = [
-            band | {"y": [min(values) for values in filled]},
-            band | fill | {"y": [max(values) for values in filled]},
-        ]
-    mean = list(zip(steps, map(fmean, filled), strict=True))
-    return [
-        *traces,
-        line(mean, name, f"mean of {len(runs)} seeds", color=color) | {"mode": "lines"},
-    ]
+    points = list(zip(steps, map(fmean, filled), strict=True))
+    mean = line(points, name, f"mean of {len(runs)} seeds") | {"mode": "lines"}
+    if len(runs) == 1:
+        return [mean]
+    band = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "legendgroup": name,
+        "showlegend": False,
+        "x": steps,
+    }
+    fill = {"fill": "tonexty", "fillcolor": f"{type_color(name)}33"}
+    low, high = ([end(values) for values in filled] for end in (min, max))
+    return [band | {"y": low}, band | fill | {"y": high}, mean]
 
 
 def accuracy_chart(
     study: Study, task: str, names: Collection[str], element_id: str
 ) -> Chart | Text:
-    """Draw validation accuracy over training, one line per run, with the guessing ceilings.
-
-    Returns:
-        The chart, or a sentence if no run recorded an accuracy.
-    """
+    """Draw validation accuracy over training, one line per run, with the guessing ceilings."""
     colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
     traces: dict[str, dict[str, Any]] = {}
     for name in (*study.types, *study.info["controls"]):
-        in_legend = False
-        for run in study.runs:
-            curve = run.series("accuracy")
-            if run.name not in names or not run.name.startswith(f"{task}-{name}-") or not curve:
-                continue
-            trace = line(curve, name, run.name, color=colors.get(name))
-            trace |= {"mode": "lines", "showlegend": not in_legend}
+        runs = [x for x in study.runs if x.name in names and x.name.startswith(f"{task}-{name}-")]
+        curves = {run.name: curve for run in runs if (curve := run.series("accuracy"))}
+        for place, (run_name, curve) in enumerate(curves.items()):
+            trace = line(curve, name, run_name, color=colors.get(name))
             trace["line"]["width"] = 1.8
-            traces[run.name] = trace
-            in_legend = True
+            traces[run_name] = trace | {"mode": "lines", "showlegend": place == 0}
     if not traces:
         return Text("No run recorded an accuracy.", "gap")
     last = max(trace["x"][-1] for trace in traces.values())
+    by_value: dict[float, list[str]] = {}
+    for name, value in _ceilings_of(study, task).items():
+        by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
+    ceilings = []
+    for color, (value, words) in zip(
+        ("#999999", "#cc79a7", "#e69f00"), by_value.items(), strict=False
+    ):
+        # Short, because a phone cuts off long entries of a legend. The page explains each guess.
+        group, flat = f"guess: {number(value, 3)}", [(0, value), (last, value)]
+        ceiling = line(flat, group, ", or ".join(words), dotted=True, color=color)
+        ceilings.append({**ceiling, "showlegend": True})
     title = task_name(task)
     return Chart(
         element_id=element_id,
-        traces=[*traces.values(), *_ceilings(study, task, last)],
+        traces=[*traces.values(), *ceilings],
         look=layout("training step", "share of queries answered", yaxis=_AXIS),
         caption=f"{title}: accuracy on the validation set, one line per run. A line that "
         "ends early was solved there. Dotted: accuracy of guessing.",
@@ -120,25 +118,11 @@ def _ceilings_of(study: Study, task: str) -> dict[str, float]:
     return dict(study.results["tasks"][task]["ceilings"]) if study.results else {}
 
 
-def _ceilings(study: Study, task: str, last: float) -> list[dict[str, Any]]:
-    """Draw a dotted line per ceiling; equal ceilings share a line."""
-    by_value: dict[float, list[str]] = {}
-    for name, value in _ceilings_of(study, task).items():
-        by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
-    traces = []
-    for color, (value, names) in zip(_CEILING_COLORS, by_value.items(), strict=False):
-        # Short, because a phone cuts off long entries of a legend. The page explains each guess.
-        group, label = f"guess: {number(value, 3)}", ", or ".join(names)
-        trace = line([(0, value), (last, value)], group, label, dotted=True, color=color)
-        traces.append({**trace, "showlegend": True})
-    return traces
-
-
 def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
     """Weights on the answer and on noise of the Transformer, V1 and the uniform second map."""
     members = members_of(study, task)
     bars = [
-        (f"{type_name(name)}: {MAPS[key].lower()}", name, members[name], key)
+        (f"{type_name(name)}: {MAPS[key].lower()}", members[name], key)
         for name, key in (
             (BASELINE, "net"),
             (V1, "map_1"),
@@ -154,7 +138,7 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
     colors = {"answer": "#009e73", "noise": "#999999"}
     traces = []
     for group, words in KEY_GROUPS.items():
-        shares = [member["attention"][key][group] for _, _, member, key in bars]
+        shares = [member["attention"][key][group] for _, member, key in bars]
         bounds = [(share["mean"], share["low"], share["high"]) for share in shares]
         traces.append(
             {
@@ -168,7 +152,7 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
                 "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],
             }
         )
-    runs = [run for _, _, member, _ in bars for run in member["runs"]]
+    runs = [run for _, member, _ in bars for run in member["runs"]]
     axis = {"autorange": "reversed"}
     return Chart(
         element_id=element_id,

@@ -5,39 +5,27 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
+from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import NEVER_ATTEND
-from diffattn.lab.report.page.committed import committed_recall
 from diffattn.lab.report.page.runs import BASELINE, Study
+from diffattn.lab.report.page.study_page import RECALL
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
-    head_cell,
     mean_cell,
     number_cell,
     per_run,
+    record_table,
     table,
     type_cell,
     word_cell,
 )
-from diffattn.lab.report.page.wording import (
-    MISSING,
-    count,
-    listing,
-    number,
-    p_value,
-    span,
-)
+from diffattn.lab.report.page.wording import MISSING, count, listing, number, p_value, span
 
 V1, UNIFORM = "diff", "diff_uniform"
-MAPS = {
-    "net": "Net weight",
-    "map_1": "First map",
-    "map_2": "Second map",
-    "size": "Size of weights",
-}
+MAPS = {"net": "Net weight", "map_1": "First map", "map_2": "Second map", "size": "Size of weights"}
 """Key of the recorded attention -> its name."""
 KEY_GROUPS = {"answer": "the answer", "noise": "noise"}
-TASK_NAMES = {"noisy_recall": "Noisy recall", "mqar": "MQAR"}
 CEILING_NAMES = {
     "values": "any value",
     "pairs": "a value of the context",
@@ -55,7 +43,7 @@ def swept_models(info: dict[str, Any]) -> list[str]:
 
 def task_name(task: str) -> str:
     """Human name of a task; an unknown task keeps its id."""
-    return TASK_NAMES.get(task, task)
+    return {"noisy_recall": "Noisy recall", "mqar": "MQAR"}.get(task, task)
 
 
 def task_results(study: Study, task: str) -> dict[str, Any]:
@@ -78,20 +66,19 @@ def _step(step: float | None, member: dict[str, Any]) -> str:
     return f"over {count(max(member['steps']))}" if step is None else f"{step:,g}"
 
 
-def _range(member: dict[str, Any]) -> str:
+def _step_cell(member: dict[str, Any]) -> Cell:
     steps = sorted(member["solved_steps"], key=lambda step: math.inf if step is None else step)
     low, high = _step(steps[0], member), _step(steps[-1], member)
-    return "" if low == high else f"{low} to {high}"
+    note = "" if low == high else f"{low} to {high}"
+    return number_cell(median_step(member), member["runs"], note=note)
 
 
 def find_difference(
     entry: dict[str, Any], variant: str, baseline: str = BASELINE
 ) -> dict[str, Any] | None:
     """A recorded difference in steps; ``None`` if the two were not compared."""
-    for row in entry["differences"]:
-        if (row["variant"], row["baseline"]) == (variant, baseline):
-            return dict(row)
-    return None
+    rows = entry["differences"]
+    return next((x for x in rows if (x["variant"], x["baseline"]) == (variant, baseline)), None)
 
 
 def format_difference(row: dict[str, Any] | None) -> str:
@@ -104,20 +91,19 @@ def _signed(steps: float) -> str:
 
 
 def _ends(row: dict[str, Any]) -> str:
-    """Both ends of an interval; empty if there are too few seeds for an interval."""
     low, high = row["low"], row["high"]
     return "" if low is None else f"{_signed(low)} to {_signed(high)}"
 
 
 def _difference_cell(row: dict[str, Any] | None) -> Cell:
-    return (
-        number_cell(MISSING) if row is None else number_cell(_signed(row["mean"]), note=_ends(row))
-    )
+    if row is None:
+        return number_cell(MISSING)
+    return number_cell(_signed(row["mean"]), note=_ends(row))
 
 
 def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
     """The committed study of the task; ``None`` if ``study`` is that study, or for another task."""
-    committed = committed_recall()
+    committed: dict[str, Any] = read_json(RECALL)
     is_same = study.info.get("config_hash") == committed["config_hash"]
     return None if is_same or task != committed["task"] else committed
 
@@ -130,32 +116,27 @@ def answer_table(study: Study, task: str) -> Table:
     beside = committed_beside(study, task)
     rows = []
     for name, member in members.items():
-        row = [
-            type_cell(name),
-            number_cell(median_step(member), member["runs"], note=_range(member)),
-        ]
+        row = {"Model": type_cell(name), "Steps": _step_cell(member)}
         if beside is None:
-            row.append(_difference_cell(find_difference(entry, name)))
-        row.append(number_cell(number(fmean(member["test_accuracy"]), 3), member["runs"]))
+            row["Minus Transformer"] = _difference_cell(find_difference(entry, name))
+        accuracy = number(fmean(member["test_accuracy"]), 3)
+        row["Accuracy"] = number_cell(accuracy, member["runs"])
         if with_attention:
-            row += [share_cell(member, "net", group) for group in KEY_GROUPS]
+            row |= {f"Net on {group}": _share_cell(member, "net", group) for group in KEY_GROUPS}
         if beside is not None:
             note = format_difference(find_difference(beside, name))
-            row.append(number_cell(beside["steps"].get(name, MISSING), note=note))
+            steps = number_cell(beside["steps"].get(name, MISSING), note=note)
+            row[f"Steps, {beside['seeds']} seeds"] = steps
         rows.append(row)
-    headers = ["Model", "Steps", *([] if beside else ["Minus Transformer"]), "Accuracy"]
     caption = "Median step at which it is learned, with its range over seeds; test accuracy."
     if with_attention:
-        headers += ["Net on answer", "Net on noise"]
         caption += " Net: sum of the last layer's weights A or A₁ − λA₂; 0 on noise is best."
     if beside is not None:
-        headers.append(f"Steps, {beside['seeds']} seeds")
         caption += " Last: published/recall, with the difference to the Transformer."
-    return table(f"{caption} Intervals: 95 %.", headers, rows)
+    return record_table(f"{caption} Intervals: 95 %.", rows)
 
 
-def share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
-    """A mean sum of weights, with its interval."""
+def _share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
     share = member.get("attention", {}).get(key, {}).get(group)
     return mean_cell(share, 2, member["runs"])
 
@@ -169,7 +150,7 @@ def share_table(study: Study, task: str) -> Table:
     }
     groups = next(iter(members.values()))["attention"]["map_1"]
     rows = [
-        [type_cell(name), number_cell(title), *(share_cell(member, key, g) for g in groups)]
+        [type_cell(name), number_cell(title), *(_share_cell(member, key, g) for g in groups)]
         for name, member in members.items()
         for key, title in MAPS.items()
         if key in member["attention"]
@@ -190,26 +171,27 @@ def results_table(study: Study, tasks: Sequence[str]) -> Table:
         for name, member in members_of(study, task).items():
             runs, lead = member["runs"], find_difference(entry, name)
             accuracy = member["test_accuracy"]
-            row = [
-                type_cell(name),
-                number_cell(f"{member['learning_rate']:g}", runs),
-                number_cell(f"{member['solved']} of {member['trials']}", runs),
-                number_cell(median_step(member), runs, note=_range(member)),
-                _difference_cell(lead),
-                number_cell(p_value((lead or {}).get("p_holm"))),
-                _difference_cell(find_difference(entry, name, V1)),
-                number_cell(span(min(accuracy), max(accuracy), 3), runs),
-            ]
-            rows.append(row if len(tasks) == 1 else [word_cell(task_name(task)), *row])
+            first = {} if len(tasks) == 1 else {"Task": word_cell(task_name(task))}
+            rows.append(
+                {
+                    **first,
+                    "Model": type_cell(name),
+                    "Learning rate": number_cell(f"{member['learning_rate']:g}", runs),
+                    "Learned by": number_cell(f"{member['solved']} of {member['trials']}", runs),
+                    "Median step": _step_cell(member),
+                    "Minus Transformer": _difference_cell(lead),
+                    "p": number_cell(p_value((lead or {}).get("p_holm"))),
+                    "Minus DIFF V1": _difference_cell(find_difference(entry, name, V1)),
+                    "Test accuracy": number_cell(span(min(accuracy), max(accuracy), 3), runs),
+                }
+            )
     goal = study.info["tasks"][tasks[0]].get("solved_accuracy", MISSING)
     caption = (
         f"{listing(map(task_name, tasks))}. Learned: validation accuracy {goal} at two evaluations "
         "in a row. Differences in steps: median by seed and its interval; a run that never learned "
         "it counts as all steps later. p: log-rank test of a type, adjusted by Holm."
     )
-    headers = [] if len(tasks) == 1 else ["Task"]
-    headers += ["Model", "Learning rate", "Learned by", "Median step", "Minus Transformer"]
-    return table(caption, [*headers, "p", "Minus DIFF V1", "Test accuracy"], rows)
+    return record_table(caption, rows)
 
 
 def trials_table(study: Study, task: str) -> Table:
@@ -219,14 +201,13 @@ def trials_table(study: Study, task: str) -> Table:
         steps = zip(member["runs"], member["solved_steps"], member["steps"], strict=True)
         accuracy = zip(member["runs"], member["test_accuracy"], strict=True)
         rows.append(
-            [
-                type_cell(name),
-                per_run((run, _solved_at(solved, spent)) for run, solved, spent in steps),
-                per_run((run, number(value, 3)) for run, value in accuracy),
-            ]
+            {
+                "Model": type_cell(name),
+                "Learned at step": per_run((run, _solved_at(*step)) for run, *step in steps),
+                "Test accuracy": per_run((run, number(value, 3)) for run, value in accuracy),
+            }
         )
-    headers = ["Model", "Learned at step", "Test accuracy"]
-    return table("Every trial, controls with them.", headers, rows)
+    return record_table("Every trial, controls with them.", rows)
 
 
 def sweep_table(study: Study, task: str) -> Table | None:
@@ -239,35 +220,40 @@ def sweep_table(study: Study, task: str) -> Table | None:
     rates = sorted({run["learning_rate"] for member in swept.values() for run in member["sweep"]})
     rows = []
     for name, member in swept.items():
-        tries = [
-            per_run(
-                (
-                    run["run"],
-                    f"{_solved_at(run['solved_step'], run['steps'])}, validation loss "
-                    f"{number(run['validation_loss'], 3)}",
-                )
-                for run in member["sweep"]
-                if run["learning_rate"] == rate
-            )
-            for rate in rates
-        ]
-        inside = word_cell("yes" if member["inside"] else "no")
-        rows.append([type_cell(name), *tries, number_cell(f"{member['learning_rate']:g}"), inside])
-    headers = ["Model", *(f"rate {rate:g}" for rate in rates), "Chosen", "Inside the sweep"]
+        tries: dict[float, list[tuple[str, str]]] = {rate: [] for rate in rates}
+        for run in member["sweep"]:
+            loss = f"validation loss {number(run['validation_loss'], 3)}"
+            words = f"{_solved_at(run['solved_step'], run['steps'])}, {loss}"
+            tries[run["learning_rate"]].append((run["run"], words))
+        rows.append(
+            {
+                "Model": type_cell(name),
+                **{f"rate {rate:g}": per_run(lines) for rate, lines in tries.items()},
+                "Chosen": number_cell(f"{member['learning_rate']:g}"),
+                "Inside the sweep": word_cell("yes" if member["inside"] else "no"),
+            }
+        )
     caption = (
         "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
         "then smallest validation loss. A sweep whose best rate was at its edge was extended."
     )
-    return table(caption, headers, rows)
+    return record_table(caption, rows)
 
 
 def settings_table(study: Study) -> Table:
     """Each task in words, the length of its training, and its models."""
     rows = []
     for task, settings in study.info["tasks"].items():
-        train, model = settings["train"], settings["model"]
+        train, model, asked = settings["train"], settings["model"], settings.get("task", {})
+        if asked.get("name") == "noisy_recall":
+            drawn = "with replacement" if asked.get("replacement") else "each key at most once"
+            noise = f"{100 * asked.get('noise_ratio', 0):.0f} % of the context is noise"
+            queries = f"{noise}, {asked.get('num_queries')} queries {drawn}"
+        else:
+            queries = "each asked for once"
         values = (
-            task_in_words(settings),
+            f"{asked.get('num_pairs')} pairs, {queries}; sequences of {train.get('seq_len')} "
+            "tokens",
             f"{count(train.get('num_steps'))} steps of "
             f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
             f"{count(model.get('num_hidden_layers'))} layers, "
@@ -275,29 +261,8 @@ def settings_table(study: Study) -> Table:
             f"{model.get('initializer_range', MISSING)}, embeddings times "
             f"{model.get('embedding_multiplier', MISSING)}",
         )
-        rows.append([head_cell(task_name(task)), *map(word_cell, values)])
+        rows.append([task_name(task), *map(word_cell, values)])
     return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
-
-
-def task_in_words(settings: dict[str, Any]) -> str:
-    """A task in words, from its resolved settings."""
-    task = settings.get("task", {})
-    pairs, queries = task.get("num_pairs"), task.get("num_queries")
-    length = settings["train"].get("seq_len")
-    if task.get("name") == "noisy_recall":
-        drawn = "with replacement" if task.get("replacement") else "each key at most once"
-        noise = f"{100 * task.get('noise_ratio', 0):.0f} % of the context is noise"
-        text = f"{pairs} pairs, {noise}, {queries} queries {drawn}"
-    else:
-        text = f"{pairs} pairs, each asked for once"
-    return f"{text}; sequences of {length} tokens"
-
-
-def ceilings_in_words(ceilings: dict[str, float]) -> str:
-    """Every ceiling with its value."""
-    return ", ".join(
-        f"{CEILING_NAMES.get(name, name)} {number(value, 3)}" for name, value in ceilings.items()
-    )
 
 
 def _solved_at(solved: int | None, spent: int) -> str:

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Section, Text
+from diffattn.lab.report.page.elements import Document, Element, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
-    head_cell,
     number_cell,
+    record_table,
     table,
     type_cell,
     word_cell,
@@ -37,7 +37,6 @@ AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Axis along which models are compared -> its name."""
 _PARTS = ("a", "b", "c")
 _FORMULAS = {"offset": "a x⁻ᵇ + c", "kaplan": "a x⁻ᵇ"}
-_CURVE_POINTS = 60
 
 
 def read_scaling_study(folder: Path) -> Study:
@@ -47,7 +46,13 @@ def read_scaling_study(folder: Path) -> Study:
 
 def scaling_document(study: Study) -> Document:
     """Assemble the page."""
-    results, base = study.results, _base_runs(study)
+
+    def size(config: dict[str, Any]) -> tuple[int, int]:
+        return config["model"]["hidden_size"], config["train"]["num_steps"]
+
+    # Models and costs are comparable at the point that both axes share.
+    shared = [x for x in study.runs if size(x.record.config) == size(study.info["config"])]
+    results, base = study.results, replace(study, runs=tuple(shared))
     axes, costs = results["axes"] if results else {}, [cost_table(base)]
     sections = [
         Section(
@@ -55,9 +60,9 @@ def scaling_document(study: Study) -> Document:
             f"Over {axis}",
             [
                 loss_chart(of_axis, axis),
-                equivalent_table(of_axis, axis),
-                fit_table(of_axis, axis),
-                loss_table(of_axis, axis),
+                _equivalent_table(of_axis, axis),
+                _fit_table(of_axis, axis),
+                _loss_table(of_axis, axis),
             ],
         )
         for axis, of_axis in axes.items()
@@ -66,16 +71,15 @@ def scaling_document(study: Study) -> Document:
         "The same functions on the points that the DIFF Transformer paper plots. Its 62.2 % and "
         "63.7 % are such readings of fits: no model of the sizes read was trained."
     )
-    published = Section(
-        "published", "The published points", [explained, published_ratios(), published_fits()]
-    )
+    published: list[Element] = [explained, _published_ratios(), _published_fits()]
     at_base = Text("At the size that both axes share.")
-    sections += [published, Section("models", "Models", [at_base, models_table(base)])]
+    sections.append(Section("published", "The published points", published))
+    sections.append(Section("models", "Models", [at_base, models_table(base)]))
     lead = _lead(study, axes)
     if results is None:
         return study_document(study, lead, sections, costs=costs)
-    verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(axes)
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
+    verdict, summary = Text(results["verdict"]["sentence"], "verdict"), _summary_table(axes)
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
 
 
 def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
@@ -90,7 +94,11 @@ def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
         names += [f"{run.partition('-h')[0]}-h…-s…-seed…" for _, _, run in runs]
         fit = {part: value["mean"] for part, value in entry["fit"]["parameters"].items()}
         if fit:
-            curve = _fitted_curve(fit, [x for x, _, _ in runs])
+            places = [x for x, _, _ in runs]
+            grid = np.geomspace(min(places), max(places), 60)
+            with np.errstate(all="ignore"):  # a value that is not finite is not drawn
+                losses = fit["a"] * grid ** -fit["b"] + fit.get("c", 0.0)
+            curve = list(zip(grid.tolist(), losses.tolist(), strict=True))
             traces.append(line(curve, name, "fit", where="%{x:,.0f}") | {"mode": "lines"})
         traces.append(
             {
@@ -117,8 +125,7 @@ def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
     )
 
 
-def loss_table(axis_results: dict[str, Any], axis: str) -> Table:
-    """Tabulate the fitted losses: a row per model, a column per size or budget."""
+def _loss_table(axis_results: dict[str, Any], axis: str) -> Table:
     rows = []
     for name, entry in axis_results["types"].items():
         row = [type_cell(name)]
@@ -136,31 +143,24 @@ def loss_table(axis_results: dict[str, Any], axis: str) -> Table:
     )
 
 
-def fit_table(axis_results: dict[str, Any], axis: str) -> Table:
-    """Tabulate a, b and c of every model with their intervals, or the reason for no fit."""
-    rows = []
-    for name, entry in axis_results["types"].items():
-        fit = entry["fit"]
-        refused = word_cell(f"No fit: {fit['refused']}." if fit["refused"] else "")
-        rows.append(
-            [
-                type_cell(name),
-                *(_parameter_cell(fit["parameters"].get(part)) for part in _PARTS),
-                number_cell(number(fit["r2"], 3)),
-                number_cell(number(fit["max_error"], 3)),
-                number_cell(count(fit["points"])),
-                refused,
-            ]
-        )
-    return table(
-        f"Fits of L = {_FORMULAS[axis_results['form']]} over {axis}, with 95 % intervals.",
-        ["Model", *_PARTS, "R²", "Largest error", "Runs", ""],
-        rows,
-    )
+def _fit_table(axis_results: dict[str, Any], axis: str) -> Table:
+    fits = {name: entry["fit"] for name, entry in axis_results["types"].items()}
+    rows = [
+        {
+            "Model": type_cell(name),
+            **{part: _parameter_cell(fit["parameters"].get(part)) for part in _PARTS},
+            "R²": number_cell(number(fit["r2"], 3)),
+            "Largest error": number_cell(number(fit["max_error"], 3)),
+            "Runs": number_cell(count(fit["points"])),
+            "": word_cell(f"No fit: {fit['refused']}." if fit["refused"] else ""),
+        }
+        for name, fit in fits.items()
+    ]
+    formula = _FORMULAS[axis_results["form"]]
+    return record_table(f"Fits of L = {formula} over {axis}, with 95 % intervals.", rows)
 
 
-def equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
-    """Tabulate, for every point, where another model reaches its loss, and the ratio of the two."""
+def _equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
     rows = []
     for row in axis_results["equivalents"]:
         remarks = [
@@ -169,53 +169,49 @@ def equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
             f"no estimate: {row['refused']}" if row["refused"] else "",
         ]
         rows.append(
-            [
-                type_cell(row["type"]),
-                word_cell(type_name(row["baseline"])),
-                number_cell(count(row["x"])),
-                number_cell(number(row["loss"], 3)),
-                number_cell(count(row["other_x"])),
-                number_cell(_percentage(row["ratio"])),
-                number_cell(_percentages(row)),
-                word_cell("; ".join(filter(None, remarks))),
-            ]
+            {
+                "Model": type_cell(row["type"]),
+                "Against": word_cell(type_name(row["baseline"])),
+                AXES[axis]: number_cell(count(row["x"])),
+                "Loss": number_cell(number(row["loss"], 3)),
+                "The other's": number_cell(count(row["other_x"])),
+                "Share": number_cell(_percentage(row["ratio"])),
+                "95 % interval": number_cell(_percentages(row)),
+                "": word_cell("; ".join(filter(None, remarks))),
+            }
         )
-    headers = ["Model", "Against", AXES[axis], "Loss", "The other's", "Share", "95 % interval", ""]
-    return table(
-        f"Equal loss by the fits: {axis} of a model, and those that the other needs.", headers, rows
-    )
+    caption = f"Equal loss by the fits: {axis} of a model, and those that the other needs."
+    return record_table(caption, rows)
 
 
-def summary_table(axes: dict[str, Any]) -> Table:
-    """Tabulate the fits and the equivalents that the verdict reads."""
+def _summary_table(axes: dict[str, Any]) -> Table:
     rows = []
     for axis, results in axes.items():
         for name, entry in results["types"].items():
             row = equivalent_at(results, name, BASELINE) or dict.fromkeys(("ratio", "low", "high"))
+            fit = entry["fit"]["parameters"]
             rows.append(
-                [
-                    word_cell(axis),
-                    type_cell(name),
-                    *(_parameter_cell(entry["fit"]["parameters"].get(part)) for part in _PARTS),
-                    number_cell(count(entry["points"][results["read_at"]]["x"])),
-                    number_cell(_percentage(row["ratio"])),
-                    number_cell(_percentages(row)),
-                ]
+                {
+                    "Over": word_cell(axis),
+                    "Model": type_cell(name),
+                    **{part: _parameter_cell(fit.get(part)) for part in _PARTS},
+                    "Read at": number_cell(count(entry["points"][results["read_at"]]["x"])),
+                    "Share of the Transformer's": number_cell(_percentage(row["ratio"])),
+                    "95 %": number_cell(_percentages(row)),
+                }
             )
-    headers = ["Over", "Model", *_PARTS, "Read at", "Share of the Transformer's", "95 %"]
-    return table("Fits, and the sizes or budgets of equal loss.", headers, rows)
+    return record_table("Fits, and the sizes or budgets of equal loss.", rows)
 
 
-def published_fits() -> Table:
-    """Tabulate our fits of the published points, beside the published curves."""
+def _published_fits() -> Table:
     rows = []
     for curves in scaling_curves().values():
         for name, fit in fits_of(curves.points())[1].items():
             cells = []
             for part, printed in zip(_PARTS, curves.curves[name], strict=True):
-                ends = fit["parameters"][part]
-                note = f"plotted: {printed:g}; interval {_ends(ends)}"
-                cells.append(number_cell(_four_digits(ends["mean"]), note=note))
+                cell = _parameter_cell(fit["parameters"][part])
+                note = f"plotted: {printed:g}; interval {cell.note}"
+                cells.append(number_cell(cell.text, note=note))
             quality = [number_cell(number(fit[key], 3)) for key in ("r2", "max_error")]
             rows.append([type_cell(name), word_cell(curves.unit), *cells, *quality])
     return table(
@@ -226,8 +222,7 @@ def published_fits() -> Table:
     )
 
 
-def published_ratios() -> Table:
-    """Tabulate the parameters and tokens that DIFF needs for equal loss by published points."""
+def _published_ratios() -> Table:
     rows = []
     for curves in scaling_curves().values():
         laws, _ = fits_of(curves.points())
@@ -236,40 +231,20 @@ def published_ratios() -> Table:
             row = equivalence_of(x, "diff", BASELINE, laws, extrapolate=True)
             by_curves = equivalence_of(x, "diff", BASELINE, plotted, extrapolate=True)
             rows.append(
-                [
-                    head_cell(f"{x:g} {curves.unit}"),
-                    number_cell(number(row["loss"], 3)),
-                    number_cell(number(row["other_x"], 2)),
-                    number_cell(_percentage(row["ratio"], 1)),
-                    number_cell(_percentages(row)),
-                    number_cell(_percentage(by_curves["ratio"], 1)),
-                    word_cell("at or beyond the last point" if row["extrapolated"] else ""),
-                ]
+                {
+                    "DIFF V1": f"{x:g} {curves.unit}",
+                    "Loss": number_cell(number(row["loss"], 3)),
+                    "Transformer": number_cell(number(row["other_x"], 2)),
+                    "Share": number_cell(_percentage(row["ratio"], 1)),
+                    "95 % interval": number_cell(_percentages(row)),
+                    "By the curves": number_cell(_percentage(by_curves["ratio"], 1)),
+                    "": word_cell("at or beyond the last point" if row["extrapolated"] else ""),
+                }
             )
-    headers = ["DIFF V1", "Loss", "Transformer", "Share", "95 % interval", "By the curves", ""]
-    return table(
+    return record_table(
         "Equal loss by the fits to the published points, and by the plotted curves themselves.",
-        headers,
         rows,
     )
-
-
-def _fitted_curve(fit: dict[str, float], among: list[float]) -> list[tuple[float, float]]:
-    """Evaluate the law between the smallest and the largest point."""
-    x = np.geomspace(min(among), max(among), _CURVE_POINTS)
-    with np.errstate(all="ignore"):  # a value that is not finite is not drawn
-        y = fit["a"] * x ** -fit["b"] + fit.get("c", 0.0)
-    return [(float(at), float(value)) for at, value in zip(x, y, strict=True)]
-
-
-def _base_runs(study: Study) -> Study:
-    """Keep the runs of the point that both axes share: their models and costs are comparable."""
-
-    def size(config: dict[str, Any]) -> tuple[int, int]:
-        return config["model"]["hidden_size"], config["train"]["num_steps"]
-
-    base = size(study.info["config"])
-    return replace(study, runs=tuple(x for x in study.runs if size(x.record.config) == base))
 
 
 def _lead(study: Study, axes: dict[str, Any]) -> str:
@@ -293,22 +268,13 @@ def _percentage(share: float | None, digits: int = 0) -> str:
 
 
 def _percentages(row: dict[str, Any]) -> str:
-    if row["low"] is None or row["high"] is None:
-        return MISSING
-    return f"{number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
-
-
-def _four_digits(value: float) -> str:
-    return f"{value:.4g}".replace("-", "−")
-
-
-def _ends(value: dict[str, Any]) -> str:
-    if value["low"] is None or value["high"] is None:
-        return "no interval"
-    return f"{_four_digits(value['low'])} to {_four_digits(value['high'])}"
+    ends = [row["low"], row["high"]]
+    return MISSING if None in ends else f"{' to '.join(number(100 * x, 0) for x in ends)} %"
 
 
 def _parameter_cell(value: dict[str, Any] | None) -> Cell:
     if value is None:
         return number_cell(MISSING)
-    return number_cell(_four_digits(value["mean"]), note=_ends(value))
+    bounds = [value[key] for key in ("mean", "low", "high")]
+    mean, *ends = ("" if x is None else f"{x:.4g}".replace("-", "−") for x in bounds)
+    return number_cell(mean, note=" to ".join(ends) if all(ends) else "no interval")

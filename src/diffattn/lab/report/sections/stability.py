@@ -14,10 +14,10 @@ from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Table,
-    head_cell,
     mean_cell,
     number_cell,
     per_run,
+    record_table,
     table,
     type_cell,
     word_cell,
@@ -80,17 +80,37 @@ def stability_document(study: Study) -> Document:
     sections = [Section("models", "Models", [shown])]
     if results is None:
         return study_document(study, lead, sections, costs=costs)
-    measures: list[Element] = [
-        Text(_definition(results["definition"])),
-        diverged_table(results, rates),
-    ]
+    rule = results["definition"]
+    definition = Text(
+        f"A spike of the loss is a step whose training loss exceeds the median of the "
+        f"{rule['window']} steps before by more than {number(rule['deviations'], 0)} robust "
+        f"standard deviations and by more than {rule['least_loss']:g} nats. A spike of the "
+        "gradient follows the same rule for the logarithm of its norm before clipping, with a "
+        f"factor of at least {math.exp(rule['least_log_gradient']):g}. The first {rule['window']} "
+        "steps are not judged. A run diverges if a number is not finite, or if its final loss is "
+        "no better than guessing all tokens alike. Steps that it did not make count as spikes and "
+        "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
+        "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
+    )
+    measures: list[Element] = [definition, _diverged_table(results, rates)]
     for metric in _UNITS:
-        measures.append(over_rates(study, metric, f"chart-{metric}"))
-        measures.append(measure_table(results, rates, metric))
+        chart = over_rates(study, metric, f"chart-{metric}")
+        measures += [chart, _measure_table(results, rates, metric)]
     sections.append(Section("results", "Results", measures))
-    sections.append(Section("differences", "Differences", difference_tables(results)))
-    verdict, table = Text(results["verdict"]["sentence"], "verdict"), summary_table(results)
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=table)
+    sections.append(Section("differences", "Differences", _difference_tables(results)))
+    rows = [
+        {
+            "Model": type_cell(name),
+            "Learning rate": number_cell(f"{at['learning_rate']:g}"),
+            "Diverged": number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
+            **{METRICS[metric]: _mean_cell(at[metric]) for metric in _UNITS},
+        }
+        for name, entry in results["types"].items()
+        for at in entry["rates"]
+    ]
+    verdict = Text(results["verdict"]["sentence"], "verdict")
+    summary = record_table("Means over seeds.", rows)
+    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
 
 
 def over_rates(study: Study, metric: str, element_id: str) -> Chart:
@@ -112,8 +132,7 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
     )
 
 
-def measure_table(results: dict[str, Any], rates: list[float], metric: str) -> Table:
-    """Tabulate one measure: a row per type, a column per rate, mean and interval."""
+def _measure_table(results: dict[str, Any], rates: list[float], metric: str) -> Table:
     rows = [
         [type_cell(name), *(_mean_cell(at[metric], runs=at["runs"]) for at in entry["rates"])]
         for name, entry in results["types"].items()
@@ -122,22 +141,24 @@ def measure_table(results: dict[str, Any], rates: list[float], metric: str) -> T
     return table(caption, ["Model", *(f"rate {rate:g}" for rate in rates)], rows)
 
 
-def diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
-    """List the runs that diverged, and the step at which they did."""
+def _diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
     rows = []
     for name, entry in results["types"].items():
         row = [type_cell(name)]
         for at in entry["rates"]:
             runs = zip(at["runs"], at["diverged"], at["diverged_steps"], strict=True)
-            lines = [(run, _when(step)) for run, diverged, step in runs if diverged]
+            lines = [
+                (run, "no better than a guess" if step is None else f"at step {step:,}")
+                for run, diverged, step in runs
+                if diverged
+            ]
             row.append(per_run([("", f"{len(lines)} of {len(at['runs'])}"), *lines]))
         rows.append(row)
     headers = ["Model", *(f"rate {rate:g}" for rate in rates)]
     return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
 
 
-def difference_tables(results: dict[str, Any]) -> list[Table]:
-    """Tabulate paired differences: means over rates, at each rate, and to no attention."""
+def _difference_tables(results: dict[str, Any]) -> list[Table]:
     differences = results["differences"]
     to_nothing = [entry for entry in differences if entry["baseline"] in NEVER_ATTEND]
     others = [entry for entry in differences if entry not in to_nothing]
@@ -163,7 +184,7 @@ def _difference_table(
 ) -> Table:
     rows = [
         [
-            head_cell(f"{type_name(entry['type'])} − {type_name(entry['baseline'])}"),
+            f"{type_name(entry['type'])} − {type_name(entry['baseline'])}",
             word_cell(METRICS.get(entry["metric"], entry["metric"])),
             number_cell(f"{entry['learning_rate']:g}")
             if entry["learning_rate"] is not None
@@ -182,37 +203,3 @@ def _difference_table(
         f"table{family}, those that say nothing counting with 1."
     )
     return table(caption, headers, rows)
-
-
-def summary_table(results: dict[str, Any]) -> Table:
-    """Tabulate means over seeds: a row per type and rate."""
-    rows = [
-        [
-            type_cell(name),
-            number_cell(f"{at['learning_rate']:g}"),
-            number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
-            *(_mean_cell(at[metric]) for metric in _UNITS),
-        ]
-        for name, entry in results["types"].items()
-        for at in entry["rates"]
-    ]
-    headers = ["Model", "Learning rate", "Diverged", *(METRICS[metric] for metric in _UNITS)]
-    return table("Means over seeds.", headers, rows)
-
-
-def _when(step: int | None) -> str:
-    return "no better than a guess" if step is None else f"at step {step:,}"
-
-
-def _definition(rule: dict[str, Any]) -> str:
-    return (
-        f"A spike of the loss is a step whose training loss exceeds the median of the "
-        f"{rule['window']} steps before by more than {number(rule['deviations'], 0)} robust "
-        f"standard deviations and by more than {rule['least_loss']:g} nats. A spike of the "
-        "gradient follows the same rule for the logarithm of its norm before clipping, with a "
-        f"factor of at least {math.exp(rule['least_log_gradient']):g}. The first {rule['window']} "
-        "steps are not judged. A run diverges if a number is not finite, or if its final loss is "
-        "no better than guessing all tokens alike. Steps that it did not make count as spikes and "
-        "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
-        "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
-    )

@@ -6,21 +6,13 @@ from typing import Any
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import BASELINE, FEW, GATE
 from diffattn.lab.records.text_results import COPIES
-from diffattn.lab.report.page.committed import TEXT
-from diffattn.lab.report.page.elements import Element, Fold, Text
+from diffattn.lab.report.page.elements import Element, Fold, Text, shown
 from diffattn.lab.report.page.run_tables import cost_table
-from diffattn.lab.report.page.tables import (
-    Table,
-    mean_cell,
-    number_cell,
-    table,
-    type_cell,
-    word_cell,
-)
+from diffattn.lab.report.page.study_page import TEXT
+from diffattn.lab.report.page.tables import mean_cell, number_cell, table, type_cell, word_cell
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
-from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.summary import LOSS, difference, variants_of
+from diffattn.lab.report.study.files import LOSS, TextStudy
 from diffattn.lab.report.study.tables import difference_cell, loss_cell
 
 
@@ -31,8 +23,7 @@ def loss_section(live: TextStudy | None = None) -> list[Element]:
         live: Study of the laptop comparison's models. It is left out if its verdict is
             uninformative, for example because a model is worse than the n-gram count model.
     """
-    sentence = "" if live is None else sentence_beside_counts(live)
-    if live is None or not sentence:
+    if live is None or not (sentence := sentence_beside_counts(live)):
         return committed_text()
     rows = [
         [
@@ -40,13 +31,12 @@ def loss_section(live: TextStudy | None = None) -> list[Element]:
             loss_cell(variant["at"]["best"]),
             difference_cell(live, name, BASELINE),
         ]
-        for name, variant in variants_of(live).items()
+        for name, variant in live.entries.items()
     ]
     caption = f"Validation loss, {plural(len(live.info['seeds']), 'seed')}."
     losses = table(caption, ["Model", "Loss", "Minus Transformer"], rows)
-    curves = loss_chart(live, "chart-text-loss")
-    details = [element for element in (losses, curves, cost_table(live)) if element is not None]
-    trained = [entry for name in live.variants if (entry := difference(live, name, BASELINE))]
+    details = shown(losses, loss_chart(live, "chart-text-loss"), cost_table(live))
+    trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
     return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
 
 
@@ -59,7 +49,7 @@ def sentence_beside_counts(study: TextStudy) -> str:
         return ""
     losses = listing(
         f"{type_name(name)} {number(variant['at']['best'][LOSS]['mean'], 2)}"
-        for name, variant in variants_of(study).items()
+        for name, variant in study.entries.items()
     )
     counted = number(results["count_models"][COPIES]["loss"], 2)
     steps = count(study.info["config"]["train"]["num_steps"])
@@ -95,18 +85,12 @@ def committed_text(
         f"copied, V2 is {number(-best['new'], 2)} below and the gate {number(-gate['new'], 2)}: "
         "most of V2's lead is copying from the context."
     )
-    shown = [{"runs": [], "values": []} | entry for entry in committed["differences"]]
+    longer = [{"runs": [], "values": []} | entry for entry in committed["differences"]]
     labels = [f"Here: {type_name(entry['variant'])}" for entry in trained]
     where = "Longer study: " if trained else ""
-    labels += [f"{where}{type_name(entry['variant'])}" for entry in shown]
-    drawn = [*trained, *shown]
+    labels += [f"{where}{type_name(entry['variant'])}" for entry in longer]
+    drawn = [*trained, *longer]
     chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    numbers = Fold("The longer study", [_committed_table(committed)])
-    elements = [Text(lead), chart, numbers]
-    return [element for element in elements if element is not None]
-
-
-def _committed_table(committed: dict[str, Any]) -> Table:
     rows = [
         [
             type_cell(entry["variant"]),
@@ -121,4 +105,4 @@ def _committed_table(committed: dict[str, Any]) -> Table:
         f"Validation loss minus the Transformer's, nats per token, and its {committed['level']} "
         "interval; the same on tokens that are new in their window, where nothing can be copied."
     )
-    return table(caption, headers, rows)
+    return shown(Text(lead), chart, Fold("The longer study", [table(caption, headers, rows)]))

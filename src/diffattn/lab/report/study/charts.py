@@ -1,7 +1,7 @@
 """Charts of a study of models on text: differences, losses, and λ over training."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS
@@ -19,23 +19,15 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.study.details import swept_rates
-from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.summary import (
+from diffattn.lab.report.study.files import (
     COMPARED,
     COUNT_MODELS,
     LOSS,
     PART_MEANINGS,
     PARTS,
     RATES,
-    difference,
-    differences,
-    role_of,
-    rows_of,
-    shown_in_charts,
+    TextStudy,
 )
-
-_GREYS = ("#b0b0b0", "#808080", "#222222")
-"""Colours of the n-gram count models, one each."""
 
 
 def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
@@ -44,8 +36,8 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
     In a study of ablations, each row is compared with the model that it changes. Else the types
     and the controls of their side effects are compared with the Transformer.
     """
-    if rows := rows_of(study):
-        recorded = (difference(study, row["variant"], row["baseline"], row["at"]) for row in rows)
+    if rows := study.rows:
+        recorded = (study.difference(row["variant"], row["baseline"], row["at"]) for row in rows)
         shown = [entry for entry in recorded if entry is not None]
         labels = [
             f"{type_name(e['variant'])} − {type_name(e['baseline'])}"
@@ -54,11 +46,11 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
         ]
         return difference_bars(shown, labels, "the model that a row changes", element_id)
     drawn = [
-        name for name in study.variants if role_of(study, name) in COMPARED or name in SIDE_EFFECTS
+        name for name in study.variants if study.role_of(name) in COMPARED or name in SIDE_EFFECTS
     ]
     shown = [
         entry
-        for entry in differences(study)
+        for entry in study.differences()
         if (entry["baseline"], entry["at"]) == (BASELINE, "best") and entry["variant"] in drawn
     ]
     shown.sort(key=lambda entry: drawn.index(entry["variant"]))
@@ -67,34 +59,32 @@ def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 
 def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Chart | None:
-    """Validation loss over steps. Thick lines are means of a variant, thin lines single runs.
-
-    Args:
-        part: A key of :data:`PARTS`. Default: all tokens.
-    """
+    """Validation loss over steps, of all tokens or of a part of them."""
     traces: list[dict[str, Any]] = []
     used, repeated = [], False
-    for name in shown_in_charts(study):
-        curves = {run.name: _losses(run, part) for run in study.runs_of(name)}
-        curves = {run: curve for run, curve in curves.items() if curve}
-        if len(curves) > 1:
-            repeated = True
-            traces += [line(curve, name, run, thin=True) for run, curve in curves.items()]
-        if curves:
-            traces.append(line(mean_curve(list(curves.values())), name, _mean_of(list(curves))))
-            used += list(curves)
+    for name in study.drawn:
+        runs = {run.name: _losses(run, part) for run in study.runs_of(name)}
+        curves = {run: curve for run, curve in runs.items() if curve}
+        repeated |= len(curves) > 1
+        traces += _runs_and_mean(curves, name)
+        used += list(curves)
     if not used:
         return None
     counted = _count_lines(study, traces, part)
     key = "Thick: mean over seeds. Thin: one run each." if repeated else "One run each."
     if counted:
         key += " Dotted: models that count the training tokens and learn nothing else."
+    some = study.info["config"]["train"].get("evaluation_tokens")
+    every = study.info.get("data", {}).get("validation_tokens")
+    fewer = ""
+    if some is not None and every is not None and some < every:
+        fewer = f" Curves are of {count(some)} validation tokens, tables of all {count(every)}."
     title = "Validation loss" if part is None else f"{PARTS[part]}. {PART_MEANINGS[part]}"
     return Chart(
         element_id=element_id,
         traces=[*traces, *counted],
         look=layout("training step", "validation loss, nats per token"),
-        caption=f"{title.rstrip('.')}. {key}{_evaluated_on(study)}",
+        caption=f"{title.rstrip('.')}. {key}{fewer}",
         runs=names_of(used),
         height=400,
         label=f"{title.rstrip('.')} over training steps, one line per model",
@@ -128,7 +118,11 @@ def rates_chart(study: TextStudy, element_id: str) -> Chart | None:
 
 def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
     """λ of all layers over training, λ_init dotted; a sentence if no run recorded λ."""
-    runs = {run.name: rows for run in study.runs_of(variant) if (rows := _lambdas(run))}
+    recorded = {
+        run.name: [(row["step"], row["lam"]) for row in run.metrics if row.get("lam")]
+        for run in study.runs_of(variant)
+    }
+    runs = {run: rows for run, rows in recorded.items() if rows}
     name = type_name(variant)
     if not runs:
         return Text(f"No run of {name} recorded λ.", "gap")
@@ -137,17 +131,19 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     traces: list[dict[str, Any]] = []
     num_layers = max(len(lam) for rows in runs.values() for _, lam in rows)
     for layer in range(num_layers):
-        color, group = _shade(type_color(variant), layer, num_layers), str(layer)
+        # From light (first layer) to full (last layer).
+        strength = 1.0 if num_layers < 2 else 0.35 + 0.65 * layer / (num_layers - 1)
+        channels = (int(type_color(variant)[i : i + 2], 16) for i in (1, 3, 5))
+        color = "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
+        group = str(layer)
         curves = {
             run: [(step, lam[layer]) for step, lam in rows if layer < len(lam)]
             for run, rows in runs.items()
         }
-        if len(runs) > 1:
-            traces += [line(c, group, run, thin=True, color=color) for run, c in curves.items()]
-        mean = mean_curve(list(curves.values()))
-        traces.append(line(mean, group, _mean_of(list(runs)), color=color))
-        if layer < len(starts) and mean:
-            flat = [(mean[0][0], starts[layer]), (mean[-1][0], starts[layer])]
+        traces += _runs_and_mean(curves, group, color)
+        steps = traces[-1]["x"]
+        if layer < len(starts) and steps:
+            flat = [(steps[0], starts[layer]), (steps[-1], starts[layer])]
             traces.append(line(flat, group, "λ_init", color=color, dotted=True))
     quantity = "mean σ(λ)" if first.attention_type == "diff_v2" else "λ"
     legend = {"title": {"text": "layer ", "font": {"size": 13}}}
@@ -178,7 +174,7 @@ def difference_bars(
             bar |= {"thickness": 3, "width": 8}
         common = {"type": "scatter", "mode": "markers"}
         open_circle = {"color": color, "size": 8, "symbol": "circle-open", "line": {"width": 1.5}}
-        pairs = {
+        single = {
             "x": values,
             "y": [row] * len(values),
             "marker": open_circle,
@@ -193,7 +189,7 @@ def difference_bars(
             "error_x": bar,
             "hovertemplate": list(filter(None, words)),
         }
-        traces += [common | pairs, common | mean] if len(values) > 1 else [common | mean]
+        traces += [common | single, common | mean] if len(values) > 1 else [common | mean]
     ticks = {
         "tickvals": list(range(len(shown))),
         "ticktext": list(labels),
@@ -202,51 +198,47 @@ def difference_bars(
     zero = {"type": "line", "x0": 0, "x1": 0, "yref": "paper", "y0": 0, "y1": 1}
     shapes = [zero | {"line": {"color": "#888", "width": 1.5, "dash": "dash"}}]
     several = any(len(entry["values"]) > 1 for entry in shown)
+    pairs = [zip(*entry["runs"], strict=True) for entry in shown if entry["runs"]]
     key = " Diamond and bar: mean and interval. Circles: single pairs." if several else ""
     return Chart(
         element_id=element_id,
         traces=traces,
         look=layout("nats per token", "", yaxis=ticks, showlegend=False, shapes=shapes),
         caption=f"Validation loss minus that of {baseline}. Below 0 is better.{key}",
-        runs=names_of((_pair_names(entry["runs"]) for entry in shown if entry["runs"]), "Pairs"),
+        runs=names_of(
+            (" − ".join(listing(brief_names(side)) for side in pair) for pair in pairs), "Pairs"
+        ),
         height=100 + 34 * len(shown),
         label="Paired differences in validation loss with intervals; the table gives the numbers",
     )
 
 
-def _pair_names(runs: Sequence[Sequence[str]]) -> str:
-    return " − ".join(listing(brief_names(side)) for side in zip(*runs, strict=True))
-
-
-def _mean_of(runs: Sequence[str]) -> str:
-    return runs[0] if len(runs) == 1 else f"mean of {len(runs)} runs"
+def _runs_and_mean(
+    curves: Mapping[str, Sequence[tuple[float, float]]], group: str, color: str | None = None
+) -> list[dict[str, Any]]:
+    """A thin line per run, and a thick one for their mean; a single run has one line."""
+    if not curves:
+        return []
+    single = [line(curve, group, run, thin=True, color=color) for run, curve in curves.items()]
+    label = next(iter(curves)) if len(curves) == 1 else f"mean of {len(curves)} runs"
+    mean = line(mean_curve(list(curves.values())), group, label, color=color)
+    return [*single, mean] if len(curves) > 1 else [mean]
 
 
 def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:
-    """Steps and validation losses of a run, over all tokens or over one part."""
     if part is None:
         return run.series(LOSS)
     rows = ((row["step"], row.get("validation_parts", {})) for row in run.metrics)
     return [(step, parts[part]) for step, parts in rows if part in parts]
 
 
-def _evaluated_on(study: TextStudy) -> str:
-    """A sentence if curves use fewer validation tokens than tables; else empty."""
-    some = study.info["config"]["train"].get("evaluation_tokens")
-    every = study.info.get("data", {}).get("validation_tokens")
-    if some is None or every is None or some >= every:
-        return ""
-    return f" Curves are of {count(some)} validation tokens, tables of all {count(every)}."
-
-
 def _count_lines(
     study: TextStudy, traces: Sequence[dict[str, Any]], part: str | None
 ) -> list[dict[str, Any]]:
-    """A dotted line per n-gram count model, as long as the other curves."""
     recorded = study.recorded.get("count_models", {})
     steps = [step for trace in traces for step in trace["x"]]
-    made = []
-    for color, (name, title) in zip(_GREYS, COUNT_MODELS.items(), strict=True):
+    made, greys = [], ("#b0b0b0", "#808080", "#222222")
+    for color, (name, title) in zip(greys, COUNT_MODELS.items(), strict=True):
         entry = recorded.get(name) or {}
         entry = entry.get("curve") or entry
         loss = entry.get("loss") if part is None else (entry.get("parts") or {}).get(part)
@@ -259,7 +251,6 @@ def _count_lines(
 
 
 def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """A model's short runs, or its runs of all steps; ``None`` if no run ended with a loss."""
     tries = sorted(
         (run["learning_rate"], run["validation_loss"], run["run"])
         for run in entry.get(key, ())
@@ -267,13 +258,14 @@ def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | 
     )
     if not tries:
         return None
+    rates, losses, runs = zip(*tries, strict=True)
     decides = key == "whole" or not entry.get("whole")
-    chosen = [decides and rate == entry["best"] for rate, _, _ in tries]
+    chosen = [decides and rate == entry["best"] for rate in rates]
     color = type_color(name)
     return {
         "type": "scatter",
-        "x": [rate for rate, _, _ in tries],
-        "y": [loss for _, loss, _ in tries],
+        "x": rates,
+        "y": losses,
         "name": type_name(name),
         "legendgroup": name,
         "showlegend": key == "tried",
@@ -284,18 +276,6 @@ def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | 
             "size": [14 if star else 7 for star in chosen],
             "symbol": ["star" if star else "circle" for star in chosen],
         },
-        "text": [run for _, _, run in tries],
+        "text": runs,
         "hovertemplate": ["%{text}", "rate %{x}: %{y:.4f}"],
     }
-
-
-def _lambdas(run: StudyRun) -> list[tuple[float, list[float]]]:
-    """Steps and λ per layer of one run."""
-    return [(row["step"], row["lam"]) for row in run.metrics if row.get("lam")]
-
-
-def _shade(color: str, index: int, total: int) -> str:
-    """``color`` mixed with white, from light (first layer) to full (last layer)."""
-    strength = 1.0 if total < 2 else 0.35 + 0.65 * index / (total - 1)
-    channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)

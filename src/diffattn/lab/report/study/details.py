@@ -5,7 +5,7 @@ from math import inf
 from statistics import fmean, median
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE, StudyRun
+from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.tables import (
     Table,
     head_cell,
@@ -25,23 +25,14 @@ from diffattn.lab.report.page.wording import (
     span,
     type_name,
 )
-from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.summary import (
-    COUNT_MODELS,
-    LOSS,
-    PARTS,
-    baseline_of,
-    difference,
-    groups_of,
-    variants_of,
-)
+from diffattn.lab.report.study.files import COUNT_MODELS, LOSS, PARTS, TextStudy, groups_of
 
 
 def runs_table(study: TextStudy) -> Table:
     """All runs behind the means: rate, loss and bits per byte."""
     by_name = {run.name: run for run in study.runs}
     rows = []
-    for name, variant in variants_of(study).items():
+    for name, variant in study.entries.items():
         for group in groups_of(variant):
             for run, loss in zip(group["runs"], group[LOSS]["values"], strict=True):
                 bits = by_name[run].result("validation_bits_per_byte") if run in by_name else None
@@ -67,17 +58,14 @@ def rates_table(study: TextStudy) -> Table | None:
             if not by_rate:
                 continue
             decides = key == "whole" or not entry.get("whole")
-            cells = [type_cell(name), word_cell(steps)]
-            for rate in rates:
-                run = by_rate.get(rate)
-                if run is None:
-                    cells.append(number_cell(MISSING))
-                    continue
+            cells = dict.fromkeys(rates, number_cell(MISSING))
+            for rate in filter(by_rate.get, rates):
+                run = by_rate[rate]
                 loss = run["validation_loss"]
                 shown = "diverged" if loss is None else number(loss)
                 note = "chosen" if decides and rate == entry["best"] else ""
-                cells.append(number_cell(shown, [run["run"]], note=note))
-            rows.append(cells)
+                cells[rate] = number_cell(shown, [run["run"]], note=note)
+            rows.append([type_cell(name), word_cell(steps), *cells.values()])
     headers = ["Model", "Steps", *map(rate_name, rates)]
     return table("Validation loss at every rate tried, nats per token.", headers, rows)
 
@@ -96,26 +84,24 @@ def parts_table(
     Below each loss is the difference to the Transformer, or else to the variant's baseline.
     ``parts``: key of a part -> its title.
     """
-    every, rows = variants_of(study), []
+    every, rows = study.entries, []
     for name in (name for name in names if name in every):
         best = every[name]["at"]["best"]
-        known = best.get("parts", {})
-        if known.keys() & set(parts):
-            cells = [
-                number_cell(number(known[x]["mean"]), best["runs"], note=_change(study, name, x))
-                if x in known
-                else number_cell(MISSING)
-                for x in parts
-            ]
-            rows.append([type_cell(name), *cells])
+        cells = dict.fromkeys(parts, number_cell(MISSING))
+        known = [part for part in parts if part in best.get("parts", {})]
+        for part in known:
+            mean, note = number(best["parts"][part]["mean"]), _change(study, name, part)
+            cells[part] = number_cell(mean, best["runs"], note=note)
+        if known:
+            rows.append([type_cell(name), *cells.values()])
     if not rows:
         return None
     counts = study.recorded.get("count_models", {})
     for name, title in COUNT_MODELS.items() if parts is PARTS else ():
         if name in counts:
             losses = counts[name].get("parts") or {}
-            cells = [number_cell(number(losses.get(part))) for part in parts]
-            rows.append([head_cell(f"{title} counts"), *cells])
+            counted = (number_cell(number(losses.get(part))) for part in parts)
+            rows.append([head_cell(f"{title} counts"), *counted])
     caption += (
         " Validation loss in nats per token, mean over seeds; below it the difference to the "
         "Transformer, paired by seed, and its interval."
@@ -149,7 +135,7 @@ def phase_table(study: TextStudy) -> Table | None:
         return f"over {num_steps}" if step == inf else count(step)
 
     rows = []
-    for name, variant in variants_of(study).items():
+    for name, variant in study.entries.items():
         for group in groups_of(variant):
             steps = sorted(inf if x is None else x for x in group.get("phase_steps", ()))
             if not steps:
@@ -178,16 +164,17 @@ def phase_table(study: TextStudy) -> Table | None:
 
 def lambda_table(study: TextStudy) -> Table | None:
     """λ of every layer at the end of training; ``None`` if no run recorded λ."""
-    columns = {name: [run for run in study.runs_of(name) if _lam(run)] for name in study.variants}
-    columns = {name: runs for name, runs in columns.items() if runs}
+    every = {name: [x for x in study.runs_of(name) if x.result("lam")] for name in study.variants}
+    columns = {name: runs for name, runs in every.items() if runs}
     if not columns:
         return None
-    layers = max(len(_lam(run)) for runs in columns.values() for run in runs)
+    layers = max(len(run.result("lam")) for runs in columns.values() for run in runs)
     rows = []
     for layer in range(layers):
         row = [head_cell(f"layer {layer}")]
         for runs in columns.values():
-            values = [_lam(run)[layer] for run in runs if layer < len(_lam(run))]
+            lams = [run.result("lam") for run in runs]
+            values = [lam[layer] for lam in lams if layer < len(lam)]
             spread = span(min(values), max(values), 3) if len(values) > 1 else ""
             text = number(fmean(values), 3) if values else MISSING
             row.append(number_cell(text, [run.name for run in runs], note=spread))
@@ -205,15 +192,11 @@ def lambda_table(study: TextStudy) -> Table | None:
 
 def _change(study: TextStudy, name: str, part: str) -> str:
     """The difference on one part of the tokens; it names a baseline other than the Transformer."""
-    for other in dict.fromkeys((BASELINE, baseline_of(study, name))):
-        entry = None if other is None else difference(study, name, other, metric=part)
+    for other in dict.fromkeys((BASELINE, study.baseline_of(name))):
+        entry = None if other is None else study.difference(name, other, metric=part)
         if entry is None or name == BASELINE:
             continue
         text, interval = number(entry["mean"], signed=True), ends(entry, signed=True)
         text += f" ({interval})" if interval else ""
         return text if other == BASELINE else f"{text} to {type_name(entry['baseline'])}"
     return ""
-
-
-def _lam(run: StudyRun) -> Sequence[float]:
-    return run.result("lam") or ()

@@ -1,17 +1,42 @@
-"""Read the folder of a study of models on text; sentences name what is missing."""
+"""A study of models on text in memory: its records, and the numbers that tables and charts show."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from diffattn.errors import CheckpointError
-from diffattn.lab.catalog.models import gets_every_seed
-from diffattn.lab.report.page.runs import Study, StudyRun, is_number, read_study_of_runs
+from diffattn.lab.catalog.models import BASELINE, FLOOR, NEVER_ATTEND, VARIANTS, gets_every_seed
+from diffattn.lab.report.page.phase import explain_gap
+from diffattn.lab.report.page.run_tables import median_cost
+from diffattn.lab.report.page.runs import Study, StudyRun, read_study_of_runs
+from diffattn.lab.report.page.wording import count, is_number, number, verdict
+from diffattn.lab.stats.paired import paired_difference
 
 ROW_KINDS = {"ablations": "ablations", "rank": "rank and λ_init of Shared DIFF"}
 """Kinds of study on text that report rows -> their names in words."""
+LOSS = "validation_loss"
+COMPARED = ("baseline", "type")
+"""Roles of the models in the main table."""
+NOT_COMPARED = "not compared"
+RATES = {"best": "chosen", "common": "common"}
+"""Key of a learning rate in the records -> word in tables."""
+PARTS = {
+    "repeated_bigram": "Repeated pair",
+    "repeated_token": "Repeated token",
+    "first_occurrence": "First occurrence",
+}
+PART_MEANINGS = {
+    "repeated_bigram": "The token and the one before it stood side by side earlier in the window.",
+    "repeated_token": "The token stood in the window before, but not after this predecessor.",
+    "first_occurrence": "The token is new in the window.",
+}
+COUNT_MODELS = {"unigram": "Unigram", "bigram": "Bigram", "bigram_copy": "Bigram + copy"}
+"""Models that count the training tokens and learn nothing else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +55,122 @@ class TextStudy(Study):
         """Runs of one variant at its chosen rate, in seed order."""
         return [x for x in self.runs if x.name == f"{attention_type}-seed{x.record.seed}"]
 
+    @property
+    def entries(self) -> dict[str, dict[str, Any]]:
+        """Variant -> its record, in the order shown; empty before the study has finished."""
+        recorded = self.recorded.get("variants", {})
+        return {name: recorded[name] for name in self.variants if name in recorded}
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of a study of ablations or ranks; else empty."""
+        return self.recorded.get("rows") or []
+
+    @property
+    def drawn(self) -> list[str]:
+        """The variants whose curves are drawn: up to four, else types, baseline, no attention."""
+        if len(self.variants) <= 4:
+            return list(self.variants)
+        return [name for name in self.variants if self.role_of(name) in COMPARED or name == FLOOR]
+
+    def role_of(self, name: str) -> str:
+        """The role of a variant, whether or not the study has finished."""
+        row = VARIANTS.get(name)
+        return str(self.entries.get(name, {"role": row.role if row else "ablation"})["role"])
+
+    def differences(self, metric: str = LOSS) -> Iterator[dict[str, Any]]:
+        """All paired differences in one metric: the validation loss, or the loss on a part."""
+        return (x for x in self.recorded.get("differences", ()) if x["metric"] == metric)
+
+    def difference(
+        self, variant: str, baseline: str, at: str = "best", metric: str = LOSS
+    ) -> dict[str, Any] | None:
+        """One recorded difference, negated if the record has the pair the other way round.
+
+        If neither model has runs at the rate ``at``, the difference at the chosen rates is
+        returned.
+        """
+        every = self.entries
+        if all(name in every and at not in every[name]["at"] for name in (variant, baseline)):
+            at = "best"
+        for entry in self.differences(metric):
+            if entry["at"] != at or {entry["variant"], entry["baseline"]} != {variant, baseline}:
+                continue
+            if entry["variant"] == variant:
+                return entry
+            low, high = (None if end is None else -end for end in (entry["high"], entry["low"]))
+            return entry | {
+                "variant": variant,
+                "baseline": baseline,
+                "runs": [(b, a) for a, b in entry["runs"]],
+                "values": [-value for value in entry["values"]],
+                "mean": -entry["mean"],
+                "low": low,
+                "high": high,
+            }
+        return None
+
+    def baseline_of(self, variant: str) -> str | None:
+        """The baseline of a variant's first recorded difference, or ``None``."""
+        return next((x["baseline"] for x in self.differences() if x["variant"] == variant), None)
+
+    def in_words(self, entry: Mapping[str, Any]) -> str:
+        """A difference in words, or why the pair is not compared.
+
+        Models without attention never copy, so that the induction phase does not exclude them.
+        """
+        every, pair = self.entries, (entry["variant"], entry["baseline"])
+        is_timed = every.keys() >= set(pair) and set(pair).isdisjoint(NEVER_ATTEND)
+        if is_timed and (reason := explain_gap(every, *pair, entry["at"])):
+            return f"{NOT_COMPARED}: {reason}"
+        return verdict(entry)
+
+
+def groups_of(variant: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A variant's groups of runs: at its chosen rate, and at the common rate if it has some."""
+    return [variant["at"][at] for at in RATES if at in variant["at"]]
+
+
+def at_equal_time(study: TextStudy, name: str) -> dict[str, Any] | None:
+    """Loss minus the Transformer's at equal processor time, by seed; ``None`` without costs.
+
+    The time is the median of the Transformer's whole runs. A slower model has not finished its
+    schedule at that time. Its learning rate is still high, so a shorter schedule would end lower.
+    """
+    runs, every = {run.name: run for run in study.runs}, study.entries
+    groups = [every[side]["at"]["best"] for side in (name, BASELINE) if side in every]
+    sides = [[runs[run] for run in group["runs"] if run in runs] for group in groups]
+    seconds = [median_cost(side, "cpu_seconds") for side in sides]
+    if len(groups) < 2 or seconds[0] is None or seconds[1] is None:
+        return None
+    curves = [run.series(LOSS) for run in sides[0]]
+    if not all(curves):
+        return None
+    share = min(1.0, seconds[1] / seconds[0])
+    by_seed = [np.transpose(curve) for curve in curves]
+    losses = [float(np.interp(share * steps[-1], steps, values)) for steps, values in by_seed]
+    return paired_difference(losses, groups[1][LOSS]["values"][: len(losses)]).recorded()
+
+
+def train_losses(study: TextStudy, name: str) -> list[float]:
+    """Mean training loss of the last five rows of the log, by seed; empty without them."""
+    runs, variant = {run.name: run for run in study.runs}, study.entries.get(name)
+    names = variant["at"]["best"]["runs"] if variant else ()
+    logs = [runs[run].series("train_loss") for run in names if run in runs]
+    return [fmean(loss for _, loss in log[-5:]) for log in logs if log]
+
+
+def training_budget(info: dict[str, Any]) -> str:
+    """Steps and tokens of a run, and how often it read the text."""
+    train, text = info["config"]["train"], info.get("data", {}).get("train_tokens")
+    steps, batch = train["num_steps"], train["batch_tokens"]
+    passes = steps * batch / text if text else 0
+    times = f", {number(passes, 1)} times the text" if passes > 1 else ""
+    return f"{count(steps)} steps of {count(batch)} tokens ({count(steps * batch)} tokens{times})"
+
 
 def read_study(folder: Path) -> TextStudy:
-    """Read everything that a report shows. ``gaps`` names what is missing.
-
-    Raises:
-        CheckpointError: ``study.json`` is missing or names no variants, or a file is damaged, of
-            another kind or of another schema version.
-    """
+    """Read everything that a report shows. ``gaps`` names what is missing."""
     study = read_study_of_runs(folder, _run_names)
     variants = _variants(study.info, study.results)
     if not variants:
@@ -73,8 +206,6 @@ def _run_names(
     ]
     begin, of_seed = ("|".join(re.escape(str(x)) for x in each) for each in (variants, seeds))
     fits = re.compile(rf"({begin})-((common-)?seed({of_seed})|lr.+-(sweep|whole)\d+)")
-    groups = [
-        at for x in (results or {"variants": {}})["variants"].values() for at in x["at"].values()
-    ]
-    counted = [run for group in groups for run in group["runs"]]
+    recorded = results["variants"].values() if results else ()
+    counted = [run for x in recorded for group in x["at"].values() for run in group["runs"]]
     return list(dict.fromkeys([*wanted, *filter(fits.fullmatch, [*counted, *sorted(names)])]))

@@ -1,6 +1,6 @@
 """Tables of a study of models on text: losses, differences and tests."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR
@@ -11,6 +11,7 @@ from diffattn.lab.report.page.tables import (
     Table,
     mean_cell,
     number_cell,
+    record_table,
     run_cell,
     table,
     type_cell,
@@ -29,20 +30,15 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.paper import table_6
-from diffattn.lab.report.study.files import TextStudy
-from diffattn.lab.report.study.summary import (
+from diffattn.lab.report.study.files import (
     COMPARED,
     LOSS,
     NOT_COMPARED,
     RATES,
+    TextStudy,
     at_equal_time,
-    baseline_of,
-    difference,
     groups_of,
-    in_words,
-    rows_of,
     train_losses,
-    variants_of,
 )
 from diffattn.lab.stats.paired import paired_difference
 
@@ -56,7 +52,7 @@ _MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 
 def results_table(study: TextStudy, at: str = "best") -> Table | None:
     """The baseline and the types at one learning rate; ``None`` before the study has finished."""
-    every = variants_of(study)
+    every = study.entries
     shown = {name: variant for name, variant in every.items() if variant["role"] in COMPARED}
     if not every or (at == "common" and all(at not in v["at"] for v in shown.values())):
         return None
@@ -64,15 +60,24 @@ def results_table(study: TextStudy, at: str = "best") -> Table | None:
     rows = []
     for name, variant in shown.items():
         group = variant["at"].get(at, variant["at"]["best"])
-        row = [type_cell(name), size_cell(study, name), loss_cell(group)]
+        row = [type_cell(name), _size_cell(study, name), loss_cell(group)]
         row += [difference_cell(study, name, other, at) for other in (BASELINE, *floors)]
-        rows.append([*row, _train_cell(study, name)] if at == "best" else row)
+        if at == "best":
+            losses, others = (train_losses(study, side) for side in (name, BASELINE))
+            is_paired = name != BASELINE and losses and len(losses) == len(others)
+            change = paired_difference(losses, others).recorded() if is_paired else None
+            row.append(mean_cell(change, signed=True))
+        rows.append(row)
     headers = ["Model", "Parameters, FLOPs per token", "Loss", "Minus Transformer"]
     headers += ["Minus no attention"] * len(floors)
     headers += ["Training loss, minus Transformer"] if at == "best" else []
     rate = "" if at == "best" else " All models at the Transformer's learning rate."
+    sizes = sorted({len(variant["at"]["best"]["runs"]) for variant in shown.values()})
+    seeds = plural(sizes[0], "seed") if len(sizes) == 1 else "seeds"
+    if len(sizes) > 1:
+        seeds = f"{sizes[0]} to {sizes[-1]} seeds"
     caption = (
-        f"Validation loss in nats per token, mean over {_seeds(shown.values())}. Lower is better."
+        f"Validation loss in nats per token, mean over {seeds}. Lower is better."
         f"{_interval_words(study)}{rate}"
     )
     return table(caption, headers, rows)
@@ -80,8 +85,8 @@ def results_table(study: TextStudy, at: str = "best") -> Table | None:
 
 def other_tables(study: TextStudy) -> list[Table]:
     """Tables of controls, ablations and other matches, each compared with its baseline."""
-    tested = {row["variant"] for row in rows_of(study)}
-    others = {name: v["role"] for name, v in variants_of(study).items() if name not in tested}
+    tested = {row["variant"] for row in study.rows}
+    others = {name: v["role"] for name, v in study.entries.items() if name not in tested}
     tables = []
     for role in dict.fromkeys((*_CAPTIONS, *others.values())):
         names = [name for name, other in others.items() if other == role]
@@ -92,41 +97,41 @@ def other_tables(study: TextStudy) -> list[Table]:
 
 def rows_table(study: TextStudy) -> Table | None:
     """The rows of a study of ablations or ranks, with the paper's numbers; else ``None``."""
-    rows = rows_of(study)
+    rows = study.rows
     if not rows:
         return None
-    every, diverged = variants_of(study), study.recorded.get("diverged", {})
-    printed = study.info.get("kind") == "ablations"
+    every, diverged = study.entries, study.recorded.get("diverged", {})
+    printed, losses = study.info.get("kind") == "ablations", table_6()
     cells = []
     for row in rows:
         name, baseline, at = row["variant"], row["baseline"], row["at"]
         variant = every.get(name, {"at": {}})
-        entry = difference(study, name, baseline, at)
+        entry = study.difference(name, baseline, at)
         reason = explain_divergence(diverged, name, baseline)
-        words = in_words(study, entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
+        words = study.in_words(entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
         rate = "" if at == "best" else f", {RATES[at]} rate"
+        is_known = {name, baseline} <= losses.keys()
+        change = losses[name] - losses[baseline] if is_known else None
+        in_paper = {"Table 6": number_cell(number(change, 3, signed=True))} if printed else {}
         cells.append(
-            [
-                type_cell(name, variant.get("what", "")),
-                size_cell(study, name),
-                _attention_cell(study, name),
-                loss_cell(variant["at"].get(at, variant["at"].get("best"))),
-                word_cell(f"{type_name(baseline)}{rate}"),
-                difference_cell(study, name, baseline, at),
-                *([number_cell(_printed(name, baseline))] if printed else []),
-                word_cell(words or MISSING),
-            ]
+            {
+                "Model": type_cell(name, variant.get("what", "")),
+                "Parameters, FLOPs per token": _size_cell(study, name),
+                "Attention's parameters": _attention_cell(study, name),
+                "Loss": loss_cell(variant["at"].get(at, variant["at"].get("best"))),
+                "Compared with": word_cell(f"{type_name(baseline)}{rate}"),
+                "Difference": difference_cell(study, name, baseline, at),
+                **in_paper,
+                "In words": word_cell(words or MISSING),
+            }
         )
-    headers = ["Model", "Parameters, FLOPs per token", "Attention's parameters", "Loss"]
-    headers += ["Compared with", "Difference"]
     caption = f"Differences in validation loss, seed by seed.{_interval_words(study)}"
     if printed:
-        headers.append("Table 6")
         caption += (
             " Table 6: the same difference in arXiv:2410.05258v2, of 1.4B parameters, 10B tokens "
             "and one seed."
         )
-    return table(caption, [*headers, "In words"], cells)
+    return record_table(caption, cells)
 
 
 def endpoints_table(study: TextStudy) -> Table | None:
@@ -137,16 +142,18 @@ def endpoints_table(study: TextStudy) -> Table | None:
     leads = {entry["variant"]: entry for entry in results.get("adjusted_leads", ())}
     rows = []
     for name in dict.fromkeys(entry["variant"] for entry in results["endpoints"]):
-        tests = {
-            entry["measure"]: entry for entry in results["endpoints"] if entry["variant"] == name
-        }
+        tests = {x["measure"]: x for x in results["endpoints"] if x["variant"] == name}
+        loss, tokens = tests.get("loss"), tests.get("tokens")
+        loss_p, tokens_p = (p_value(x["p_holm"]) if x else MISSING for x in (loss, tokens))
+        ends = ("mean", "low", "high")
+        share = tokens and {x: None if tokens[x] is None else 100 * tokens[x] for x in ends}
         rows.append(
             [
                 type_cell(name),
-                mean_cell(tests.get("loss"), 3, signed=True),
-                _p_cell(tests.get("loss")),
-                mean_cell(_in_percent(tests.get("tokens")), 0),
-                _p_cell(tests.get("tokens")),
+                mean_cell(loss, 3, signed=True),
+                number_cell(loss_p),
+                mean_cell(share, 0),
+                number_cell(tokens_p),
                 mean_cell(at_equal_time(study, name), 3, signed=True),
                 mean_cell(leads.get(name), 3, signed=True),
             ]
@@ -165,7 +172,7 @@ def endpoints_table(study: TextStudy) -> Table | None:
 
 def matching_table(study: TextStudy) -> Table | None:
     """All types matched by parameters, heads and FLOPs; ``None`` if only one match was run."""
-    every = variants_of(study)
+    every = study.entries
     types = [name for name, variant in every.items() if variant["role"] == "type"]
     pairs = [
         (name, way, name + ending)
@@ -179,32 +186,30 @@ def matching_table(study: TextStudy) -> Table | None:
     for name, way, matched in pairs:
         runs, group = study.runs_of(matched), every[matched]["at"]["best"]
         shape = runs[0].record.config["model"] if runs else {}
-        other = BASELINE if difference(study, matched, BASELINE) else baseline_of(study, matched)
+        other = BASELINE if study.difference(matched, BASELINE) else study.baseline_of(matched)
         rows.append(
-            [
-                type_cell(name),
-                word_cell(way),
-                *(number_cell(count(shape.get(key))) for key in ("num_heads", "head_dim")),
-                number_cell(count(shape.get("intermediate_size"))),
-                size_cell(study, matched),
-                loss_cell(group),
-                word_cell(type_name(other) if other else MISSING),
-                difference_cell(study, matched, other),
-                run_cell(brief_names(group["runs"])),
-            ]
+            {
+                "Model": type_cell(name),
+                "Equal": word_cell(way),
+                "Heads": number_cell(count(shape.get("num_heads"))),
+                "Head width": number_cell(count(shape.get("head_dim"))),
+                "FFN width": number_cell(count(shape.get("intermediate_size"))),
+                "Parameters, FLOPs per token": _size_cell(study, matched),
+                "Loss": loss_cell(group),
+                "Compared with": word_cell(type_name(other) if other else MISSING),
+                "Difference": difference_cell(study, matched, other),
+                "Runs": run_cell(brief_names(group["runs"])),
+            }
         )
-    headers = ["Model", "Equal", "Heads", "Head width", "FFN width", "Parameters, FLOPs per token"]
-    headers += ["Loss", "Compared with", "Difference", "Runs"]
     caption = (
         "Each type at equal parameters, heads and training FLOPs, at the rate chosen for the type. "
         "Where equal parameters or heads give equal FLOPs too, no other model was trained."
     )
-    return table(caption, headers, rows)
+    return record_table(caption, rows)
 
 
-def size_cell(study: TextStudy, name: str) -> Cell:
-    """Parameters, and below them FLOPs per token divided by the baseline's."""
-    every, key = variants_of(study), "train_flops_per_token"
+def _size_cell(study: TextStudy, name: str) -> Cell:
+    every, key = study.entries, "train_flops_per_token"
     here, base = (every.get(side, {}) for side in (name, BASELINE))
     return number_cell(count(here.get("parameters")), note=ratio(here.get(key), base.get(key)))
 
@@ -216,14 +221,14 @@ def loss_cell(group: dict[str, Any] | None) -> Cell:
 
 def difference_cell(study: TextStudy, name: str, other: str | None, at: str = "best") -> Cell:
     """A mean difference with its interval."""
-    entry = None if other is None else difference(study, name, other, at)
+    entry = None if other is None else study.difference(name, other, at)
     names = [run for pair in entry["runs"] for run in pair] if entry else []
     return mean_cell(entry, runs=names, signed=True)
 
 
 def level_of(study: TextStudy) -> str:
     """Coverage of the intervals, e.g. ``"95 %"``; empty if there are none."""
-    losses = [group[LOSS] for v in variants_of(study).values() for group in groups_of(v)]
+    losses = [group[LOSS] for v in study.entries.values() for group in groups_of(v)]
     levels = {loss["level"] for loss in losses if loss["low"] is not None}
     return listing(f"{100 * level:g} %" for level in sorted(levels))
 
@@ -233,67 +238,33 @@ def _interval_words(study: TextStudy) -> str:
     return f" Below each mean stands its {level} interval, which is not adjusted." if level else ""
 
 
-def _seeds(shown: Iterable[dict[str, Any]]) -> str:
-    sizes = {len(variant["at"]["best"]["runs"]) for variant in shown}
-    if len(sizes) == 1:
-        return plural(sizes.pop(), "seed")
-    return f"{min(sizes)} to {max(sizes)} seeds" if sizes else "seeds"
-
-
 def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
-    every = variants_of(study)
+    every = study.entries
     rates = [at for at in RATES if any(at in every[name]["at"] for name in names)]
     rows = []
     for name in names:
-        best, baseline = every[name]["at"]["best"], baseline_of(study, name)
-        entry = None if baseline is None else difference(study, name, baseline)
+        best, baseline = every[name]["at"]["best"], study.baseline_of(name)
+        entry = None if baseline is None else study.difference(name, baseline)
+        titles = ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
+        differences = (difference_cell(study, name, baseline, at) for at in rates)
         rows.append(
-            [
-                type_cell(name, every[name].get("what", "")),
-                size_cell(study, name),
-                number_cell(rate_name(best["learning_rate"])),
-                loss_cell(best),
-                word_cell(type_name(baseline) if baseline else MISSING),
-                *(difference_cell(study, name, baseline, at) for at in rates),
-                word_cell(in_words(study, entry) if entry else "no finished pair"),
-            ]
+            {
+                "Model": type_cell(name, every[name].get("what", "")),
+                "Parameters, FLOPs per token": _size_cell(study, name),
+                "Rate": number_cell(rate_name(best["learning_rate"])),
+                "Loss": loss_cell(best),
+                "Compared with": word_cell(type_name(baseline) if baseline else MISSING),
+                **dict(zip(titles, differences, strict=True)),
+                "In words": word_cell(study.in_words(entry) if entry else "no finished pair"),
+            }
         )
-    headers = ["Model", "Parameters, FLOPs per token", "Rate", "Loss", "Compared with"]
-    headers += ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
-    return table(_CAPTIONS.get(role, f"{role.capitalize()}."), [*headers, "In words"], rows)
-
-
-def _train_cell(study: TextStudy, name: str) -> Cell:
-    losses, others = (train_losses(study, side) for side in (name, BASELINE))
-    if name == BASELINE or not losses or len(losses) != len(others):
-        return number_cell(MISSING)
-    return mean_cell(paired_difference(losses, others).recorded(), signed=True)
-
-
-def _p_cell(test: dict[str, Any] | None) -> Cell:
-    return number_cell(MISSING if test is None else p_value(test["p_holm"]))
-
-
-def _in_percent(entry: dict[str, Any] | None) -> dict[str, Any] | None:
-    if entry is None:
-        return None
-    return {
-        key: None if entry[key] is None else 100 * entry[key] for key in ("mean", "low", "high")
-    }
-
-
-def _printed(variant: str, baseline: str) -> str:
-    """The difference of two losses of Table 6; a dash if the table lacks one."""
-    losses = table_6()
-    known = {variant, baseline} <= losses.keys()
-    return number(losses[variant] - losses[baseline] if known else None, 3, signed=True)
+    return record_table(_CAPTIONS.get(role, f"{role.capitalize()}."), rows)
 
 
 def _attention_cell(study: TextStudy, name: str) -> Cell:
-    """Attention's parameters, their ratio to V1's, and a mark if Shared DIFF has more than V1."""
-    every = variants_of(study)
+    every = study.entries
     here, there = (every.get(side, {}).get("attention_parameters") for side in (name, "diff"))
     note = f"{ratio(here, there)} V1's"
-    if name.startswith("shared_diff") and here is not None and there is not None:
-        note += ": above break-even" if here > there else ""
+    if name.startswith("shared_diff") and here is not None and there is not None and here > there:
+        note += ": above break-even"
     return number_cell(count(here), note=note)

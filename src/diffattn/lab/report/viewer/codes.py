@@ -51,9 +51,6 @@ def packed(*parts: np.ndarray) -> str:
     )
     # Searching for repetitions makes even maps smaller, but nearly random bytes larger: try both.
     codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
-    return base64.b64encode(min((_deflated(content, c) for c in codings), key=len)).decode("ascii")
-
-
-def _deflated(content: bytes, strategy: int) -> bytes:
-    coder = zlib.compressobj(9, strategy=strategy)
-    return coder.compress(content) + coder.flush()
+    coders = (zlib.compressobj(9, strategy=strategy) for strategy in codings)
+    shortest = min((coder.compress(content) + coder.flush() for coder in coders), key=len)
+    return base64.b64encode(shortest).decode("ascii")

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from diffattn.lab.catalog.models import BASELINE, TYPES, VARIANTS, WIDE, WITHOUT_NORM
 from diffattn.lab.catalog.recipes.gradient_flow import GRADIENT_FLOW
 from diffattn.lab.records.fields import require
-from diffattn.lab.report.sections.gradient_flow_tables import BASE
+from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 

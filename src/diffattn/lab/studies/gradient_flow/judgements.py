@@ -36,7 +36,7 @@ from typing import Literal, cast
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import Judgement
 from diffattn.lab.records.text_results import SeedMean
-from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
+from diffattn.lab.report.sections.gradient_flow import BASE, NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
     HALVED,

@@ -8,7 +8,7 @@ from typing import Any
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import GradientRatio, HeadSize
 from diffattn.lab.records.text_results import SeedMean
-from diffattn.lab.report.sections.gradient_flow_tables import NULL
+from diffattn.lab.report.sections.gradient_flow import NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
     HALVED,

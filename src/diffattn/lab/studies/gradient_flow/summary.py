@@ -1,7 +1,7 @@
 """From finished runs to the results of a gradient-flow study, and its limits in words."""
 
 from diffattn.lab.records.study_results import GradientFlowResults
-from diffattn.lab.report.sections.gradient_flow_tables import BASE
+from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.studies.gradient_flow.config import GradientFlowConfig, run_name
 from diffattn.lab.studies.gradient_flow.judgements import (
     DRIFT,
