@@ -52,16 +52,3 @@ def test_one_cluster_has_no_interval():
 def test_bad_means_are_refused(values):
     with pytest.raises(ConfigError, match="one or more finite"):
         cluster_mean(values)
-
-
-@pytest.mark.parametrize(
-    ("totals", "weights", "message"),
-    [
-        ([1.0, 2.0], [1.0], "one finite number"),
-        ([1.0], [-1.0], "0 or more"),
-        ([0.0], [0.0], "not all 0"),
-    ],
-)
-def test_bad_ratios_are_refused(totals, weights, message):
-    with pytest.raises(ConfigError, match=message):
-        cluster_ratio(totals, weights)

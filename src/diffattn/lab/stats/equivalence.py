@@ -34,8 +34,6 @@ def equivalent(
 
     Args:
         x: Parameters or tokens, in the unit of both fits.
-        fit_a: The first law, of either form.
-        fit_b: The second law, of either form.
         extrapolate: Allow x and x_b outside the points, where only the form of a law decides.
 
     Raises:

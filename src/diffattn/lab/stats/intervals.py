@@ -20,9 +20,8 @@ class Interval:
     mean: float
     """The estimate: a mean, or the quantity that the function names, such as a median."""
     low: float | None
-    """Lower end; ``None`` if the values do not show a spread, as a single value."""
     high: float | None
-    """Upper end; ``None`` if the values do not show a spread, as a single value."""
+    """``None``, as ``low``, if the values do not show a spread, as a single value."""
     level: float
     n: int
     method: str
@@ -66,14 +65,11 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
     .. math:: [x_{(k)},\; x_{(n + 1 - k)}],\quad
         2\, P\big(\mathrm{B}(n, \tfrac12) < k\big) \le 1 - \text{level}
 
-    with the largest k that fulfils this. It covers at least ``level`` for any distribution.
+    with the largest k that fulfils this. It covers at least ``level`` for any distribution. With
+    fewer than 6 values, at level 0.95, no k fulfils the condition, and the ends are ``None``.
 
     Args:
         values: ``[n]``, finite, n >= 1; one value per seed.
-
-    Returns:
-        The median as ``mean``, and the interval. With fewer than 6 values, at level 0.95, no k
-        fulfils the condition, and the ends are ``None``.
 
     Raises:
         ConfigError: As :func:`mean_interval`.
@@ -99,16 +95,7 @@ def _finite(where: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t distribution.
-
-    Args:
-        p: Probability below the quantile, in (0, 1).
-        df: Degrees of freedom, above 0.
-
-    Returns:
-        t, to 1e-10 of its size; with scipy 1.17 or later to about 1e-13.
-    """
+    """Quantile of Student's t distribution with ``df`` degrees of freedom, to 1e-10 of its size."""
     from scipy.special import stdtrit  # loads in a fifth of the time of scipy.stats
 
-    assert 0 < p < 1, "a level lies between 0 and 1"
     return float(stdtrit(df, p))

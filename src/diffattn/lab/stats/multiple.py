@@ -13,12 +13,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     Source: S. Holm, Scand. J. Stat. 6 (1979), 65-70.
 
     Args:
-        p_values: P-values of the whole family of tests, from 0 to 1; may be empty.
-
-    Returns:
-        The adjusted p-values, in the order given.
+        p_values: P-values of the whole family of tests; may be empty.
     """
-    assert all(0 <= p <= 1 for p in p_values), "p-values are probabilities"
     adjusted, least = [0.0] * len(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))

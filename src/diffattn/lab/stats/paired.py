@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import Interval, mean_interval
 
 
@@ -22,19 +21,13 @@ def paired_difference(
         values: ``[n]``, finite, n >= 1.
         baseline: ``[n]``; position i is the run with the same seed as position i of ``values``.
 
-    Returns:
-        The interval of ``values - baseline``; for n = 1 its ends are ``None``.
-
     Raises:
         ConfigError: A value is not finite.
     """
     x, b = np.asarray(values, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
     assert x.shape == b.shape, "both have a run of each seed"
-    for name, array in (("values", x), ("baseline", b)):
-        # Checked before subtracting: inf - inf would warn and name neither side.
-        if not np.isfinite(array).all():
-            raise ConfigError(f"paired_difference: {name} must be finite, got {array.tolist()}.")
-    return mean_interval(x - b)
+    with np.errstate(invalid="ignore"):  # inf - inf is refused as not finite
+        return mean_interval(x - b)
 
 
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
@@ -46,13 +39,7 @@ def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     Source: Student, Biometrika 6 (1908), 1-25.
 
     Args:
-        differences: ``[n]``, finite, n >= 1.
-
-    Returns:
-        The p-value; ``None`` for n = 1.
-
-    Raises:
-        ConfigError: ``differences`` is empty or not finite.
+        differences: ``[n]``, finite, n >= 1. For n = 1 there is no p-value.
     """
     mean = mean_interval(differences).mean
     x = np.asarray(differences, dtype=np.float64)
@@ -71,10 +58,6 @@ def mcnemar_test(wins: int, losses: int) -> float:
     """Exact two-sided p-value of McNemar's test: are wins and losses equally likely?
 
     Source: Q. McNemar, Psychometrika 12 (1947), 153; exact form by the binomial distribution.
-
-    Args:
-        wins: Number of items that only the first model has right.
-        losses: Number of items that only the second model has right.
     """
     if wins == losses == 0:
         return 1.0
@@ -93,10 +76,8 @@ def sign_flip_test(differences: Sequence[float] | np.ndarray, *, repeats: int = 
 
     Args:
         differences: ``[n]``, finite, n >= 1: paired differences, or their sums by cluster.
-        repeats: Number of random draws.
     """
     x = np.asarray(differences, dtype=np.float64)
-    assert np.isfinite(x).all(), "differences are finite"
     observed = abs(x.sum())
     # Sums of the same terms in another order must tie. scipy.stats.permutation_test has a
     # tolerance relative to the observed sum, which breaks ties if the sum is near 0.

@@ -14,18 +14,9 @@ Points = Sequence[tuple[float, float]]
 
 
 def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
-    """Fit a law to a model's losses, which have to fall.
-
-    Args:
-        points: One pair per run.
-        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
-
-    Raises:
-        ConfigError: No law fits the points, or the loss of the law rises.
-    """
+    """Fit a law to a model's losses, one pair per run; refuse losses that rise."""
     law = fit_power_law([x for x, _ in points], [loss for _, loss in points], form=form)
-    falls = law.parameters["a"] > 0 and law.parameters["b"] > 0
-    if not falls:
+    if law.parameters["a"] <= 0 or law.parameters["b"] <= 0:
         raise ConfigError(
             "fit_power_law: the losses must fall from the smallest x to the largest, got "
             f"{float(law.predict(law.x.min())):.4g} and {float(law.predict(law.x.max())):.4g}."
@@ -39,13 +30,12 @@ def fits_of(
     """Fit a law to every group, and make a record of each.
 
     Args:
-        groups: Name -> points; see :func:`fit_falling`.
+        groups: Name -> one pair per run.
         form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
 
     Returns:
-        Name -> law, without the groups that have no fit. And name -> record. A record has
-        ``form``, ``points`` (their number), ``r2``, ``max_error``, and for each of ``parameters``
-        ``mean``, ``low``, ``high`` and ``level``. ``refused``: why there is no law, or ``None``.
+        Name -> law, without the groups that have no fit. And name -> record, a
+        :class:`diffattn.lab.records.study_results.FitResult`.
     """
     laws, entries = {}, {}
     for name, points in groups.items():
@@ -66,12 +56,7 @@ def fits_of(
 
 
 def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
-    """A law with known a, b and c, for example from a plotted curve; it has no intervals.
-
-    Args:
-        parameters: a, b and c.
-        points: The points of the curve.
-    """
+    """A law with known a, b and c, for example from a plotted curve; it has no intervals."""
     x, y = (np.array(values, dtype=np.float64) for values in zip(*points, strict=True))
     a, b, c = parameters
     residuals = y - (a * x**-b + c)
@@ -89,18 +74,14 @@ def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
 def equivalence_of(
     x: float, name: str, baseline: str, laws: Mapping[str, PowerLaw], *, extrapolate: bool = False
 ) -> dict[str, Any]:
-    """Record where ``baseline`` reaches the loss that ``name`` has at ``x``.
+    """Record where ``baseline`` reaches the loss that ``name`` has at ``x`` parameters or tokens.
 
     Args:
-        x: Parameters or tokens.
-        name: Name of a group.
-        baseline: Name of the group to compare it with.
         laws: From :func:`fits_of`.
         extrapolate: Allow x and its equivalent outside the points of their fits.
 
     Returns:
-        ``type``, ``baseline``, ``x``, ``other_x``, ``loss``, ``ratio`` with ``low``, ``high`` and
-        ``level``, ``extrapolated``, and ``refused``: the reason why the numbers are ``None``.
+        A :class:`diffattn.lab.records.study_results.Equivalent`.
     """
     entry: dict[str, Any] = {"type": name, "baseline": baseline, "x": x}
     entry |= dict.fromkeys(("other_x", "loss", "ratio", "low", "high", "level"))

@@ -29,14 +29,8 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
         other_steps: The second group, likewise.
         last_step: Last step of a run without the event.
     """
-    assert min(len(steps), len(other_steps)) > 0, "both groups have runs"
-    if math.comb(len(steps) + len(other_steps), len(steps)) > _MOST_SPLITS:
-        return _approximate(steps, other_steps, last_step)
-    return _share_of_splits(steps, other_steps)
-
-
-def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
-    """The p-value by the chi-square distribution; 1 if no group has an event."""
+    if math.comb(len(steps) + len(other_steps), len(steps)) <= _MOST_SPLITS:
+        return _share_of_splits(steps, other_steps)
     if all(step is None for step in (*steps, *other_steps)):
         return 1.0
     from scipy.stats import CensoredData, logrank
