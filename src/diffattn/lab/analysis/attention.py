@@ -22,11 +22,8 @@ DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
-def uniform_masses(lengths: list[int]) -> dict[str, Any]:
+def uniform_masses(lengths: list[int]) -> Any:
     r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`, for comparison.
-
-    Args:
-        lengths: Number of tokens of every text.
 
     Returns:
         ``first``, the mean mass of the first key; ``by_distance``, of the other keys per range.
@@ -130,19 +127,15 @@ class LayerAttention:
         self._sum(f"{name} mass", x.sum(-1).double().sum(-1))
 
     def _add_entropies(self, maps: dict[str, Tensor], visible_keys: Tensor) -> None:
-        for name in ("map_1", "map_2"):
-            if name in maps:
-                entropy = torch.special.entr(maps[name]).sum(-1) / visible_keys.log()
-                self._sum(f"{name} entropy", entropy.double().sum(-1))
+        maps = dict(maps)
         if "absolute" in maps:
-            x = maps["absolute"]
-            mass = x.sum(-1, keepdim=True)
+            mass = maps["absolute"].sum(-1, keepdim=True)
             empty = mass == 0  # A1 equals A2 and λ is 1
-            entropy = (
-                torch.special.entr(x / mass.masked_fill(empty, 1)).sum(-1) / visible_keys.log()
-            )
-            self._sum("absolute entropy", entropy.double().sum(-1))
+            maps["absolute"] = maps["absolute"] / mass.masked_fill(empty, 1)
             self._sum("absolute rows", (~empty).double().sum((-1, -2)))
+        for name in maps.keys() & {"map_1", "map_2", "absolute"}:
+            entropy = torch.special.entr(maps[name]).sum(-1) / visible_keys.log()
+            self._sum(f"{name} entropy", entropy.double().sum(-1))
 
     def _add_cancelled(
         self, map_1: Tensor, map_2: Tensor, lam: Tensor, visible_keys: Tensor, buckets: Tensor

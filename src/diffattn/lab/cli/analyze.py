@@ -57,9 +57,9 @@ def analyze(
     a run directory, λ over training is shown too. A run without weights shows only that, and needs
     no text.
     """
-    from diffattn.lab.analysis.run_folders import is_log_alone
     from diffattn.lab.cli.options import default_out, say
     from diffattn.lab.inference.named_models import labelled
+    from diffattn.lab.records.run import is_log_alone
 
     if out is not None:  # checked first, as finding models takes time
         _require_destination(out, dtype)
@@ -86,7 +86,7 @@ def _require_text(
     models: dict[str, str], text: str | None, file: Path | None, data: str | None
 ) -> None:
     from diffattn.errors import ConfigError
-    from diffattn.lab.analysis.run_folders import is_log_alone
+    from diffattn.lab.records.run import is_log_alone
 
     options = {"--text": text, "--file": file, "--data": data}
     given = [name for name, value in options.items() if value is not None]

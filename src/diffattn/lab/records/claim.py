@@ -41,7 +41,6 @@ def claim_run(
     record: RunRecord,
     subject: str,
     *,
-    besides: str | None = None,
     free: Collection[str] = (),
     hint: str = _HINT,
 ) -> None:
@@ -49,28 +48,22 @@ def claim_run(
 
     Args:
         record: The run; its config and seed are compared.
-        subject: The run in words, with its article.
-        besides: Name of one entry that may lie in a free folder.
         free: Dotted names of settings that may differ.
-        hint: End of the message where the folder cannot be used.
 
     Raises:
         CheckpointError: The folder holds other files, or another run; the message then names the
             first setting that differs.
     """
-    if not is_claimed(folder, "run.json", subject, besides=besides, hint=hint):
+    if not is_claimed(folder, "run.json", subject, hint=hint):
         record.write(folder)
         return
     recorded = RunRecord.read(folder)
-    for name, before, now in (
-        ("", recorded.config, record.config),
-        ("seed", recorded.seed, record.seed),
-    ):
-        if fault := difference(name, before, now, free):
-            raise CheckpointError(
-                f"{folder}: must hold {subject} with the same settings to be continued, got "
-                f"{fault} ({recorded.name!r}). {hint}"
-            )
+    before, now = ({**each.config, "seed": each.seed} for each in (recorded, record))
+    if fault := difference("", before, now, free):
+        raise CheckpointError(
+            f"{folder}: must hold {subject} with the same settings to be continued, got "
+            f"{fault} ({recorded.name!r}). {hint}"
+        )
 
 
 def difference(
@@ -81,7 +74,6 @@ def difference(
     Args:
         name: Dotted name of the setting; empty for whole configs.
         free: Dotted names of settings that may differ.
-        where: Words that say where ``before`` comes from, for the message.
     """
     if name in free or before == now:
         return None

@@ -23,7 +23,6 @@ class Metric:
     """One number with its interval."""
 
     name: str
-    """For example ``"recall"``."""
     value: float
     n: int
     """Number of independent items; of clusters, where items share a text."""
@@ -32,7 +31,6 @@ class Metric:
     high: float | None = None
     level: float = 0.95
     method: str = "none"
-    """Method of the interval, for example ``"Wilson"``."""
     unit: str = "share"
     """``"share"`` (0 to 1), ``"nats per token"``, ..."""
     where: dict[str, Any] = field(default_factory=dict)
@@ -69,11 +67,7 @@ class EvalResult(FileRecord):
     """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
-        """Rows of ``items.jsonl`` of ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, or not the one that was measured.
-        """
+        """Rows of ``items.jsonl`` of ``folder``, which must be the file that was measured."""
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
     def unlike(self, first: "EvalResult") -> str:
@@ -105,7 +99,6 @@ class Floor:
     n: int
     """Number of clusters of the items that have a floor."""
     value: float
-    """Mean score of the model over these items."""
     guess: float
     """Score of the model's best guess that does not read the question."""
     baseline_value: float
@@ -142,7 +135,6 @@ class PairedDifference:
     over: str = "items"
     """The sample of the interval: ``"items"`` of one pair of models, or ``"seeds"``."""
     higher_is_better: bool | None = None
-    """``None`` if neither is better, or it is unknown."""
     value: float | None = None
     """Mean score of the model over the paired items."""
     baseline_value: float | None = None
@@ -151,14 +143,13 @@ class PairedDifference:
     chance: float | None = None
     """Score of guessing at random; ``None`` if it is not known."""
     guess_ceiling: float | None = None
-    """Score of the best guess that does not read the question, the larger of the two models;
-    ``None`` if it is not known."""
+    """Score of the best guess that does not read the question, the larger of the two models."""
     guess: str = ""
     """The best guess in words."""
     floors: list[Floor] = field(default_factory=list)
     """For primary scores over items: one floor for each kind of task that has one."""
     verdict: str = ""
-    """For primary scores: the verdict on the two models."""
+    """For primary scores only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,17 +167,15 @@ class Comparison(FileRecord):
 
 
 class _Marker(TypedDict):
-    """Names of folders: ``<model>/<variant>/``."""
-
     models: list[str]
     variants: list[str]
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
-    """``models`` and ``variants`` of an evaluation folder, in their order.
+    """Names of the folders ``<model>/<variant>/`` of an evaluation, in their order.
 
     Raises:
-        CheckpointError: The file is missing or of another kind, or has a name that no folder can
+        CheckpointError: The marker is missing or of another kind, or has a name that no folder can
             have.
     """
     path = Path(folder) / EVALUATION_MARKER

@@ -23,9 +23,6 @@ def append_launch(
 
     Returns:
         The previous row, or ``None``.
-
-    Raises:
-        OSError: The disk is full or not writable.
     """
     path = Path(folder) / LAUNCHES
     before = recover_jsonl(path)[0]  # a killed writer leaves half a row
@@ -48,10 +45,6 @@ def append_launch(
 
 
 def read_launches(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run directory; empty for runs older than this file.
-
-    Raises:
-        CheckpointError: A row is damaged.
-    """
+    """The rows of a run directory; empty for runs older than this file."""
     path = Path(folder) / LAUNCHES
     return read_jsonl(path) if path.exists() else []

@@ -11,11 +11,6 @@ JUDGED_PROTOCOL = "hallucination"
 
 
 def text_read(document: str, read: Sequence[int]) -> str:
-    """The part of a document that a model has read.
-
-    Args:
-        document: The whole document.
-        read: Numbers of characters that were read at its beginning and at its end.
-    """
+    """The part that a model has read: so many characters at the document's beginning and end."""
     head, tail = read
     return document[:head] + document[len(document) - tail :]

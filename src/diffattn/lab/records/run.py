@@ -51,11 +51,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
-        """Read ``run.json`` from ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, or of another schema version.
-        """
+        """Read ``run.json`` from ``folder``."""
         path = Path(folder) / "run.json"
         value = read_json(path)
         require_schema(value, path)
@@ -67,6 +63,17 @@ def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> No
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != expected:
         raise CheckpointError(f"{path}: schema must be {expected}, got {short(schema)}.")
+
+
+def has_log(path: str | Path) -> bool:
+    """Whether ``path`` is a run directory with a log of its training, with or without weights."""
+    return (Path(path) / "run.json").is_file() and (Path(path) / "metrics.jsonl").is_file()
+
+
+def is_log_alone(path: str | Path) -> bool:
+    """Whether ``path`` is a run directory with a log but no model, like our published records."""
+    model = (Path(path) / "model" / "config.json", Path(path) / "config.json")
+    return has_log(path) and not any(file.exists() for file in model)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:

@@ -29,8 +29,6 @@ def read_settings(
 
     Args:
         kinds: Every known key -> its annotation; ``Any`` takes all values.
-        option: Name of the command-line option, for messages.
-        form: The form of a setting, for messages.
 
     Raises:
         ConfigError: No ``=``, an unknown key, or a value that does not fit its annotation.
@@ -55,9 +53,6 @@ def require_counts(key: str, name: str, value: Any) -> None:
         key: Name of the setting, for messages.
         name: Name of the field; ``"seed"`` has another limit.
         value: A number, or nested lists and mappings of numbers; other values pass.
-
-    Raises:
-        ConfigError: A number is negative or too large.
     """
     if isinstance(value, dict):
         for inner, item in value.items():

@@ -18,11 +18,7 @@ RUNS = "runs"
 
 
 def pack_runs(runs: Path, table: Path) -> None:
-    """Write the table of every run folder below ``runs``.
-
-    Raises:
-        CheckpointError: A file could not be unpacked again byte for byte.
-    """
+    """Write the table of every run folder below ``runs``; refuse files of another layout."""
     lines = []
     for folder in sorted({path.parent for path in runs.rglob("*.json")}):
         files = {path.name: _parse(path) for path in sorted(folder.glob("*.json*"))}
@@ -31,11 +27,7 @@ def pack_runs(runs: Path, table: Path) -> None:
 
 
 def unpack_runs(table: Path, runs: Path) -> None:
-    """Write the run folders of a table, with the same bytes as before :func:`pack_runs`.
-
-    Raises:
-        CheckpointError: The table is damaged.
-    """
+    """Write the run folders of a table, with the same bytes as before :func:`pack_runs`."""
     try:
         lines = gzip.decompress(table.read_bytes()).splitlines()
     except (OSError, EOFError) as error:

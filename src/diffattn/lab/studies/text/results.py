@@ -16,12 +16,12 @@ from diffattn.lab.catalog.models import (
 )
 from diffattn.lab.records.text_results import (
     At,
-    ComparisonResults,
     GroupResult,
     RatesResult,
     Row,
     SweepResult,
     TextDifference,
+    TextResults,
     VariantResult,
 )
 from diffattn.lab.studies.means import mean_of_seeds
@@ -50,7 +50,7 @@ def comparison_results(
     phases: Mapping[str, int | None],
     curves: Mapping[str, Curve] = MappingProxyType({}),
     starts: Mapping[str, float | None] = MappingProxyType({}),
-) -> ComparisonResults:
+) -> TextResults:
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
@@ -87,7 +87,7 @@ def comparison_results(
         **({"left_out_steps": left_out} if left_out else {}),
         "complete": True,
     }
-    return cast(ComparisonResults, results)
+    return cast(TextResults, results)
 
 
 def _compared_rows(

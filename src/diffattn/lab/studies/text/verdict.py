@@ -7,8 +7,8 @@ from typing import Any
 from diffattn.lab.catalog.models import BASELINE, FLOOR, WIDER_FLOOR, type_name
 from diffattn.lab.records.text_results import (
     COPIES,
-    ComparisonResults,
     GroupResult,
+    TextResults,
     TextVerdict,
     VariantResult,
 )
@@ -24,7 +24,7 @@ from diffattn.lab.studies.text.wording import (
 )
 
 
-def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
+def verdict(results: TextResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
     """Judge a comparison.
 
     It is uninformative if softmax attention does not beat the models without attention by
@@ -54,7 +54,7 @@ def verdict(results: ComparisonResults, counts: Mapping[str, Any] | None = None)
     }
 
 
-def _setting(results: ComparisonResults) -> str:
+def _setting(results: TextResults) -> str:
     variants = results["variants"]
     used = {entry["at"]["best"]["learning_rate"] for entry in variants.values()}
     is_shared = not results["rates"]["variants"] and len(used) == 1
@@ -73,7 +73,7 @@ def _setting(results: ComparisonResults) -> str:
     )
 
 
-def _uninformative(results: ComparisonResults, counts: Mapping[str, Any]) -> Iterator[str]:
+def _uninformative(results: TextResults, counts: Mapping[str, Any]) -> Iterator[str]:
     """Reasons why nothing can be said about the types."""
     if FLOOR in results["variants"]:
         for name in (FLOOR, WIDER_FLOOR):
@@ -101,7 +101,7 @@ def _phase_gaps(variants: Mapping[str, VariantResult], types: tuple[str, ...]) -
         yield "a control passed the induction phase, and neither softmax attention nor a type did"
 
 
-def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
+def _not_above(results: TextResults, control: str) -> Iterator[str]:
     """Reasons why attention gains too little over a control without it."""
     floor = difference(results, control, BASELINE)
     if floor is None:
@@ -120,7 +120,7 @@ def _not_above(results: ComparisonResults, control: str) -> Iterator[str]:
             yield f"{label} does not beat {control_name(control)}: {format_difference(entry)}"
 
 
-def _not_above_counts(results: ComparisonResults, counted: float) -> Iterator[str]:
+def _not_above_counts(results: TextResults, counted: float) -> Iterator[str]:
     """Reasons why attention gains too little over the n-gram count model with copies."""
     for name in (BASELINE, *type_names(results)):
         loss = _mean_loss(results["variants"][name]["at"]["best"])
@@ -131,7 +131,7 @@ def _not_above_counts(results: ComparisonResults, counted: float) -> Iterator[st
             )
 
 
-def _warnings(results: ComparisonResults) -> Iterator[str]:
+def _warnings(results: TextResults) -> Iterator[str]:
     if left_out := results.get("left_out_steps"):
         steps = listing(f"{plural(n, 'step')} of {run}" for run, n in left_out.items())
         yield f"batches were left out, and not of every model: {steps}"

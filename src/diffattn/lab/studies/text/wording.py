@@ -10,7 +10,7 @@ from diffattn.lab.catalog.models import (
     own_side_effects,
     type_name,
 )
-from diffattn.lab.records.text_results import At, ComparisonResults, Row, TextDifference
+from diffattn.lab.records.text_results import At, Row, TextDifference, TextResults
 from diffattn.lab.report.page import phase
 from diffattn.lab.report.page.wording import listing, number, p_value, plural
 from diffattn.lab.studies.text.endpoints import LEVEL
@@ -21,13 +21,13 @@ _PARTS = {
 }
 
 
-def type_names(results: ComparisonResults) -> list[str]:
+def type_names(results: TextResults) -> list[str]:
     """Names of the types that were compared, in the order of tables."""
     return [name for name in results["variants"] if VARIANTS[name].role == "type"]
 
 
 def difference(
-    results: ComparisonResults,
+    results: TextResults,
     variant: str,
     baseline: str,
     at: At = "best",
@@ -58,7 +58,7 @@ def control_name(name: str) -> str:
     return VARIANTS[name].summary.split(":")[0]
 
 
-def type_clauses(results: ComparisonResults) -> Iterator[str]:
+def type_clauses(results: TextResults) -> Iterator[str]:
     """Clauses for each type minus the Transformer, and for the control with the lowest loss."""
     names = sorted(type_names(results), key=lambda name: _mean(results, name))
     compared = [
@@ -78,7 +78,7 @@ def type_clauses(results: ComparisonResults) -> Iterator[str]:
         yield f"{control_name(lowest)} {_against(results, lowest, BASELINE)}"
 
 
-def type_details(results: ComparisonResults) -> list[str]:
+def type_details(results: TextResults) -> list[str]:
     """One sentence per type with all of its numbers, one for the controls, one on the tests."""
     sentences = [_describe_type(results, name) for name in type_names(results)]
     controls = [
@@ -96,7 +96,7 @@ def type_details(results: ComparisonResults) -> list[str]:
     return [f"{sentence}." for sentence in sentences]
 
 
-def row_clauses(results: ComparisonResults) -> Iterator[str]:
+def row_clauses(results: TextResults) -> Iterator[str]:
     """Clauses: rows whose interval excludes 0, number of other rows, number of rows left out."""
     compared, apart = _split_rows(results)
     with_spread = [(row, entry) for row, entry in compared if entry["low"] is not None]
@@ -114,30 +114,30 @@ def row_clauses(results: ComparisonResults) -> Iterator[str]:
         yield f"{count} {'is' if count == 1 else 'are'} not compared"
 
 
-def row_details(results: ComparisonResults) -> list[str]:
+def row_details(results: TextResults) -> list[str]:
     """The rows that are not compared, by reason."""
     _, apart = _split_rows(results)
     return [f"Not compared, as {why}: {'; '.join(rows)}." for why, rows in apart.items()]
 
 
-def _mean(results: ComparisonResults, name: str) -> float:
+def _mean(results: TextResults, name: str) -> float:
     entry = difference(results, name, BASELINE)
     assert entry is not None, "every variant of a table is compared with softmax attention"
     return entry["mean"]
 
 
-def _against(results: ComparisonResults, name: str, other: str, at: At = "best") -> str:
+def _against(results: TextResults, name: str, other: str, at: At = "best") -> str:
     entry = difference(results, name, other, at)
     assert entry is not None, f"{name} is compared with {other}"
     return format_difference(entry)
 
 
-def _describe_type(results: ComparisonResults, name: str) -> str:
+def _describe_type(results: TextResults, name: str) -> str:
     clauses = [*_measured(results, name), *_at_common_rate(results, name)]
     return f"{type_name(name)}: {'; '.join([*clauses, *_against_controls(results, name)])}"
 
 
-def _measured(results: ComparisonResults, name: str) -> Iterator[str]:
+def _measured(results: TextResults, name: str) -> Iterator[str]:
     """Both endpoints, the parts of the loss, and the lead in copying."""
     variants = results["variants"]
     if why := phase.explain_gap(variants, name, BASELINE):
@@ -168,7 +168,7 @@ def _measured(results: ComparisonResults, name: str) -> Iterator[str]:
             yield f"among runs that begin to copy at the same step {mean} ({low} to {high})"
 
 
-def _at_common_rate(results: ComparisonResults, name: str) -> Iterator[str]:
+def _at_common_rate(results: TextResults, name: str) -> Iterator[str]:
     if difference(results, name, BASELINE, "common") is None:
         return
     if why := phase.explain_gap(results["variants"], name, BASELINE, "common"):
@@ -176,7 +176,7 @@ def _at_common_rate(results: ComparisonResults, name: str) -> Iterator[str]:
     yield f"at the Transformer's learning rate {_against(results, name, BASELINE, 'common')}"
 
 
-def _against_controls(results: ComparisonResults, name: str) -> Iterator[str]:
+def _against_controls(results: TextResults, name: str) -> Iterator[str]:
     controls = [
         other
         for other in (*own_side_effects(name), *SIDE_EFFECTS)
@@ -189,7 +189,7 @@ def _against_controls(results: ComparisonResults, name: str) -> Iterator[str]:
 
 
 def _split_rows(
-    results: ComparisonResults,
+    results: TextResults,
 ) -> tuple[list[tuple[Row, TextDifference]], dict[str, list[str]]]:
     """Rows that are compared, with their differences; and reason -> names of the other rows.
 
