@@ -5,16 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from diffattn.errors import ConfigError, did_you_mean
-from diffattn.lab.catalog.recipes.ablations import ABLATIONS
-from diffattn.lab.catalog.recipes.comparison import laptop, lease, smoke, study, workstation
-from diffattn.lab.catalog.recipes.diff_transformer_3b import (
-    TOKEN_SCALING,
-    diff_transformer_3b,
-    main_run,
-    transformer_3b,
-)
-from diffattn.lab.catalog.recipes.diff_transformer_scaling import SCALING
-from diffattn.lab.catalog.recipes.later_stages import LONG_CONTEXT, MATH
+from diffattn.lab.catalog.recipes import diff_transformer as paper
+from diffattn.lab.catalog.recipes.comparison import COMPARISON
 from diffattn.lab.catalog.recipes.plan import RunPlan
 from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
 from diffattn.lab.catalog.recipes.sibling import laptop_sibling
@@ -22,27 +14,22 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.models import presets
 
 _LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "main pair": {"diff-transformer-3b": diff_transformer_3b, "transformer-3b": transformer_3b},
-    "sizes": SCALING,
-    "tokens": TOKEN_SCALING,
-    "long context": LONG_CONTEXT,
-    "ablations": ABLATIONS,
+    "main pair": paper.MAIN,
+    "sizes": paper.SCALING,
+    "tokens": paper.TOKEN_SCALING,
+    "long context": paper.LONG_CONTEXT,
+    "ablations": paper.ABLATIONS,
     "Shared DIFF": SHARED_DIFF,
-    "mathematics": MATH,
+    "mathematics": paper.MATH,
 }
-_SIBLING_TOKENS = {"long context": 1_024}
 GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "comparison": {
-        "smoke": smoke,
-        "laptop": laptop,
-        "study": study,
-        "workstation": workstation,
-        "lease": lease,
-    },
+    "comparison": COMPARISON,
     **_LARGE,
     **{
         f"{group}, laptop": {
-            f"{name}-laptop": partial(laptop_sibling, make, _SIBLING_TOKENS.get(group, 256))
+            f"{name}-laptop": partial(
+                laptop_sibling, make, 1_024 if group == "long context" else 256
+            )
             for name, make in makes.items()
         }
         for group, makes in _LARGE.items()
@@ -62,7 +49,7 @@ TITLES = {
 }
 """Experiment -> title in lists. All siblings share the title ``"laptop"``."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
-SCALES = ("smoke", "laptop", "study", "workstation", "lease")
+SCALES = tuple(COMPARISON)
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
 GPU_SCALES = ("workstation", "lease")
 
@@ -73,11 +60,7 @@ def default_folder(kind: str, scale: str) -> Path:
 
 
 def plan(name: str) -> RunPlan:
-    """The settings of a recipe, without torch.
-
-    Raises:
-        ConfigError: The recipe is unknown.
-    """
+    """The settings of a recipe, without torch."""
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES)
         raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
@@ -85,11 +68,7 @@ def plan(name: str) -> RunPlan:
 
 
 def plan_of_size(name: str) -> RunPlan:
-    """The settings of a recipe, or of the papers' main training of a preset, without torch.
-
-    Raises:
-        ConfigError: Neither a recipe nor a preset.
-    """
+    """The settings of a recipe, or of the papers' main training of a preset, without torch."""
     if name in RECIPES:
         return plan(name)
     if name not in presets.names():
@@ -98,7 +77,7 @@ def plan_of_size(name: str) -> RunPlan:
             f"Unknown recipe or preset {name!r}.{hint} See 'diffattn list recipes' and "
             "'diffattn list presets'."
         )
-    return main_run(name, name)
+    return paper.main_run(name, name)
 
 
 def recipe(name: str) -> RunConfig:

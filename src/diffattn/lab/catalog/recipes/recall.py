@@ -16,21 +16,11 @@ def smoke() -> dict[str, Any]:
     """
     noisy = NoisyRecallConfig(num_pairs=2, noise_ratio=0.5, num_keys=4, num_values=4, num_noise=4)
     mqar = MqarConfig(vocab_size=14, seq_len=12, num_pairs=2)
-    steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 4, "head_dim": 4}
+    pace = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
+    tasks = (task_run(task, sequences=4, held_out=16, **size, **pace) for task in (noisy, mqar))
     return {
-        "tasks": tuple(
-            task_run(
-                task,
-                hidden_size=16,
-                intermediate_size=32,
-                num_heads=4,
-                head_dim=4,
-                sequences=4,
-                held_out=16,
-                **steps,
-            )
-            for task in (noisy, mqar)
-        ),
+        "tasks": tuple(tasks),
         "learning_rates": (3e-3,),
         "seeds": (0,),
         "controls": ("none", "diff_no_norm"),

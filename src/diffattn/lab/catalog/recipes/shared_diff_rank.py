@@ -3,9 +3,8 @@
 from dataclasses import replace
 from functools import partial
 
-from diffattn.lab.catalog.recipes.diff_transformer_scaling import scaling
+from diffattn.lab.catalog.recipes.diff_transformer import scaling
 from diffattn.lab.catalog.recipes.plan import RunPlan
-from diffattn.models.presets import preset_settings
 from diffattn.models.twins import twin
 
 # Ranks 2 and 4 would have the same laptop sibling as rank 8, of rank 1. The studies train them.
@@ -27,11 +26,8 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
     Args:
         constant: Ending of the recipe's name for a constant λ_init; empty for the default.
     """
-    run = scaling("1.4b")
-    lambda_init = _LAMBDA_INITS[constant]
-    model = twin(
-        preset_settings("1.4b"), "shared_diff", shared_rank=rank, lambda_init=lambda_init
-    ).config
+    run, lambda_init = scaling("1.4b"), _LAMBDA_INITS[constant]
+    model = twin(run.model, "shared_diff", shared_rank=rank, lambda_init=lambda_init).config
     return replace(run, name=f"shared-diff-r{rank}{constant}", model=model)
 
 
@@ -48,8 +44,8 @@ def shared_diff_map_norm() -> RunPlan:
 
     Source: arXiv:2501.17900, Shared DIFF attention (the norm).
     """
-    model = twin(preset_settings("1.4b"), "shared_diff_map_norm").config
     run = scaling("1.4b")
+    model = twin(run.model, "shared_diff_map_norm").config
     train = replace(run.train, micro_batch_sequences=2)
     return replace(run, name="shared-diff-map-norm", model=model, train=train)
 
