@@ -3,8 +3,7 @@
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.records.claim import claim_run, is_claimed
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, claim_run, is_claimed
 
 
 def run(**config):

@@ -2,7 +2,7 @@
 
 import os
 
-from diffattn.lab.records.launches import LAUNCHES, append_launch, read_launches
+from diffattn.lab.records.run import LAUNCHES, append_launch, read_launches
 
 
 def test_a_row_lies_on_the_disk_before_the_run_goes_on(tmp_path, monkeypatch):

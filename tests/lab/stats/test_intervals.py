@@ -8,12 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import mean_interval, median_interval, t_quantile
 
 # Standard tables of Student's t, to six decimals.
-TABLE = [
-    (0.975, 1, 12.706205),
-    (0.975, 4, 2.776445),
-    (0.995, 9, 3.249836),
-    (0.90, 7, 1.414924),
-]
+TABLE = [(0.975, 1, 12.706205), (0.975, 4, 2.776445), (0.995, 9, 3.249836), (0.90, 7, 1.414924)]
 
 
 @pytest.mark.parametrize(("p", "df", "expected"), TABLE)

@@ -6,9 +6,9 @@ from scipy.optimize import least_squares
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.equivalence import equivalent
 from diffattn.lab.stats.intervals import t_quantile
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
+from diffattn.lab.stats.scaling import equivalent
 
 # Fig. 3 of arXiv:2410.05258v2: points, and a, b, c of its curves.
 CURVES = scaling_curves()
@@ -141,7 +141,7 @@ def test_means_that_lie_on_the_law_by_chance_do_not_make_it_certain():
 def test_three_points_have_no_interval():
     fit = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5])
     assert fit.interval("b").low is None
-    assert equivalent(2, fit, fit).ratio.low is None
+    assert equivalent(2, fit, fit)["low"] is None
 
 
 def test_extrapolation_is_refused_unless_asked_for():
@@ -150,8 +150,8 @@ def test_extrapolation_is_refused_unless_asked_for():
         equivalent(20, diff, softmax)
     with pytest.raises(ConfigError, match=r"got 18\.\d+ \(points"):
         equivalent(10, diff, softmax)
-    assert equivalent(10, diff, softmax, extrapolate=True).extrapolated
-    assert not equivalent(6.8, diff, softmax).extrapolated
+    assert equivalent(10, diff, softmax, extrapolate=True)["extrapolated"]
+    assert not equivalent(6.8, diff, softmax)["extrapolated"]
     with pytest.raises(ConfigError, match="never leaves the side"):
         equivalent(1e6, diff, softmax, extrapolate=True)
     flat = fit_power_law([1, 2, 4], [3.00000001, 3.0, 2.99999999], form="kaplan")

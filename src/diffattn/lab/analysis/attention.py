@@ -45,10 +45,6 @@ class LayerAttention:
     """Sums over texts for every head of one layer; memory does not grow with the texts.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        num_heads: H.
-        maps: Softmax maps per head, 1 or 2.
     """
 
     def __init__(self, num_heads: int, maps: int) -> None:
@@ -70,12 +66,7 @@ class LayerAttention:
         return entries * maps // max(maps, len(DISTANCES))
 
     def add(self, inputs: AttentionInputs, rows_of_text: Iterable[LogitRows]) -> None:
-        """Add one text.
-
-        Args:
-            inputs: Queries, keys, values and λ of the layer's attention.
-            rows_of_text: Logits of all query rows, in order. They are overwritten.
-        """
+        """Add one text. The logits of its query rows are overwritten."""
         values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
         values = values.repeat_interleave(self.num_heads // values.shape[1], dim=1)
         values = values.transpose(0, 1)  # [H, T, Dv]
@@ -183,13 +174,10 @@ class LayerAttention:
         :data:`DISTANCES`. ``cancelled_share`` is the cancelled share of A1's mass there.
 
         ``map_cosine``, ``map_correlation`` and ``cka``: see
-        :mod:`diffattn.lab.analysis.redundancy`.
+        :mod:`diffattn.lab.analysis.redundancy`. Undefined values are ``None``; without queries
+        there are no map statistics.
 
         Source: arXiv:2410.05258v2, Eq. (1); DIFF V2 note (January 2026), Context RMS.
-
-        Returns:
-            ``heads``, ``by_distance``, ``map_cosine``, ``map_correlation``, ``cka``,
-            ``queries``. Undefined values are ``None``; without queries there are no map statistics.
         """
         heads: dict[str, list[float | None]] = {}
         by_distance: dict[str, Any] = {}

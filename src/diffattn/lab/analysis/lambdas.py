@@ -16,7 +16,6 @@ def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
 
     Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
     than 0. V1 does not clamp λ (arXiv:2410.05258v2, Eq. (2)).
-    ``layers`` are results of :class:`diffattn.probes.lambdas.LambdaStatistics`, one per layer.
     """
     flags = []
     for number, layer in enumerate(layers):
@@ -52,9 +51,6 @@ def lambda_log(folder: Path) -> Any:
         ``None`` if no λ was logged, else a dictionary: ``run``, ``steps``, ``values`` (per step one
         λ per layer; in V2 the mean over tokens and heads), ``lambda_init`` (see
         :func:`initial_lambdas`) and ``flags`` (a sentence per layer with λ outside [0, 1]).
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or a row has not one number per layer.
     """
     record = RunRecord.read(folder)
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]

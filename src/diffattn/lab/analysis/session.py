@@ -79,7 +79,6 @@ def analyze(
             λ alone if it has no weights.
         documents: Opens the text, once for each model.
         source: Name of the text, for the record.
-        verify: Whether to compare the models' files with their manifests.
         on_start: Given the label of each model before it is loaded.
 
     Raises:
@@ -158,8 +157,6 @@ def _analyze_model(
 
 
 class _Collector:
-    """Collects the statistics of one model, window after window."""
-
     def __init__(self, model: LanguageModel, block_entries: int) -> None:
         self.model = model
         self.block_entries = block_entries
@@ -168,7 +165,6 @@ class _Collector:
         self.scan = OutlierScan()
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Run one window."""
         tokens = torch.tensor(ids, device=self.model.device)
 
         def on_attention(layer: int, inputs: AttentionInputs) -> None:
@@ -190,7 +186,6 @@ class _Collector:
         read_layers(self.model.network, tokens[None], on_attention, on_hidden)
 
     def result(self) -> dict[str, Any]:
-        """Fields of :class:`ModelAnalysis`."""
         scales = [self.scan.scales[layer] for layer in sorted(self.scan.scales)]
         lambdas = [self.lambdas[layer].result() for layer in sorted(self.lambdas)]
         network = self.model.network

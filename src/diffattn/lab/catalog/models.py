@@ -31,8 +31,6 @@ class Variant:
     also: tuple[str, ...] = ()
     """Names of further baselines, used if they take part in the study."""
     color: str = "#999999"
-    attends: bool = True
-    """Whether a position sees other positions."""
     side_effect_of: tuple[str, ...] = ()
     """Types whose side effect this control has without their learned second map. If the control
     leads softmax too, the lead of these types need not come from their second map."""
@@ -53,14 +51,9 @@ class Variant:
         return self.layer or self.name
 
     def twin(self, base: "DiffTransformerConfig", match: str) -> "Twin[DiffTransformerConfig]":
-        """The model of this variant.
+        """The model of this variant, made from the softmax model ``base``.
 
-        Args:
-            base: The softmax model.
-            match: Budget that the comparison keeps equal, of :data:`diffattn.models.twins.MATCHES`.
-
-        Raises:
-            ConfigError: The number of heads would not be whole.
+        ``match``: the budget of the comparison, of :data:`diffattn.models.twins.MATCHES`.
         """
         changes = dict(self.changes)
         if (self.heads, self.width) != (1, 1):
@@ -122,7 +115,6 @@ _TEXT = (
         BASELINE,
         "no attention: its output is zero",
         color="#cc79a7",
-        attends=False,
         match="heads",
     ),
     _control(
@@ -132,7 +124,6 @@ _TEXT = (
         "no attention, its parameters given to the feed-forward layers",
         (BASELINE,),
         "#e69f00",
-        attends=False,
         layer=FLOOR,
         match="params",
     ),
@@ -199,10 +190,7 @@ _TEXT = (
     _match("heads", _V2, "DIFF V2, equal heads", "V2 at equal heads: more parameters"),
     _match("flops", _V2, "DIFF V2, equal FLOPs", "V2 at equal training FLOPs"),
     _match(
-        "heads",
-        _SHARED,
-        "Shared DIFF, equal heads",
-        "Shared DIFF at equal heads: fewer parameters",
+        "heads", _SHARED, "Shared DIFF, equal heads", "Shared DIFF at equal heads: fewer parameters"
     ),
 )
 _RECALL = (
@@ -330,7 +318,7 @@ _RANKED = (
 )
 VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 """Name -> variant."""
-NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
+NEVER_ATTEND = (FLOOR, WIDER_FLOOR)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
 """Controls that have a side effect of all DIFF types, without their second map."""
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")

@@ -102,7 +102,7 @@ def _require_destination(out: Path, dtype: str) -> None:
     from diffattn.errors import ConfigError
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.records.analysis import ANALYSIS_FILE
-    from diffattn.lab.records.claim import is_claimed
+    from diffattn.lab.records.run import is_claimed
     from diffattn.models.config.known_names import check_known
 
     check_known("analyze", "dtype", dtype, DTYPES)

@@ -1,5 +1,6 @@
 """EvalResult: scores of one model by one protocol. Comparison: paired differences of models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -7,15 +8,19 @@ from typing import Any, TypedDict
 from diffattn.errors import CheckpointError, short
 from diffattn.files.destination import is_folder_name
 from diffattn.files.io import read_jsonl, read_record, write_json
-from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.fields import FileRecord, checked
 from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import is_claimed
 
 EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Name of the file that lists the models and variants of an evaluation folder, in order."""
 ITEMS = "items.jsonl"
 _FOLDER = "evaluation folder"
+JUDGED_PROTOCOL = "hallucination"
+"""Name of the protocol whose rows of ``items.jsonl`` a judge can check. Their keys: ``kind``
+(``"summary"`` or ``"answer"``), ``question``, ``references``, ``document``, ``read`` (see
+:func:`text_read`) and ``output``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -206,3 +211,9 @@ def register(folder: Path, label: str, variant: str) -> None:
         if more != known:
             head = {"schema": EVAL_SCHEMA_VERSION, "kind": _FOLDER}
             write_json(folder / EVALUATION_MARKER, head | more)
+
+
+def text_read(document: str, read: Sequence[int]) -> str:
+    """The part that a model has read: so many characters at the document's beginning and end."""
+    head, tail = read
+    return document[:head] + document[len(document) - tail :]

@@ -53,7 +53,6 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def _locked(folder: Path, wait: bool) -> int:
-    """Take the lock of a folder, and return its open file descriptor."""
     path = folder / LOCK
     while True:
         make_folder(folder)

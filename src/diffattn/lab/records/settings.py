@@ -83,8 +83,6 @@ def _value(where: str, kind: Any, text: str) -> Any:
 
 
 def _parse(where: str, text: str) -> Any:
-    """A value as JSON, else as text."""
-
     def finite(number: str) -> float:
         if math.isfinite(float(number)):
             return float(number)

@@ -8,8 +8,6 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
-METHOD = "Student t over clusters (jackknife)"
-
 
 def cluster_mean(
     values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
@@ -61,7 +59,8 @@ def cluster_ratio(
         return Interval(mean, None, None, LEVEL, n, "none: one cluster")
     with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
         half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
-    return Interval(mean, mean - half, mean + half, LEVEL, n, METHOD)
+    method = "Student t over clusters (jackknife)"
+    return Interval(mean, mean - half, mean + half, LEVEL, n, method)
 
 
 def cluster_sums(

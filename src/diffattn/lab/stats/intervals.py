@@ -59,6 +59,11 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     return Interval(mean, mean - half, mean + half, LEVEL, n, "Student t")
 
 
+def mean_of_seeds(values: Sequence[float]) -> Any:
+    """The record of one value per seed: values, mean, interval and number."""
+    return {"values": list(values), **mean_interval(values).recorded(), "n": len(values)}
+
+
 def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
     r"""Two-sided interval of the median of independent values, by the sign test.
 
@@ -84,7 +89,6 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
 
 
 def _finite(where: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The values ``[n]`` in float64."""
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.size == 0:
         raise ConfigError(f"{where}: values must be [n] with n >= 1, got {list(x.shape)}.")

@@ -171,7 +171,6 @@ def _gradient_at(x: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Points and losses as float64; refuse points that have no fit."""
     points, losses = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     least = len(FORMS[form])
     if losses.ndim != 1 or points.shape != losses.shape or losses.size < least:
@@ -193,7 +192,6 @@ def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLaw:
-    """The law with its spread and how well it fits."""
     predicted, jacobian = _law_at(x, values), _gradient_at(x, values)  # [n], [n, p]
     residuals = y - predicted
     if form == "kaplan":  # fitted on the logarithm

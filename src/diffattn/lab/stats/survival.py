@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_MOST_SPLITS = 3_000_000
-"""Most ways to split the runs that are enumerated; two groups of 12 have 2.7 million."""
 Steps = Sequence[int | None]
 
 
@@ -29,7 +27,7 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
         other_steps: The second group, likewise.
         last_step: Last step of a run without the event.
     """
-    if math.comb(len(steps) + len(other_steps), len(steps)) <= _MOST_SPLITS:
+    if math.comb(len(steps) + len(other_steps), len(steps)) <= 3_000_000:
         return _share_of_splits(steps, other_steps)
     if all(step is None for step in (*steps, *other_steps)):
         return 1.0

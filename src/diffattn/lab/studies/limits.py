@@ -15,8 +15,8 @@ def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
 
     ``None`` also without such models. V2 has as many heads as the Transformer and does not count.
     """
-    fewest = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=None)
-    return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
+    few = (m.num_heads for m in models if m.uses("lambda_vectors"))
+    return min((heads for heads in few if heads < SMALLEST_TESTED_HEADS), default=None)
 
 
 def heads_below(models: Iterable[DiffTransformerConfig]) -> str:

@@ -31,9 +31,6 @@ def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the stages, in order: studies, then the analysis of their models, then timings.
 
     The scales ``smoke`` and ``laptop`` have studies only.
-
-    Raises:
-        ConfigError: An unknown scale or name.
     """
     check_known("reproduce", "scale", scale, STUDIES_OF)
     stages = STUDIES_OF[scale]

@@ -13,8 +13,7 @@ from diffattn.lab.catalog.models import SWEPT, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text.comparison import Sweep, best_rates
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import Sweep, best_rates, comparison
 from diffattn.lab.studies.text.summary import statement
 from diffattn.lab.studies.workers import visible_devices, worker_count
 from diffattn.models.accounting import parameter_count
@@ -215,7 +214,7 @@ def test_every_gpu_gets_its_workers(monkeypatch):
     assert visible_devices() == ["0", "1", "2"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5,GPU-7")
     assert visible_devices() == ["2", "5", "GPU-7"]
-    pool = workers._Pool([], None, None, None, short=False)
+    pool = workers._Pool([], None, None, None, False)
     for device in ("2", "5", "GPU-7", "2"):
         assert pool.least_used_device() == device
         pool.active.append(SimpleNamespace(device=device))

@@ -7,7 +7,7 @@ import pytest
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.wording import difference
+from diffattn.lab.studies.text.verdict import difference
 from lab.studies.text.made_up_losses import LOSSES, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %

@@ -1,6 +1,5 @@
 """The plan of an experiment, which a recipe returns. It can be listed without torch."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,11 +71,5 @@ class RunPlan:
         )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StudyPlan:
-    """The softmax run that a study starts from, and the fields that the study varies."""
-
-    run: RunPlan
-    seeds: tuple[int, ...]
-    settings: Mapping[str, Any]
-    """Name -> value for the other fields of the study's configuration."""
+StudyPlan = dict[str, Any]
+"""Field of a study's configuration -> value. ``run`` is the :class:`RunPlan` of its base."""

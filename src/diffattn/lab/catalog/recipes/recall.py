@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig, TaskConfig
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.recall_config import RecallConfig
 
 
-def smoke() -> dict[str, Any]:
+def smoke() -> StudyPlan:
     """Four tiny models per task and two controls, a few steps: checks that everything runs.
 
     Command: ``diffattn reproduce recall --scale smoke``. Hardware: 2 CPU cores. Duration: under
@@ -27,7 +28,7 @@ def smoke() -> dict[str, Any]:
     }
 
 
-def laptop() -> dict[str, Any]:
+def laptop() -> StudyPlan:
     """Noisy recall on three seeds at the rates that the study chose, with its decisive control.
 
     The control is V1 with a uniform second map: it subtracts λ times the mean value.
@@ -44,7 +45,7 @@ def laptop() -> dict[str, Any]:
     }
 
 
-def study() -> dict[str, Any]:
+def study() -> StudyPlan:
     """All members with 8 DIFF heads: a sweep of four rates or more on three seeds, then 12 seeds.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
@@ -128,5 +129,5 @@ def task_run(
     )
 
 
-RECALL: dict[str, Callable[[], dict[str, Any]]] = {"smoke": smoke, "laptop": laptop, "study": study}
+RECALL: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
 """Scale -> recipe of the study."""

@@ -28,7 +28,7 @@ def smoke() -> StudyPlan:
     )
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
-    return StudyPlan(run=run, seeds=(0,), settings={"learning_rates": (2e-3, 2.0)})
+    return {"run": run, "seeds": (0,), "learning_rates": (2e-3, 2.0)}
 
 
 def laptop() -> StudyPlan:
@@ -39,7 +39,7 @@ def laptop() -> StudyPlan:
     model to gain from its context; no loss spike.
     """
     run = _run("stability-laptop", num_steps=100)
-    return StudyPlan(run=run, seeds=(0, 1), settings={"learning_rates": (3e-3, 1.2e-2)})
+    return {"run": run, "seeds": (0, 1), "learning_rates": (3e-3, 1.2e-2)}
 
 
 def study() -> StudyPlan:
@@ -55,7 +55,7 @@ def study() -> StudyPlan:
     """
     run = _run("stability-study", num_steps=500)
     rates = (3e-3, 4.2e-3, 6e-3, 1.2e-2)
-    return StudyPlan(run=run, seeds=(0, 1, 2, 3, 4), settings={"learning_rates": rates})
+    return {"run": run, "seeds": (0, 1, 2, 3, 4), "learning_rates": rates}
 
 
 def _run(name: str, *, num_steps: int) -> RunPlan:

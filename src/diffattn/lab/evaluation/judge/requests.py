@@ -8,8 +8,12 @@ from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages
-from diffattn.lab.records.evaluations import EvalResult, evaluation_marker
-from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
+from diffattn.lab.records.evaluations import (
+    JUDGED_PROTOCOL,
+    EvalResult,
+    evaluation_marker,
+    text_read,
+)
 
 BEGINNING = '{"request": "'
 """The characters with which every file of requests begins."""

@@ -21,10 +21,9 @@ from diffattn.lab.evaluation.judge.interface import (
 from diffattn.lab.evaluation.judge.prompt import read_verdict
 from diffattn.lab.evaluation.judge.requests import Outputs, Request, recorded_outputs
 from diffattn.lab.evaluation.metrics import metric
-from diffattn.lab.records.claim import claim_run
 from diffattn.lab.records.evaluations import ITEMS, EvalResult, register
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, claim_run
 from diffattn.lab.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"
