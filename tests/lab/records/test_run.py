@@ -52,9 +52,7 @@ def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
 def test_config_hash_ignores_the_order_of_keys_and_nothing_else():
     value = {"a": 1, "b": {"c": [1, 2], "d": None}}
     assert config_hash(value) == config_hash({"b": {"d": None, "c": [1, 2]}, "a": 1})
-    assert len(config_hash(value)) == 16
-    others = [{"a": 2, "b": value["b"]}, {"a": 1, "b": {"c": [2, 1], "d": None}}, {}]
-    assert len({config_hash(x) for x in [value, *others]}) == 4
+    assert config_hash(value) != config_hash({"a": 1, "b": {"c": [2, 1], "d": None}})
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import holm
 
 
 def test_a_worked_example():

@@ -16,7 +16,7 @@ import pytest
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.text.comparison import comparison
-from diffattn.lab.studies.workers import is_done, run_members, unfinished
+from diffattn.lab.studies.workers import is_done, run_members
 from diffattn.lab.training.config import GuardConfig, InitConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
 
@@ -131,13 +131,6 @@ def test_short_runs_share_processes(short, members, tmp_path, fake):
     done = [name for name, event in received if "done" in event]
     assert sorted(done) == sorted(member.config.name for member in members)
     assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
-
-
-def test_finished_members_are_left_out(members, tmp_path):
-    (tmp_path / members[1].config.name).mkdir()
-    (tmp_path / members[1].config.name / "results.json").touch()
-    assert unfinished(members, tmp_path) == [members[0], *members[2:]]
-    run([], tmp_path)  # nothing to do starts nothing
 
 
 def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(members, tmp_path, fake):

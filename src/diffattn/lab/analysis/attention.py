@@ -23,11 +23,8 @@ KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
 def uniform_masses(lengths: list[int]) -> Any:
-    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`, for comparison.
-
-    Returns:
-        ``first``, the mean mass of the first key; ``by_distance``, of the other keys per range.
-    """
+    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`: mean mass of the
+    ``first`` key, and ``by_distance`` of the other keys per range."""
     first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
     ends = torch.tensor([*DISTANCES[1:], 2**62])
     begins = torch.tensor(DISTANCES)

@@ -80,10 +80,6 @@ def analyze(
         documents: Opens the text, once for each model.
         source: Name of the text, for the record.
         on_start: Given the label of each model before it is loaded.
-
-    Raises:
-        ConfigError: The text is too short, a window is too long for a model, or the maps of a
-            model cannot be read.
     """
     done: list[ModelAnalysis] = []
     used: dict[str, str] = {}

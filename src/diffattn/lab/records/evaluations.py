@@ -116,7 +116,6 @@ class PairedDifference:
 
     variant: str
     score: str
-    """Name of the score in the ``scores`` of the rows of ``items.jsonl``."""
     model: str
     baseline: str
     difference: float
@@ -134,7 +133,6 @@ class PairedDifference:
     num_other_text: int = 0
     """Number of items that both have scored on different texts; they are left out."""
     where: dict[str, Any] = field(default_factory=dict)
-    """The part of the protocol, for example ``{"length": 4096}``; empty for all."""
     primary: bool = False
     """Whether it is the declared primary score over all items."""
     over: str = "items"
@@ -150,7 +148,6 @@ class PairedDifference:
     guess_ceiling: float | None = None
     """Score of the best guess that does not read the question, the larger of the two models."""
     guess: str = ""
-    """The best guess in words."""
     floors: list[Floor] = field(default_factory=list)
     """For primary scores over items: one floor for each kind of task that has one."""
     verdict: str = ""

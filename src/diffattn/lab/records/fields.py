@@ -108,11 +108,7 @@ class FileRecord:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file.
-
-        Raises:
-            CheckpointError: It is missing, damaged, of another kind or schema version.
-        """
+        """Read the file; refuse it if it is damaged, or of another kind or schema version."""
         file = Path(path) / cls.FILE
         return read_record(file, cls.KIND, cls.SCHEMA, lambda value: checked(cls, value, str(file)))
 

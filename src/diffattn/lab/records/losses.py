@@ -22,10 +22,7 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
     Returns:
         ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
         in the order of the file.
-
-    Raises:
-        ConfigError: The table is wrong; the message names the row, from 1, or the column.
-        OSError: The file cannot be read."""
+    """
     rows = _rows(Path(path))
     axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
     if len(axes) != 1:

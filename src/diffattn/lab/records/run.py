@@ -150,10 +150,7 @@ def append_launch(
     Args:
         step: Steps done at the checkpoint that the run continues from; 0 at the start.
         threads: CPU threads per operator; the last bits of its sums depend on them.
-        engine: Engine settings, ``processes`` and ``parallel``.
-
-    Returns:
-        The previous row, or ``None``.
+        engine: Engine settings, ``processes`` and ``parallel``. Returns the previous row, if any.
     """
     path = Path(folder) / LAUNCHES
     before = recover_jsonl(path)[0]  # a killed writer leaves half a row
@@ -187,16 +184,13 @@ _HINT = "Choose another --out."
 def is_claimed(
     folder: Path, marker: str, subject: str, *, besides: str | None = None, hint: str = _HINT
 ) -> bool:
-    """Whether ``folder`` holds work of a kind; if not, it is free.
+    """Whether ``folder`` holds work of a kind; if not, it is free, or refused for other files.
 
     Args:
         marker: Name of the file that is written first for work of this kind.
         subject: The work in words, with its article.
         besides: Name of one entry that may lie in a free folder.
         hint: End of the message where the folder cannot be used.
-
-    Raises:
-        CheckpointError: The folder holds other files.
     """
     folder = Path(folder)
     if (folder / marker).exists():
@@ -220,9 +214,7 @@ def claim_run(
 ) -> None:
     """Write ``run.json``, or check that the folder holds the same run.
 
-    Args:
-        record: The run; its config and seed are compared.
-        free: Dotted names of settings that may differ.
+    Config and seed are compared, but for the dotted names of settings in ``free``.
 
     Raises:
         CheckpointError: The folder holds other files, or another run; the message then names the
@@ -245,9 +237,7 @@ def difference(
 ) -> str | None:
     """Describe the first setting that differs between a record and a run; ``None`` if none does.
 
-    Args:
-        name: Dotted name of the setting; empty for whole configs.
-        free: Dotted names of settings that may differ.
+    ``name`` is the dotted name of the setting, empty for whole configs.
     """
     if name in free or before == now:
         return None

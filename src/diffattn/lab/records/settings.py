@@ -67,7 +67,24 @@ def require_counts(key: str, name: str, value: Any) -> None:
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
-    value = _parse(where, text)
+    """A value as JSON, else as text, that fits its annotation."""
+
+    def finite(number: str) -> float:
+        if math.isfinite(float(number)):
+            return float(number)
+        raise ConfigError(f"{where} must be finite, got {number}.")
+
+    def whole(number: str) -> int:
+        if len(number) > 20 or abs(int(number)) >= 2**63:
+            raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
+        return int(number)
+
+    try:
+        value = json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
+    except json.JSONDecodeError:
+        value = text
+    except RecursionError as error:
+        raise ConfigError(f"{where} must not be nested so deeply, got {text[:40]}.") from error
     choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     if str in choices and value is not None:
         if not text:
@@ -80,22 +97,3 @@ def _value(where: str, kind: Any, text: str) -> Any:
         raise ConfigError(f"{error} Did you mean {spelling}?" if spelling else str(error)) from None
     is_whole = type(value) is int and float in choices and int not in choices
     return float(value) if is_whole else value
-
-
-def _parse(where: str, text: str) -> Any:
-    def finite(number: str) -> float:
-        if math.isfinite(float(number)):
-            return float(number)
-        raise ConfigError(f"{where} must be finite, got {number}.")
-
-    def whole(number: str) -> int:
-        if len(number) > 20 or abs(int(number)) >= 2**63:
-            raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
-        return int(number)
-
-    try:
-        return json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
-    except json.JSONDecodeError:
-        return text
-    except RecursionError as error:
-        raise ConfigError(f"{where} must not be nested so deeply, got {text[:40]}.") from error

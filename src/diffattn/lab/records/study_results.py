@@ -147,12 +147,6 @@ class StabilityDifference(Mean):
     """Why it says nothing about attention or about large rates; empty if it is informative."""
 
 
-class StabilityVerdict(Outcome):
-    """Whether attention gains at least ``margin`` nats at large rates."""
-
-    margin: float
-
-
 class StabilityResults(Results):
     """A study of stability."""
 
@@ -161,7 +155,7 @@ class StabilityResults(Results):
     types: dict[str, _StabilityType]
     attending: dict[str, list[float]] | None
     differences: list[StabilityDifference]
-    verdict: StabilityVerdict
+    verdict: Outcome
 
 
 class GradientRatio(SeedMean):
@@ -300,11 +294,7 @@ RESULTS: dict[str, tuple[Any, int]] = {
 def read_study_results(folder: Path) -> Any:
     """Read ``results.json`` of a study folder; ``None`` while the study has not finished.
 
-    Returns:
-        A dictionary of the type that :data:`RESULTS` names for the folder's kind.
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or the results are of another schema version.
+    The dictionary has the type that :data:`RESULTS` names for the folder's kind.
     """
     path = Path(folder) / "results.json"
     if not path.exists():

@@ -143,6 +143,8 @@ class Outcome(TypedDict):
 
     informative: bool
     sentence: str
+    margin: NotRequired[float]
+    """Nats that attention must gain."""
 
 
 class TextVerdict(Outcome):
@@ -150,7 +152,6 @@ class TextVerdict(Outcome):
 
     details: list[str]
     reasons: list[str]
-    margin: float
 
 
 class TextResults(Results):

@@ -39,10 +39,7 @@ def cluster_ratio(
     Args:
         totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
         weights: ``[n]``, finite, 0 or more, not all 0.
-        clusters: Name of each item's cluster. Default: every item is a cluster.
-
-    Returns:
-        The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
+        clusters: Name of each item's cluster, counted by ``n``. Default: every item is a cluster.
 
     Raises:
         ConfigError: There is no total, or one is not finite.

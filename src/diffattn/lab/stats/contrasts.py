@@ -42,9 +42,7 @@ def tango_interval(wins: int, losses: int, n: int) -> Interval:
     Source: T. Tango, Stat. Med. 17 (1998), 891.
 
     Args:
-        wins: b, number of items that only the first model has right.
-        losses: c, number of items that only the second model has right.
-        n: Number of all items, 1 or more.
+        wins: b, number of items that only the first model has right. ``losses`` are c.
     """
     from scipy.special import ndtri
 
@@ -101,9 +99,6 @@ def paired_contrast(
         baseline: ``[n]``: scores of the baseline on the same items.
         weights: ``[n]``, above 0: weights of the items in the mean. Default: 1 each.
         clusters: Name of each item's cluster. Default: every item is a cluster.
-
-    Raises:
-        ConfigError: A value is not finite, or there is none.
     """
     x, b = np.asarray(values, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
     w = np.ones_like(x) if weights is None else np.asarray(weights, dtype=np.float64)

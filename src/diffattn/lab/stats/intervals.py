@@ -41,10 +41,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     .. math:: \bar x \pm t_{(1 + \text{level}) / 2,\; n - 1}\; s / \sqrt{n}
 
     Args:
-        values: ``[n]``, finite, n >= 1; one value per seed.
-
-    Returns:
-        The interval; for n = 1 its ends are ``None``.
+        values: ``[n]``, finite, n >= 1; one value per seed. For n = 1 the ends are ``None``.
 
     Raises:
         ConfigError: ``values`` is empty or holds a number that is not finite.
@@ -72,12 +69,6 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
 
     with the largest k that fulfils this. It covers at least ``level`` for any distribution. With
     fewer than 6 values, at level 0.95, no k fulfils the condition, and the ends are ``None``.
-
-    Args:
-        values: ``[n]``, finite, n >= 1; one value per seed.
-
-    Raises:
-        ConfigError: As :func:`mean_interval`.
     """
     x = np.sort(_finite("median_interval", values))
     n, k, below = x.size, 0, 1

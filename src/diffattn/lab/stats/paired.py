@@ -1,4 +1,4 @@
-"""Differences between runs that share a seed."""
+"""Differences between runs that share a seed, their tests, and Holm's adjustment of several."""
 
 from collections.abc import Sequence
 
@@ -33,13 +33,10 @@ def paired_difference(
 def paired_t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     """Two-sided p-value of Student's t test that paired differences have mean 0.
 
-    It belongs to the interval of :func:`paired_difference`. If all differences are equal they
-    have no spread: then p is 1 if they are 0, else that of :func:`sign_flip_test`.
+    It belongs to the interval of :func:`paired_difference`; one difference has none. If all
+    are equal they have no spread: then p is 1 if they are 0, else that of :func:`sign_flip_test`.
 
     Source: Student, Biometrika 6 (1908), 1-25.
-
-    Args:
-        differences: ``[n]``, finite, n >= 1. For n = 1 there is no p-value.
     """
     mean = mean_interval(differences).mean
     x = np.asarray(differences, dtype=np.float64)
@@ -73,9 +70,6 @@ def sign_flip_test(differences: Sequence[float] | np.ndarray, *, repeats: int = 
     signs count as a draw, so that p is never 0.
 
     Source: R. A. Fisher, The Design of Experiments (1935), section 21.
-
-    Args:
-        differences: ``[n]``, finite, n >= 1: paired differences, or their sums by cluster.
     """
     x = np.asarray(differences, dtype=np.float64)
     observed = abs(x.sum())
@@ -91,3 +85,19 @@ def sign_flip_test(differences: Sequence[float] | np.ndarray, *, repeats: int = 
         signs = generator.integers(0, 2, size=(min(block, repeats - start), x.size)) * 2 - 1
         hits += int((np.abs(signs @ x) >= observed - tolerance).sum())
     return (hits + 1) / (repeats + 1)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    r"""Holm's adjusted p-values: any true null falls below α with probability at most α.
+
+    .. math:: \tilde p_{(i)} = \max_{j \le i} \min(1, (m - j + 1)\, p_{(j)})
+
+    for the m p-values in rising order. The tests may depend on each other in any way.
+
+    Source: S. Holm, Scand. J. Stat. 6 (1979), 65-70.
+    """
+    adjusted, least = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        least = max(least, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = least
+    return adjusted

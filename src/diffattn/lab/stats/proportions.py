@@ -45,14 +45,8 @@ def share_interval(
 
     Args:
         values: ``[n]``, from 0 to 1, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is a cluster.
-
-    Returns:
-        The interval; its ends are ``None`` for one cluster, unless all its values are 0 or all
-        are 1. ``n`` counts clusters.
-
-    Raises:
-        ConfigError: A value lies outside [0, 1], or there is none.
+        clusters: Name of each value's cluster, counted by ``n``. Default: every value is a cluster.
+            A single one has no interval, unless all its values are 0 or all are 1.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.size == 0 or not ((x >= 0) & (x <= 1)).all():
@@ -87,9 +81,6 @@ def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
 
     Args:
         groups: One or more, each ``[n]`` of values from 0 to 1, n >= 1. ``n`` counts values.
-
-    Raises:
-        ConfigError: There is no group, or one is empty or holds other values.
     """
     arrays = [np.asarray(group, dtype=np.float64) for group in groups]
     if not arrays or any(

@@ -27,11 +27,7 @@ def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
 def fits_of(
     groups: Mapping[str, Points], *, form: str = "offset"
 ) -> tuple[dict[str, PowerLaw], dict[str, dict[str, Any]]]:
-    """Fit a law to every group, and make a record of each.
-
-    Args:
-        groups: Name -> one pair per run.
-        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
+    """Fit a law of a form to every group of runs, and make a record of each.
 
     Returns:
         Name -> law, without the groups that have no fit. And name -> record, a
@@ -139,14 +135,9 @@ def _inverse(fit: PowerLaw, loss: float) -> float:
 def equivalence_of(
     x: float, name: str, baseline: str, laws: Mapping[str, PowerLaw], *, extrapolate: bool = False
 ) -> dict[str, Any]:
-    """Record where ``baseline`` reaches the loss that ``name`` has at ``x`` parameters or tokens.
+    """Record where ``baseline`` reaches the loss that ``name`` has at ``x``.
 
-    Args:
-        laws: From :func:`fits_of`.
-        extrapolate: Allow x and its equivalent outside the points of their fits.
-
-    Returns:
-        A :class:`diffattn.lab.records.study_results.Equivalent`.
+    It is a :class:`diffattn.lab.records.study_results.Equivalent`; see :func:`equivalent`.
     """
     entry: dict[str, Any] = {"type": name, "baseline": baseline, "x": x}
     entry |= dict.fromkeys(("other_x", "loss", "ratio", "low", "high", "level"))

@@ -306,7 +306,6 @@ def recorded_study(
 
     Raises:
         ConfigError: The folder holds a study of another configuration.
-        CheckpointError: Something else lies there.
     """
     if not is_claimed(folder, _MARKER, "a study", besides=besides):
         return None

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from diffattn.models.config.known_names import check_known
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
-_SHORT = ("recall", "text")
 ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
-    "smoke": _SHORT,
-    "laptop": _SHORT,
+    "smoke": ("recall", "text"),
+    "laptop": ("recall", "text"),
     "study": ALL_STUDIES,
     "workstation": ALL_STUDIES,
 }

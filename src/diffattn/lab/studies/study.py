@@ -145,11 +145,7 @@ class Study:
         settings: Sequence[str] = (),
         **fields: Any,
     ) -> Self:
-        """The study of a scale. ``settings`` change the softmax run, as ``"train.num_steps=500"``.
-
-        Raises:
-            ConfigError: An unknown scale or setting, or settings that cannot be measured.
-        """
+        """The study of a scale. ``settings`` such as ``"train.num_steps=500"`` change its base."""
         check_known("reproduce", "scale", scale, plans)
         plan = plans[scale]() | fields
         if seeds is not None:

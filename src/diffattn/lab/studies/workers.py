@@ -99,10 +99,7 @@ def run_members(
 def run_here(
     members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
-    """Train one run after another in this process, on one thread as a worker would.
-
-    This saves the start of a process per run, which matters if runs are short.
-    """
+    """Train one run after another in this process, on one thread as a worker would."""
 
     def show_step(run: str, step: int, loss: float | None) -> None:
         on_progress(run, {"step": step, "loss": loss})

@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.lab.catalog.models import RECALL_CONTROLS
-from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.recall.summary import explain_uninformative, find_leak, step_differences
 

@@ -7,24 +7,23 @@ from pathlib import Path
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.catalog.recipes import diff_transformer as paper
 from diffattn.lab.catalog.recipes.comparison import COMPARISON
-from diffattn.lab.catalog.recipes.plan import RunPlan
-from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
-from diffattn.lab.catalog.recipes.sibling import laptop_sibling
+from diffattn.lab.catalog.recipes.plan import RunPlan, laptop_sibling
 from diffattn.lab.training.config import RunConfig
 from diffattn.models import presets
 
-_LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "main pair": paper.MAIN,
-    "sizes": paper.SCALING,
-    "tokens": paper.TOKEN_SCALING,
-    "long context": paper.LONG_CONTEXT,
-    "ablations": paper.ABLATIONS,
-    "Shared DIFF": SHARED_DIFF,
-    "mathematics": paper.MATH,
+_LARGE: dict[str, tuple[str, Mapping[str, Callable[[], RunPlan]]]] = {
+    "main pair": ("The DIFF paper's main models (Table 8)", paper.MAIN),
+    "sizes": ("Loss over the size of the model (Figure 3a)", paper.SCALING),
+    "tokens": ("Loss over training tokens (Figure 3b)", paper.TOKEN_SCALING),
+    "long context": ("Then a context of 65,536 (Figures 4 and 5)", paper.LONG_CONTEXT),
+    "ablations": ("Ablations of Table 6 and of the V2 note", paper.ABLATIONS),
+    "Shared DIFF": ("Shared DIFF: rank, λ_init and norm", paper.SHARED_DIFF),
+    "mathematics": ("Then mathematics, in two stages (Figure 9)", paper.MATH),
 }
+"""Experiment -> its title in lists, and its recipes."""
 GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
     "comparison": COMPARISON,
-    **_LARGE,
+    **{group: makes for group, (_, makes) in _LARGE.items()},
     **{
         f"{group}, laptop": {
             f"{name}-laptop": partial(
@@ -32,19 +31,13 @@ GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
             )
             for name, make in makes.items()
         }
-        for group, makes in _LARGE.items()
+        for group, (_, makes) in _LARGE.items()
     },
 }
 """Experiment -> recipe name -> recipe. Every large recipe has a small sibling."""
 TITLES = {
     "comparison": "Softmax models, whose twins 'diffattn reproduce text --scale NAME' compares",
-    "main pair": "The DIFF paper's main models (Table 8)",
-    "sizes": "Loss over the size of the model (Figure 3a)",
-    "tokens": "Loss over training tokens (Figure 3b)",
-    "long context": "Then a context of 65,536 (Figures 4 and 5)",
-    "ablations": "Ablations of Table 6 and of the V2 note",
-    "Shared DIFF": "Shared DIFF: rank, λ_init and norm",
-    "mathematics": "Then mathematics, in two stages (Figure 9)",
+    **{group: title for group, (title, _) in _LARGE.items()},
     "laptop": "Small siblings of the above, minutes on 2 CPU cores",
 }
 """Experiment -> title in lists. All siblings share the title ``"laptop"``."""

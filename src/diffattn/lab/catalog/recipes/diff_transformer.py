@@ -1,4 +1,4 @@
-"""The runs of the DIFF Transformer paper: sizes, main pair, later stages and ablations."""
+"""The papers' large runs: sizes, main pair, later stages, ablations, Shared DIFF's ranks."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,19 +43,10 @@ def scaling(size: str) -> RunPlan:
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """
-    train = replace(
-        _TRAIN,
-        num_steps=40_000,
-        batch_tokens=262_144,
-        seq_len=2_048,
-        micro_batch_sequences=8,
-        learning_rate=_LEARNING_RATES[size],
-        final_learning_rate=0.0,
-        warmup_steps=375,
-        beta_2=0.98,
-        weight_decay=0.05,
-        evaluation_tokens=1_048_576,
-    )
+    tokens = {"batch_tokens": 262_144, "seq_len": 2_048, "evaluation_tokens": 1_048_576}
+    steps = {"num_steps": 40_000, "warmup_steps": 375, "micro_batch_sequences": 8}
+    rates = {"learning_rate": _LEARNING_RATES[size], "final_learning_rate": 0.0}
+    train = replace(_TRAIN, beta_2=0.98, weight_decay=0.05, **tokens, **steps, **rates)
     model = preset_settings(size)
     data = DataConfig(vocab_size=model.vocab_size)
     return RunPlan(name=f"scaling-{size}", model=model, train=train, data=data)
@@ -215,3 +206,53 @@ MATH = {
     f"math-{stage}-{kind}": partial(math_stage, stage, kind) for stage in _STAGES for kind in _KINDS
 }
 ABLATIONS = {f"ablation-{name}": partial(ablation, name) for name in (*_ROWS, *_OF_V2_NOTE)}
+
+
+# Ranks 2 and 4 would have the same laptop sibling as rank 8, of rank 1. The studies train them.
+_RANKS = (8, 16, 32, 64)
+_LAMBDA_INITS = {"": None, "-lambda-0.8": 0.8, "-lambda-0.5": 0.5}
+
+
+def shared_diff(rank: int, constant: str) -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens with another rank of its updates, or a constant λ_init.
+
+    Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known; the paper prints neither ranks nor their losses. From rank d/2 = 64
+    on, the updates and their base have at least as many parameters as V1. The ranks and the
+    training of the scaling study are our choice. The FFN is widened to V1's parameter count.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
+
+    Args:
+        constant: Ending of the recipe's name for a constant λ_init; empty for the default.
+    """
+    run, lambda_init = scaling("1.4b"), _LAMBDA_INITS[constant]
+    model = twin(run.model, "shared_diff", shared_rank=rank, lambda_init=lambda_init).config
+    return replace(run, name=f"shared-diff-r{rank}{constant}", model=model)
+
+
+def shared_diff_map_norm() -> RunPlan:
+    """Shared DIFF at 1.4B and 10B tokens, with its norm on the difference of the maps.
+
+    Rows of that map are normalised in place of the heads' outputs. Only the reference backend runs
+    it, as it holds the maps: by ``diffattn plan``, an H200 has room for 2 sequences at a time.
+
+    Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
+    10B. Expected: not known. The paper says that the norm acts on attention scores; the type
+    ``shared_diff`` takes them for the heads' outputs. The paper's losses do not decide it.
+
+    Source: arXiv:2501.17900, Shared DIFF attention (the norm).
+    """
+    run = scaling("1.4b")
+    model = twin(run.model, "shared_diff_map_norm").config
+    train = replace(run.train, micro_batch_sequences=2)
+    return replace(run, name="shared-diff-map-norm", model=model, train=train)
+
+
+SHARED_DIFF = {
+    f"shared-diff-r{rank}{constant}": partial(shared_diff, rank, constant)
+    for rank in _RANKS
+    for constant in _LAMBDA_INITS
+} | {"shared-diff-map-norm": shared_diff_map_norm}

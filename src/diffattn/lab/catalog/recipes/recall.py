@@ -74,14 +74,8 @@ def _noisy_recall(num_steps: int) -> RecallConfig:
 
 # Heads wider than hidden_size / num_heads: rotary positions leave a head of width 8 too few pairs
 # of channels to look one token back and to tell keys apart (docs/log.md).
-SMALL: dict[str, int] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_heads": 16,
-    "head_dim": 16,
-    "sequences": 32,
-    "held_out": 256,
-}
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 16, "head_dim": 16}
+SMALL |= {"sequences": 32, "held_out": 256}
 _PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
 
 

@@ -31,11 +31,10 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import Literal, cast
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import GradientFlowResults, Judgement
-from diffattn.lab.records.text_results import SeedMean
 from diffattn.lab.report.sections.gradient_flow_tables import BASE, NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
@@ -206,14 +205,13 @@ class Judge:
         why: str = "",
     ) -> Judgement:
         why = self._fault or why
-        factors: SeedMean
+        factors: Any = {"values": []} | dict.fromkeys(("mean", "low", "high", "level"))
         if logs is None:
-            why, nothing = why or "a size is not known", dict.fromkeys(("mean", "low", "high"))
-            factors = cast(SeedMean, {"values": [], **nothing, "level": None})
+            why = why or "a size is not known"
         else:
             factors = factor(logs)
         verdict = judge_factors(factors["values"], factors["low"], factors["high"], bound)
-        return {
+        judgement: Any = {
             "id": key,
             "says": says,
             "bound": bound,
@@ -222,6 +220,7 @@ class Judge:
             **factors,
             "verdict": "uninformative" if why else verdict,
         }
+        return judgement
 
 
 def judge_factors(

@@ -10,8 +10,7 @@ from diffattn.lab.data.recall_tasks import ManyShotConfig, guessing_ceilings
 from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.intervals import mean_interval, mean_of_seeds
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.limits import heads_below, spread
 from diffattn.lab.studies.recall.config import RecallStudyConfig
 from diffattn.lab.studies.study import Results
@@ -113,7 +112,8 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
             if count < len(config.seeds)
         ]
         which = f"but {listing(some)}" if some else "that attend"
-        sentences.append(f"{TASKS[name]}: all models {which} learn it on every seed.")
+        title = {"lookup": "Lookup", "many_shot": "Many-shot classification"}[name]
+        sentences.append(f"{title}: all models {which} learn it on every seed.")
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
@@ -127,7 +127,3 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
         "differences can be told from chance. Models and sequences are small: this shows how "
         "small models behave here, not what the papers' models can do."
     )
-
-
-TASKS = {"lookup": "Lookup", "many_shot": "Many-shot classification"}
-"""Task -> its name in a sentence."""

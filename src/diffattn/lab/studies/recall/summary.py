@@ -12,7 +12,7 @@ from diffattn.lab.data.recall_tasks import NoisyRecallConfig, guessing_ceilings
 from diffattn.lab.records.study_results import Leak, RecallDifference, RecallResults
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval, median_interval
-from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.limits import heads_below

@@ -8,8 +8,7 @@ from typing import Any, cast
 from diffattn.lab.catalog.models import TYPES, V2_WITH_NORM, WITHOUT_NORM
 from diffattn.lab.records.study_results import StabilityDifference, StabilityResults
 from diffattn.lab.stats.intervals import mean_of_seeds
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.stats.spikes import (
     DEVIATIONS,
     LEAST_GRADIENT,
@@ -49,6 +48,7 @@ AGAINST_FLOORS = tuple(
 )
 """Models and controls without attention. Only their losses are compared, to find which attend."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Name of a run -> rows of its ``metrics.jsonl``."""
 
 
 def stability_results(
@@ -58,8 +58,6 @@ def stability_results(
 
     A difference that says nothing about attention at large rates carries the reason. In Holm's
     adjustment its p-value is 1, so that it makes no other difference easier to show.
-
-    ``rows``: name of a run -> rows of its ``metrics.jsonl``.
     """
     runs = _Measured(config, results, rows)
     floors = [name for name in FLOORS if name in config.types]

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
 from diffattn.lab.catalog.models import FLOOR, WIDER_FLOOR, type_name
-from diffattn.lab.records.study_results import StabilityDifference, StabilityVerdict
+from diffattn.lab.records.study_results import StabilityDifference
+from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import MARGIN
 
@@ -86,7 +87,7 @@ def verdict(
     *,
     lacking: Sequence[str] = (),
     void: Sequence[float] = (),
-) -> StabilityVerdict:
+) -> Outcome:
     """Judge whether the study is informative, and at which rates models attend.
 
     It is informative if both floors were run and a pair shares a rate above the lowest. At the

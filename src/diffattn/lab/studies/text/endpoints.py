@@ -15,8 +15,7 @@ from diffattn.lab.catalog.models import BASELINE, VARIANTS
 from diffattn.lab.records.text_results import AdjustedLead, Endpoint, TextDifference, VariantResult
 from diffattn.lab.report.page.phase import explain_gap
 from diffattn.lab.stats.intervals import mean_of_seeds, t_quantile
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.stats.paired import holm, paired_t_test
 
 LEVEL = 0.05
 """Significance level of adjusted p-values."""
