@@ -1,4 +1,4 @@
-"""Paired differences, McNemar's test and sign flips: published values, enumeration, the null."""
+"""Paired differences, McNemar, sign flips and Holm: published values, enumeration, the null."""
 
 import itertools
 import math
@@ -8,7 +8,13 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.paired import mcnemar_test, paired_difference, paired_t_test, sign_flip_test
+from diffattn.lab.stats.paired import (
+    holm,
+    mcnemar_test,
+    paired_difference,
+    paired_t_test,
+    sign_flip_test,
+)
 
 # Plant heights of Darwin's maize, crossed minus self-fertilised, in eighths of an inch.
 DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
@@ -75,3 +81,28 @@ def test_the_t_test_where_there_is_no_spread():
     assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
     assert paired_t_test([0.25, 0.25, 0.25]) == 2 / 2**3
     assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float
+
+
+def test_a_worked_example():
+    """By hand: 0.005 * 4, 0.01 * 3, then 0.03 * 2 = 0.06, which 0.04 * 1 may not undercut."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+def test_it_rejects_what_the_step_down_procedure_rejects():
+    """Its definition: in rising order, stop at the first p above α over the tests left."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        p = rng.uniform(size=rng.integers(1, 7)) ** 3
+        alpha = rng.uniform(0.01, 0.3)
+        rejected = set()
+        for left, i in zip(range(len(p), 0, -1), p.argsort(), strict=True):
+            if p[i] > alpha / left:
+                break
+            rejected.add(int(i))
+        assert {i for i, value in enumerate(holm(list(p))) if value <= alpha} == rejected
+
+
+def test_ends_and_single_values():
+    assert holm([]) == []
+    assert holm([0.2]) == [0.2]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

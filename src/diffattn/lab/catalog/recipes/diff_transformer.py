@@ -43,10 +43,11 @@ def scaling(size: str) -> RunPlan:
 
     Source: arXiv:2410.05258v2, section 3.2 and Appendix E.
     """
-    tokens = {"batch_tokens": 262_144, "seq_len": 2_048, "evaluation_tokens": 1_048_576}
-    steps = {"num_steps": 40_000, "warmup_steps": 375, "micro_batch_sequences": 8}
-    rates = {"learning_rate": _LEARNING_RATES[size], "final_learning_rate": 0.0}
-    train = replace(_TRAIN, beta_2=0.98, weight_decay=0.05, **tokens, **steps, **rates)
+    changes: dict[str, Any] = {"beta_2": 0.98, "weight_decay": 0.05}
+    changes |= {"batch_tokens": 262_144, "seq_len": 2_048, "evaluation_tokens": 1_048_576}
+    changes |= {"num_steps": 40_000, "warmup_steps": 375, "micro_batch_sequences": 8}
+    changes |= {"learning_rate": _LEARNING_RATES[size], "final_learning_rate": 0.0}
+    train = replace(_TRAIN, **changes)
     model = preset_settings(size)
     data = DataConfig(vocab_size=model.vocab_size)
     return RunPlan(name=f"scaling-{size}", model=model, train=train, data=data)

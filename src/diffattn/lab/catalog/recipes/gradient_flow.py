@@ -57,7 +57,7 @@ def study() -> StudyPlan:
 
 def _plan(
     scale: str,
-    train: dict[str, int],
+    train: dict[str, Any],
     vocab_size: int,
     widths: tuple[int, int, int],
     depths: tuple[int, int, int],

@@ -99,19 +99,19 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
     large = make()
     train = large.train
     peak = 3e-3
-    pace = {"num_steps": 300, "warmup_steps": 15, "log_every": 10, "evaluate_every": 50}
-    tokens = {"batch_tokens": 1_024, "seq_len": seq_len, "evaluation_tokens": 16_384}
+    steps: dict[str, Any] = {"num_steps": 300, "warmup_steps": 15, "log_every": 10}
+    steps |= {"evaluate_every": 50, "batch_tokens": 1_024, "evaluation_tokens": 16_384}
     return RunPlan(
         name=f"{large.name}-laptop",
         model=_small_model(large.model, seq_len),
         train=replace(
             train,
+            seq_len=seq_len,
             micro_batch_sequences=None,
             learning_rate=peak,
             final_learning_rate=peak * train.final_learning_rate / train.learning_rate,
             precision="float32",
-            **pace,
-            **tokens,
+            **steps,
         ),
         data=DataConfig(source="python", vocab_size=1_024),
         windows=large.windows,

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from diffattn.lab.catalog.recipes.comparison import laptop as compared
 from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
@@ -14,9 +15,14 @@ def smoke() -> StudyPlan:
     a minute. Expected: losses rise at the larger rate, which is far too large on purpose.
     """
     run = _run("stability-smoke", num_steps=40)
-    heads = {"num_heads": 4, "num_kv_heads": 4, "head_dim": 4, "num_hidden_layers": 2}
-    width = {"hidden_size": 16, "intermediate_size": 64, "embedding_multiplier": 4.0}
-    model = replace(run.model, vocab_size=512, max_position_embeddings=32, **heads, **width)
+    size: dict[str, Any] = {
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 4,
+        "num_hidden_layers": 2,
+    }
+    size |= {"hidden_size": 16, "intermediate_size": 64, "embedding_multiplier": 4.0}
+    model = replace(run.model, vocab_size=512, max_position_embeddings=32, **size)
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
     return {"run": run, "seeds": (0,), "learning_rates": (2e-3, 2.0)}

@@ -101,7 +101,6 @@ _NORMS = (
     ),
 )
 """Identifier, claim, measure and arm."""
-Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 
 class Judge:
@@ -225,7 +224,7 @@ class Judge:
 
 def judge_factors(
     values: Sequence[float], low: float | None, high: float | None, bound: float
-) -> Verdict:
+) -> Literal["agrees", "disagrees", "inconclusive"]:
     """Judge factors of 1 or more, one per seed. The claim says that they are below a bound."""
     if len(values) < 3 or low is None or high is None:
         return "inconclusive"

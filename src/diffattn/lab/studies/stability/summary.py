@@ -5,7 +5,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, cast
 
-from diffattn.lab.catalog.models import TYPES, V2_WITH_NORM, WITHOUT_NORM
+from diffattn.lab.catalog.models import NEVER_ATTEND, TYPES, V2_WITH_NORM, WITHOUT_NORM
 from diffattn.lab.records.study_results import StabilityDifference, StabilityResults
 from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
@@ -21,7 +21,6 @@ from diffattn.lab.stats.spikes import (
 from diffattn.lab.studies.limits import heads_below, spread
 from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
 from diffattn.lab.studies.stability.verdict import (
-    FLOORS,
     Silent,
     attending_rates,
     shared_rates,
@@ -44,7 +43,7 @@ PAIRS: tuple[Pair, ...] = (
 """Models and their baselines. The first pair is the published claim. The last two pairs show the
 effect of the head norm."""
 AGAINST_FLOORS = tuple(
-    (name, floor) for floor in FLOORS for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
+    (name, floor) for floor in NEVER_ATTEND for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
 """Models and controls without attention. Only their losses are compared, to find which attend."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -60,7 +59,7 @@ def stability_results(
     adjustment its p-value is 1, so that it makes no other difference easier to show.
     """
     runs = _Measured(config, results, rows)
-    floors = [name for name in FLOORS if name in config.types]
+    floors = [name for name in NEVER_ATTEND if name in config.types]
     to_floors = runs.differences_to_floors()
     attending = attending_rates(to_floors)
     diverged = {
@@ -92,7 +91,7 @@ def stability_results(
             attending,
             shared,
             config.learning_rates,
-            lacking=[name for name in FLOORS if name not in floors],
+            lacking=[name for name in NEVER_ATTEND if name not in floors],
             void=sorted({rate for floor in floors for rate in diverged[floor]}),
         ),
         "statement": statement(config),

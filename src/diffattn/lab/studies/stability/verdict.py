@@ -6,14 +6,12 @@ A difference between two models is due to attention only if both gain from their
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from diffattn.lab.catalog.models import FLOOR, WIDER_FLOOR, type_name
+from diffattn.lab.catalog.models import NEVER_ATTEND, type_name
 from diffattn.lab.records.study_results import StabilityDifference
 from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import MARGIN
 
-FLOORS = (FLOOR, WIDER_FLOOR)
-"""Controls without attention; the second has the parameters of attention in its FFN."""
 _BELOW = f"to end {MARGIN:g} nats or more below the models without attention"
 _HOW = "(paired 95 % intervals)"
 Attending = Mapping[str, Sequence[float]]
@@ -51,8 +49,7 @@ def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, lis
         is_below = not entry["why"] and high is not None and high <= -MARGIN
         at = rates.setdefault(entry["type"], {})
         at[rate] = at.get(rate, True) and is_below
-    names = dict.fromkeys(entry["type"] for entry in differences)
-    return {name: [rate for rate, attends in rates[name].items() if attends] for name in names}
+    return {name: [rate for rate, attends in at.items() if attends] for name, at in rates.items()}
 
 
 def shared_rates(
@@ -64,9 +61,8 @@ def shared_rates(
     """The rates at which two models are compared: both attend, or one does and the other diverged.
 
     Without the second case, means would leave out the rates at which a model is least stable. The
-    list is empty unless all of :data:`FLOORS` were run. ``diverged``: model -> rates at which one
-    of its runs diverged."""
-    if attending is None or set(floors) != set(FLOORS):
+    list is empty if a model without attention was not run."""
+    if attending is None or set(floors) != set(NEVER_ATTEND):
         return []
     kept = [{*attending[name], *diverged[name]} for name in pair]
     attended = {rate for name in pair for rate in attending[name]}

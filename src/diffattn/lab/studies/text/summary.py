@@ -100,10 +100,11 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     rows_of = runs.rows("metrics")
     phases: dict[str, int | None] = dict.fromkeys(rows_of)
     starts: dict[str, float | None] = dict.fromkeys(rows_of)
-    for name, rows in rows_of.items() if threshold is not None else ():
-        phases[name] = phase_step(rows, threshold)
-        if phases[name] is not None:
-            starts[name] = crossing(loss_curve(rows, "repeated_bigram"), threshold)
+    if threshold is not None:
+        for name, rows in rows_of.items():
+            phases[name] = phase_step(rows, threshold)
+            if phases[name] is not None:
+                starts[name] = crossing(loss_curve(rows, "repeated_bigram"), threshold)
     curves = {name: loss_curve(rows) for name, rows in rows_of.items()}
     results = comparison_results(
         config, config.sweeps(runs.results), runs.results, phases, curves, starts
