@@ -1,4 +1,4 @@
-"""The plan of an experiment, which a recipe returns, and small siblings. It needs no torch."""
+"""The plan of an experiment, which a recipe returns, and small siblings. Lists need no torch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
