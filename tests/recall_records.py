@@ -1,6 +1,6 @@
 """A recall study of made-up numbers, for its page."""
 
-from diffattn.lab.studies.recall.endpoints import step_differences
+from diffattn.lab.studies.recall.summary import step_differences
 from record_files import write_record, write_run
 
 TYPES = ("softmax", "diff")

@@ -19,14 +19,11 @@ from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.io import read_json, write_json
 from diffattn.files.new_folder import new_folder
 from diffattn.lab.studies.page import build_study_page
-from diffattn.lab.studies.reproduce import judge
+from diffattn.lab.studies.reproduce import begin_study, recorded_costs, run_study
 from diffattn.lab.studies.reuse import require_studies, reuse_runs
-from diffattn.lab.studies.run import run_study
 from diffattn.lab.studies.study import Runs
-from diffattn.lab.studies.study_folder import begin_study, recorded_costs
-from diffattn.lab.studies.text.comparison import ComparisonConfig
+from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
 from diffattn.lab.studies.text.count_models import read_or_count
-from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.summary import study_results
 from diffattn.lab.training.prepare import PreparedData
 
@@ -46,7 +43,7 @@ def train(study: ComparisonConfig, folder: Path, reuse: Sequence[Path]) -> None:
 
     try:
         run_study(
-            study, folder, judge, reuse=reuse, workers=1, on_data=count, on_message=print,
+            study, folder, reuse=reuse, workers=1, on_data=count, on_message=print,
             on_progress=show,
         )  # fmt: skip
     except DiffAttnError as error:

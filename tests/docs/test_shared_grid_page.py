@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from diffattn.files.io import read_json
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
 from published_pages import ROOT, prose, signed
 
 PAGE = prose("docs/records/shared_grid.md")

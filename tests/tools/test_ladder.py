@@ -6,7 +6,7 @@ from pathlib import Path
 
 from diffattn.files.io import read_json
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import comparison
 from tools.studies import ladder
 from tools.studies.ladder import pack_finished
 

@@ -7,7 +7,7 @@ import pytest
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.text import scales
+from diffattn.lab.studies.text import comparison as scales
 from record_files import change_record
 from small_corpus import corpus
 from tools import lease

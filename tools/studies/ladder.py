@@ -19,9 +19,7 @@ from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.run import package_versions
 from diffattn.lab.records.stored_runs import RUNS, TABLE, pack_runs, unpack_runs
-from diffattn.lab.studies.reproduce import judge
-from diffattn.lab.studies.run import run_study
-from diffattn.lab.studies.study_folder import begin_study
+from diffattn.lab.studies.reproduce import begin_study, run_study
 from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.studies.workers import is_done, run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
@@ -90,7 +88,7 @@ def main() -> None:
         begin_study(out, study.resolved(), {"kind": study.kind, "data": facts})
     members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
     run_here(unfinished(members, out / RUNS), data, out / RUNS, on_progress=show)
-    run_study(study, out, judge, on_message=print, on_progress=show)
+    run_study(study, out, on_message=print, on_progress=show)
 
 
 if __name__ == "__main__":

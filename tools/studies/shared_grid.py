@@ -17,8 +17,7 @@ from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, RANK, RANK_WITHOUT_NORM, WITHOUT_NORM
 from diffattn.lab.stats.spikes import stability
 from diffattn.lab.studies.study import Member
-from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, whole_name
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, comparison, whole_name
 from diffattn.lab.studies.workers import run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
 

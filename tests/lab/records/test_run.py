@@ -1,5 +1,6 @@
-"""A record says what ran; files of another kind are refused."""
+"""A record says what ran; files of another kind, and folders of another run, are refused."""
 
+import os
 import shutil
 import subprocess
 
@@ -9,7 +10,16 @@ import diffattn
 from diffattn.errors import CheckpointError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.records import run
-from diffattn.lab.records.run import RunRecord, config_hash, git_state
+from diffattn.lab.records.run import (
+    LAUNCHES,
+    RunRecord,
+    append_launch,
+    claim_run,
+    config_hash,
+    git_state,
+    is_claimed,
+    read_launches,
+)
 
 COMMIT = {f"GIT_{role}_NAME": "a" for role in ("AUTHOR", "COMMITTER")}
 COMMIT |= {f"GIT_{role}_EMAIL": "a@b.c" for role in ("AUTHOR", "COMMITTER")}
@@ -52,9 +62,7 @@ def test_missing_damaged_and_foreign_records_are_refused(tmp_path):
 def test_config_hash_ignores_the_order_of_keys_and_nothing_else():
     value = {"a": 1, "b": {"c": [1, 2], "d": None}}
     assert config_hash(value) == config_hash({"b": {"d": None, "c": [1, 2]}, "a": 1})
-    assert len(config_hash(value)) == 16
-    others = [{"a": 2, "b": value["b"]}, {"a": 1, "b": {"c": [2, 1], "d": None}}, {}]
-    assert len({config_hash(x) for x in [value, *others]}) == 4
+    assert config_hash(value) != config_hash({"a": 1, "b": {"c": [2, 1], "d": None}})
 
 
 @pytest.fixture
@@ -99,3 +107,62 @@ def test_git_state_outside_a_checkout(checkout, tmp_path_factory, monkeypatch):
         assert git_state() == (None, None)
     monkeypatch.setenv("PATH", str(tmp_path_factory.mktemp("no_git")))
     assert git_state() == (None, None)
+
+
+def run_of(**config):
+    return RunRecord(name="run", config=config, seed=config.pop("seed", 0))
+
+
+def test_a_free_folder(tmp_path):
+    assert not is_claimed(tmp_path / "new", "run.json", "a run")
+    assert not is_claimed(tmp_path, "run.json", "a run")
+    (tmp_path / "data").mkdir()
+    (tmp_path / ".temporary").touch()
+    assert not is_claimed(tmp_path, "run.json", "a run", besides="data")
+    with pytest.raises(
+        CheckpointError, match=r"must be empty or hold a run \(run.json\), got other"
+    ):
+        is_claimed(tmp_path, "run.json", "a run")
+    (tmp_path / "run.json").touch()
+    assert is_claimed(tmp_path, "run.json", "a run")
+
+
+def test_the_same_run_goes_on_and_another_is_refused(tmp_path):
+    record = run_of(model={"width": 8, "path": "here"}, items=[1, 2])
+    claim_run(tmp_path / "a", record, "a run")
+    written = (tmp_path / "a" / "run.json").read_bytes()
+    claim_run(tmp_path / "a", record, "a run")
+    moved = run_of(model={"width": 8, "path": "there"}, items=[1, 2])
+    claim_run(tmp_path / "a", moved, "a run", free=["model.path"])
+    for other, fault in (
+        (moved, "model.path 'there' where 'here' is recorded"),
+        (run_of(model={"width": 9, "path": "here"}, items=[1, 2]), "model.width 9 where 8"),
+        (run_of(model={"path": "here"}, items=[1, 2]), "model.width None where 8"),
+        (run_of(model={"width": 8, "path": "here"}, items=[2]), r"items \[2\] where \[1, 2\]"),
+        (run_of(model={"width": 8, "path": "here"}, items=[1, 2], seed=3), "seed 3 where 0"),
+    ):
+        with pytest.raises(CheckpointError, match=fault):
+            claim_run(tmp_path / "a", other, "a run")
+    assert (tmp_path / "a" / "run.json").read_bytes() == written
+
+
+def test_hashes_are_named_last(tmp_path):
+    claim_run(tmp_path, run_of(model={"weights": "aa", "width": 8}), "a run")
+    with pytest.raises(CheckpointError, match=r"got model\.width 9"):
+        claim_run(tmp_path, run_of(model={"weights": "bb", "width": 9}), "a run")
+
+
+def test_a_row_lies_on_the_disk_before_the_run_goes_on(tmp_path, monkeypatch):
+    """The results of a finished run do: a loss of power must not halve what is read beside them."""
+    synced, real = {}, os.fsync
+
+    def fsync(handle):
+        real(handle)
+        synced[os.fstat(handle).st_ino] = os.fstat(handle).st_size
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / LAUNCHES
+    for step in (0, 4):
+        append_launch(tmp_path, step=step, device="cpu", threads=1, engine={})
+        assert synced[path.stat().st_ino] == path.stat().st_size
+    assert [row["step"] for row in read_launches(tmp_path)] == [0, 4]

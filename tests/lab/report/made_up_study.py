@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.lab.catalog.models import SWEPT, TYPES, VARIANTS, rate_owner
-from diffattn.lab.catalog.variant import Variant
+from diffattn.lab.catalog.models import SWEPT, TYPES, VARIANTS, Variant, rate_owner
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
 from record_files import write_record, write_run

@@ -6,9 +6,9 @@ from scipy.optimize import least_squares
 
 from diffattn.errors import ConfigError
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.equivalence import equivalent
 from diffattn.lab.stats.intervals import t_quantile
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
+from diffattn.lab.stats.scaling import equivalent
 
 # Fig. 3 of arXiv:2410.05258v2: points, and a, b, c of its curves.
 CURVES = scaling_curves()
@@ -37,11 +37,6 @@ def test_the_published_curves_follow_from_the_plotted_points(axis, kind):
     printed = np.array([5e-4 if a > 1 else 5e-5, 5e-5, 5e-5])  # half a unit of a, b, c
     bounds = 0.0005 * np.abs(jacobian @ solution).sum(-1) + np.abs(jacobian) @ printed
     assert np.all(np.abs(fit.predict(x) - (a * x**-b + c)) < bounds)
-
-
-def test_a_pure_power_law_misses_the_published_points():
-    x, losses = CURVES["parameters"].x, PUBLISHED["parameters", "softmax"][0]
-    assert fit_power_law(x, losses, form="kaplan").max_error == pytest.approx(0.029, abs=5e-4)
 
 
 @pytest.mark.parametrize("parameters", [(2.0, 0.1, 1.0), (-3.0, 1.5, 4.0), (1e4, 0.9, 2.5)])
@@ -77,14 +72,6 @@ def test_no_other_law_is_closer_where_scipy_searches_all_three():
         start = (a * 1e3**-b, b, c)
         other = least_squares(lambda p, u=u, y=curve: p[0] * u ** -p[1] + p[2] - y, start)
         assert np.sum((a * x**-b + c - curve) ** 2) <= 2 * other.cost * (1 + 1e-9)
-
-
-def test_units_of_x_change_the_factor_alone():
-    x, y = np.array(CURVES["parameters"].x), PUBLISHED["parameters", "diff"][0]
-    law, other = fit_power_law(x, y), fit_power_law(1e9 * x, y)
-    assert law.parameters["b"] == pytest.approx(other.parameters["b"], rel=1e-9)
-    assert law.parameters["c"] == pytest.approx(other.parameters["c"], rel=1e-9)
-    assert float(law.predict(2.0)) == pytest.approx(float(other.predict(2e9)))
 
 
 def test_the_delta_method_covers_the_truth():
@@ -141,7 +128,7 @@ def test_means_that_lie_on_the_law_by_chance_do_not_make_it_certain():
 def test_three_points_have_no_interval():
     fit = fit_power_law([1, 2, 4], [3.0, 2.0, 1.5])
     assert fit.interval("b").low is None
-    assert equivalent(2, fit, fit).ratio.low is None
+    assert equivalent(2, fit, fit)["low"] is None
 
 
 def test_extrapolation_is_refused_unless_asked_for():
@@ -150,8 +137,8 @@ def test_extrapolation_is_refused_unless_asked_for():
         equivalent(20, diff, softmax)
     with pytest.raises(ConfigError, match=r"got 18\.\d+ \(points"):
         equivalent(10, diff, softmax)
-    assert equivalent(10, diff, softmax, extrapolate=True).extrapolated
-    assert not equivalent(6.8, diff, softmax).extrapolated
+    assert equivalent(10, diff, softmax, extrapolate=True)["extrapolated"]
+    assert not equivalent(6.8, diff, softmax)["extrapolated"]
     with pytest.raises(ConfigError, match="never leaves the side"):
         equivalent(1e6, diff, softmax, extrapolate=True)
     flat = fit_power_law([1, 2, 4], [3.00000001, 3.0, 2.99999999], form="kaplan")

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.lab.stats.spikes import WINDOW, rate_sensitivity, spike_steps, stability
 
 NOISE = np.random.default_rng(0).normal(0, 0.05, 200)
@@ -42,14 +41,6 @@ def test_a_fall_is_no_spike_and_a_lasting_rise_becomes_the_new_level():
     assert np.flatnonzero(spike_steps(losses, 0.1)).tolist() == list(range(120, 120 + WINDOW // 2))
 
 
-def test_the_first_steps_are_not_judged():
-    losses = np.full(60, 2.0)
-    losses[:WINDOW] = 9.0
-    losses[5] = 90.0
-    assert not spike_steps(losses, 0.1).any()
-    assert not spike_steps(losses[:10], 0.1).any()
-
-
 def test_a_stable_run():
     run = measured()
     assert (run.diverged, run.diverged_step, run.loss) == (False, None, 3.0)
@@ -78,21 +69,6 @@ def test_a_diverged_run_counts_as_the_worst_from_there_on():
     # As has a run that knows no more than a guess.
     run = measured(validation_loss=7.0)
     assert (run.diverged, run.diverged_step, run.loss) == (True, None, math.log(512))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"norms": [1.0]},
-        {"num_steps": 199},
-        {"num_steps": 201},
-        {"losses": [2.0] * 20, "num_steps": 20},
-        {"losses": [math.nan] * 200},
-    ],
-)
-def test_runs_that_do_not_fit_are_refused(changes):
-    with pytest.raises(ConfigError, match="stability: losses and gradient_norms must"):
-        measured(**changes)
 
 
 def test_sensitivity_is_the_mean_loss_above_the_best():

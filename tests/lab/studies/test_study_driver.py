@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -18,14 +17,11 @@ from record_files import the_row
 def small_plans(monkeypatch):
     """Fewer sizes of gradients, and a rate at which every run diverges."""
     gradients = GRADIENT_FLOW["smoke"]()
-    arms = {
-        name: gradients.settings["arms"][name]
-        for name in ("base", "depth-1", "width-16", "large-values")
-    }
-    gradients = replace(gradients, settings=gradients.settings | {"arms": arms})
-    monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: gradients)
-    stability = replace(STABILITY["smoke"](), settings={"learning_rates": (2e-3, 1e30)})
-    monkeypatch.setitem(STABILITY, "smoke", lambda: stability)
+    names = ("base", "depth-1", "width-16", "large-values")
+    fewer = {"arms": {name: gradients["arms"][name] for name in names}}
+    monkeypatch.setitem(GRADIENT_FLOW, "smoke", lambda: gradients | fewer)
+    stability = STABILITY["smoke"]() | {"learning_rates": (2e-3, 1e30)}
+    monkeypatch.setitem(STABILITY, "smoke", stability.copy)
 
 
 def gradients_are_halved(results):

@@ -15,8 +15,8 @@ import pytest
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import worker, workers
-from diffattn.lab.studies.text.scales import comparison
-from diffattn.lab.studies.workers import is_done, run_members, unfinished
+from diffattn.lab.studies.text.comparison import comparison
+from diffattn.lab.studies.workers import is_done, run_members
 from diffattn.lab.training.config import GuardConfig, InitConfig, WindowConfig
 from diffattn.lab.training.engine import EngineConfig
 
@@ -110,7 +110,7 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, f
         time.sleep(0.1)
         (folder.parent / f"{name}.on").unlink()
         send(done=True)
-        """,
+        """
     )
     received = run(members, tmp_path, count)
     running = [event["running"] for _, event in received if "running" in event]
@@ -125,19 +125,12 @@ def test_short_runs_share_processes(short, members, tmp_path, fake):
         send(done=True)
         for line in sys.stdin:
             send(done=True)
-        """,
+        """
     )
     received = run(members, tmp_path, short=short)
     done = [name for name, event in received if "done" in event]
     assert sorted(done) == sorted(member.config.name for member in members)
     assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
-
-
-def test_finished_members_are_left_out(members, tmp_path):
-    (tmp_path / members[1].config.name).mkdir()
-    (tmp_path / members[1].config.name / "results.json").touch()
-    assert unfinished(members, tmp_path) == [members[0], *members[2:]]
-    run([], tmp_path)  # nothing to do starts nothing
 
 
 def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(members, tmp_path, fake):
@@ -149,7 +142,7 @@ def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(member
         time.sleep(0.3)
         (folder / "results.json").touch()
         send(done=True)
-        """,
+        """
     )
     with pytest.raises(DiffAttnError, match=r"^diff_v2-seed0: it must work, got none\.$"):
         run(members, tmp_path)

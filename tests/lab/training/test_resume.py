@@ -15,7 +15,7 @@ from continued_runs import assert_same_run, stop, stop_and_continue
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.records.launches import LAUNCHES
+from diffattn.lab.records.run import LAUNCHES
 from diffattn.lab.training import run
 from diffattn.lab.training.checkpoints import last_checkpoint
 from diffattn.lab.training.loop.trainer import RunTrainer

@@ -22,15 +22,9 @@ DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
-def uniform_masses(lengths: list[int]) -> dict[str, Any]:
-    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`, for comparison.
-
-    Args:
-        lengths: Number of tokens of every text.
-
-    Returns:
-        ``first``, the mean mass of the first key; ``by_distance``, of the other keys per range.
-    """
+def uniform_masses(lengths: list[int]) -> Any:
+    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`: mean mass of the
+    ``first`` key, and ``by_distance`` of the other keys per range."""
     first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
     ends = torch.tensor([*DISTANCES[1:], 2**62])
     begins = torch.tensor(DISTANCES)
@@ -48,10 +42,6 @@ class LayerAttention:
     """Sums over texts for every head of one layer; memory does not grow with the texts.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Args:
-        num_heads: H.
-        maps: Softmax maps per head, 1 or 2.
     """
 
     def __init__(self, num_heads: int, maps: int) -> None:
@@ -73,12 +63,7 @@ class LayerAttention:
         return entries * maps // max(maps, len(DISTANCES))
 
     def add(self, inputs: AttentionInputs, rows_of_text: Iterable[LogitRows]) -> None:
-        """Add one text.
-
-        Args:
-            inputs: Queries, keys, values and λ of the layer's attention.
-            rows_of_text: Logits of all query rows, in order. They are overwritten.
-        """
+        """Add one text. The logits of its query rows are overwritten."""
         values = inputs.v if inputs.v.dtype == torch.float64 else inputs.v.float()
         values = values.repeat_interleave(self.num_heads // values.shape[1], dim=1)
         values = values.transpose(0, 1)  # [H, T, Dv]
@@ -130,19 +115,15 @@ class LayerAttention:
         self._sum(f"{name} mass", x.sum(-1).double().sum(-1))
 
     def _add_entropies(self, maps: dict[str, Tensor], visible_keys: Tensor) -> None:
-        for name in ("map_1", "map_2"):
-            if name in maps:
-                entropy = torch.special.entr(maps[name]).sum(-1) / visible_keys.log()
-                self._sum(f"{name} entropy", entropy.double().sum(-1))
+        maps = dict(maps)
         if "absolute" in maps:
-            x = maps["absolute"]
-            mass = x.sum(-1, keepdim=True)
+            mass = maps["absolute"].sum(-1, keepdim=True)
             empty = mass == 0  # A1 equals A2 and λ is 1
-            entropy = (
-                torch.special.entr(x / mass.masked_fill(empty, 1)).sum(-1) / visible_keys.log()
-            )
-            self._sum("absolute entropy", entropy.double().sum(-1))
+            maps["absolute"] = maps["absolute"] / mass.masked_fill(empty, 1)
             self._sum("absolute rows", (~empty).double().sum((-1, -2)))
+        for name in maps.keys() & {"map_1", "map_2", "absolute"}:
+            entropy = torch.special.entr(maps[name]).sum(-1) / visible_keys.log()
+            self._sum(f"{name} entropy", entropy.double().sum(-1))
 
     def _add_cancelled(
         self, map_1: Tensor, map_2: Tensor, lam: Tensor, visible_keys: Tensor, buckets: Tensor
@@ -190,13 +171,10 @@ class LayerAttention:
         :data:`DISTANCES`. ``cancelled_share`` is the cancelled share of A1's mass there.
 
         ``map_cosine``, ``map_correlation`` and ``cka``: see
-        :mod:`diffattn.lab.analysis.redundancy`.
+        :mod:`diffattn.lab.analysis.redundancy`. Undefined values are ``None``; without queries
+        there are no map statistics.
 
         Source: arXiv:2410.05258v2, Eq. (1); DIFF V2 note (January 2026), Context RMS.
-
-        Returns:
-            ``heads``, ``by_distance``, ``map_cosine``, ``map_correlation``, ``cka``,
-            ``queries``. Undefined values are ``None``; without queries there are no map statistics.
         """
         heads: dict[str, list[float | None]] = {}
         by_distance: dict[str, Any] = {}

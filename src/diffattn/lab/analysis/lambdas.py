@@ -16,7 +16,6 @@ def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
 
     Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
     than 0. V1 does not clamp λ (arXiv:2410.05258v2, Eq. (2)).
-    ``layers`` are results of :class:`diffattn.probes.lambdas.LambdaStatistics`, one per layer.
     """
     flags = []
     for number, layer in enumerate(layers):
@@ -35,9 +34,6 @@ def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
     """λ_init of every layer of a recorded configuration; ``None`` for types without λ vectors.
 
     Source: arXiv:2410.05258v2, after Eq. (2).
-
-    Args:
-        model: ``attention_type``, ``num_hidden_layers`` and ``lambda_init`` of the model.
     """
     names = str(model.get("attention_type")).split(",")
     if not any(name in ATTENTION and ATTENTION[name].lambda_vectors for name in names):
@@ -48,19 +44,13 @@ def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
     return [lambda_init(layer) if given is None else float(given) for layer in layers]
 
 
-def lambda_log(folder: Path) -> dict[str, Any] | None:
-    """Read λ of every layer from the training log of a run.
-
-    Args:
-        folder: Run directory, with or without weights.
+def lambda_log(folder: Path) -> Any:
+    """Read λ of every layer from the training log of a run, with or without weights.
 
     Returns:
         ``None`` if no λ was logged, else a dictionary: ``run``, ``steps``, ``values`` (per step one
         λ per layer; in V2 the mean over tokens and heads), ``lambda_init`` (see
         :func:`initial_lambdas`) and ``flags`` (a sentence per layer with λ outside [0, 1]).
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or a row has not one number per layer.
     """
     record = RunRecord.read(folder)
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]
@@ -78,10 +68,11 @@ def lambda_log(folder: Path) -> dict[str, Any] | None:
             )
     flags = []
     for layer in range(layers):
-        for below, words in ((True, "below 0"), (False, "above 1")):
-            steps = [
-                r["step"] for r in rows if (r["lam"][layer] < 0 if below else r["lam"][layer] > 1)
-            ]
+        lams = {row["step"]: row["lam"][layer] for row in rows}
+        for words, steps in (
+            ("below 0", [step for step, lam in lams.items() if lam < 0]),
+            ("above 1", [step for step, lam in lams.items() if lam > 1]),
+        ):
             if steps:
                 flags.append(
                     f"Layer {layer}: λ was {words} at {len(steps)} of {len(rows)} logged steps, "

@@ -4,23 +4,19 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
-from diffattn.lab.analysis.lambdas import (
-    initial_lambdas,
-    lambda_flags,
-    lambda_log,
-)
-from diffattn.lab.analysis.run_folders import has_log, is_log_alone
+from diffattn.lab.analysis.lambdas import initial_lambdas, lambda_flags, lambda_log
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.records.analysis import AnalysisResult, LambdaLogRecord, MassRecord, ModelAnalysis
+from diffattn.lab.records.analysis import AnalysisResult, ModelAnalysis
+from diffattn.lab.records.run import has_log, is_log_alone
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.probes.lambdas import LambdaStatistics
 from diffattn.probes.layer_reader import (
@@ -83,15 +79,7 @@ def analyze(
             λ alone if it has no weights.
         documents: Opens the text, once for each model.
         source: Name of the text, for the record.
-        verify: Whether to compare the models' files with their manifests.
         on_start: Given the label of each model before it is loaded.
-        on_progress: Given the model's label, and its windows done and in all.
-
-    Raises:
-        ConfigError: The text is too short, a window is too long for a model, or the maps of a
-            model cannot be read.
-        CheckpointError: A model cannot be read.
-        DiffAttnError: A model is broken.
     """
     done: list[ModelAnalysis] = []
     used: dict[str, str] = {}
@@ -123,7 +111,7 @@ def _analyze_model(
     verify: bool,
     on_progress: OnProgress,
 ) -> ModelAnalysis:
-    log = cast(LambdaLogRecord | None, lambda_log(Path(path)) if has_log(path) else None)
+    log = lambda_log(Path(path)) if has_log(path) else None
     if is_log_alone(path):
         return ModelAnalysis(
             model={"label": label, "path": path},
@@ -140,7 +128,14 @@ def _analyze_model(
     )
     windows = _windows(model, documents(), settings, used)
     require_readable(model.network, max(map(len, windows)))
-    _require_like_layers(unwrapped(model.network).config)
+    config = unwrapped(model.network).config
+    if isinstance(config, DiffTransformerConfig):  # the record has one shape for all layers
+        shapes = {(kind.num_heads, kind.attention.query_maps) for kind, _ in config.by_type()}
+        if len(shapes) > 1:
+            raise ConfigError(
+                "analysis: all layers must have the same numbers of heads and maps, got "
+                f"attention_type {config.attention_type!r}."
+            )
     collector = _Collector(model, settings.block_entries)
     on_progress(label, 0, len(windows))
     for number, ids in enumerate(windows):
@@ -151,15 +146,13 @@ def _analyze_model(
     return ModelAnalysis(
         model=model.facts(),
         tokens={"lengths": lengths, "sha256": digest},
-        uniform=cast(MassRecord, uniform_masses(lengths)),
+        uniform=uniform_masses(lengths),
         lambda_log=log,
         **collector.result(),
     )
 
 
 class _Collector:
-    """Collects the statistics of one model, window after window."""
-
     def __init__(self, model: LanguageModel, block_entries: int) -> None:
         self.model = model
         self.block_entries = block_entries
@@ -168,7 +161,6 @@ class _Collector:
         self.scan = OutlierScan()
 
     def add(self, number: int, ids: Sequence[int]) -> None:
-        """Run one window."""
         tokens = torch.tensor(ids, device=self.model.device)
 
         def on_attention(layer: int, inputs: AttentionInputs) -> None:
@@ -190,9 +182,16 @@ class _Collector:
         read_layers(self.model.network, tokens[None], on_attention, on_hidden)
 
     def result(self) -> dict[str, Any]:
-        """Fields of :class:`ModelAnalysis`."""
         scales = [self.scan.scales[layer] for layer in sorted(self.scan.scales)]
         lambdas = [self.lambdas[layer].result() for layer in sorted(self.lambdas)]
+        network = self.model.network
+        config = network.config.get_text_config()
+        if config.model_type == "diffllama":  # its layers hold λ_init
+            layers = unwrapped(network).model.layers
+            initial: Any = [float(layer.self_attn.lambda_init) for layer in layers]
+        else:
+            initial = initial_lambdas(config.to_dict())
+        record = {"layers": lambdas, "lambda_init": initial, "flags": lambda_flags(lambdas)}
         return {
             "attention": [self.attention[layer].result() for layer in sorted(self.attention)],
             "outliers": {
@@ -203,34 +202,8 @@ class _Collector:
                 ),
                 "layers": layer_rows(self.scan),
             },
-            "lambdas": {
-                "layers": lambdas,
-                "lambda_init": _initial_lambdas(self.model.network),
-                "flags": lambda_flags(lambdas),
-            }
-            if lambdas
-            else None,
+            "lambdas": record if lambdas else None,
         }
-
-
-def _initial_lambdas(network: Any) -> list[float] | None:
-    """λ_init per layer; DiffLlama's layers hold it, other models' configurations give it."""
-    config = network.config.get_text_config()
-    if config.model_type == "diffllama":
-        layers = unwrapped(network).model.layers
-        return [float(layer.self_attn.lambda_init) for layer in layers]
-    return initial_lambdas(config.to_dict())
-
-
-def _require_like_layers(config: Any) -> None:
-    """Refuse layers of several shapes: the record has one shape for all layers."""
-    if isinstance(config, DiffTransformerConfig):
-        shapes = {(kind.num_heads, kind.attention.query_maps) for kind, _ in config.by_type()}
-        if len(shapes) > 1:
-            raise ConfigError(
-                "analysis: all layers must have the same numbers of heads and maps, got "
-                f"attention_type {config.attention_type!r}."
-            )
 
 
 def _windows(

@@ -3,10 +3,68 @@
 A new control needs a row here, a layer in :mod:`diffattn.layers` and a test of that layer.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from diffattn.lab.catalog.variant import Variant
+from diffattn.errors import ConfigError
+
+if TYPE_CHECKING:
+    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+    from diffattn.models.twins import Twin
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One model of a comparison, made from the softmax base."""
+
+    role: str
+    """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
+    name: str
+    title: str
+    """Name in tables and charts."""
+    compared_with: str
+    """Name of its baseline. It uses the baseline's learning rate unless its own rate is swept."""
+    summary: str
+    """The model in words, or the effect that it separates."""
+    also: tuple[str, ...] = ()
+    """Names of further baselines, used if they take part in the study."""
+    color: str = "#999999"
+    side_effect_of: tuple[str, ...] = ()
+    """Types whose side effect this control has without their learned second map. If the control
+    leads softmax too, the lead of these types need not come from their second map."""
+    layer: str = ""
+    """Attention type of its layers. Default: the name."""
+    match: str | None = None
+    """Budget that it shares with the softmax model. Default: the comparison's budget."""
+    heads: float = 1.0
+    """Number of heads divided by the softmax model's number."""
+    width: int = 1
+    """Width of a head divided by the softmax model's width."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Field of the model's configuration -> changed value."""
+
+    @property
+    def attention_type(self) -> str:
+        """Attention type of its layers."""
+        return self.layer or self.name
+
+    def twin(self, base: "DiffTransformerConfig", match: str) -> "Twin[DiffTransformerConfig]":
+        """The model of this variant, made from the softmax model ``base``.
+
+        ``match``: the budget of the comparison, of :data:`diffattn.models.twins.MATCHES`.
+        """
+        changes = dict(self.changes)
+        if (self.heads, self.width) != (1, 1):
+            for name in ("num_heads", "num_kv_heads"):
+                count = getattr(base, name) * self.heads
+                if not count.is_integer():
+                    raise ConfigError(f"{self.name}: {name} must be whole, got {count:g}.")
+                changes[name] = int(count)
+            changes["head_dim"] = base.head_dim * self.width
+        return base.twin(self.attention_type, self.match or match, **changes)
+
 
 BASELINE = "softmax"
 FLOOR, WIDER_FLOOR = "none", "none_ffn"
@@ -57,7 +115,6 @@ _TEXT = (
         BASELINE,
         "no attention: its output is zero",
         color="#cc79a7",
-        attends=False,
         match="heads",
     ),
     _control(
@@ -67,7 +124,6 @@ _TEXT = (
         "no attention, its parameters given to the feed-forward layers",
         (BASELINE,),
         "#e69f00",
-        attends=False,
         layer=FLOOR,
         match="params",
     ),
@@ -134,10 +190,7 @@ _TEXT = (
     _match("heads", _V2, "DIFF V2, equal heads", "V2 at equal heads: more parameters"),
     _match("flops", _V2, "DIFF V2, equal FLOPs", "V2 at equal training FLOPs"),
     _match(
-        "heads",
-        _SHARED,
-        "Shared DIFF, equal heads",
-        "Shared DIFF at equal heads: fewer parameters",
+        "heads", _SHARED, "Shared DIFF, equal heads", "Shared DIFF at equal heads: fewer parameters"
     ),
 )
 _RECALL = (
@@ -265,7 +318,7 @@ _RANKED = (
 )
 VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
 """Name -> variant."""
-NEVER_ATTEND = tuple(row.name for row in VARIANTS.values() if not row.attends)
+NEVER_ATTEND = (FLOOR, WIDER_FLOOR)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
 """Controls that have a side effect of all DIFF types, without their second map."""
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")

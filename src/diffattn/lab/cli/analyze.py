@@ -56,8 +56,8 @@ def analyze(
     a run directory, λ over training is shown too. A run without weights shows only that, and needs
     no text.
     """
-    from diffattn.lab.analysis.run_folders import is_log_alone
     from diffattn.lab.inference.named_models import labelled
+    from diffattn.lab.records.run import is_log_alone
 
     if out is not None:  # checked first, as finding models takes time
         _require_destination(out, dtype)
@@ -81,7 +81,7 @@ def analyze(
 def _require_text(
     models: dict[str, str], text: str | None, file: Path | None, data: str | None
 ) -> None:
-    from diffattn.lab.analysis.run_folders import is_log_alone
+    from diffattn.lab.records.run import is_log_alone
 
     options = {"--text": text, "--file": file, "--data": data}
     given = [name for name, value in options.items() if value is not None]
@@ -96,7 +96,7 @@ def _require_text(
 def _require_destination(out: Path, dtype: str) -> None:
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.records.analysis import ANALYSIS_FILE
-    from diffattn.lab.records.claim import is_claimed
+    from diffattn.lab.records.run import is_claimed
     from diffattn.models.config.known_names import check_known
 
     check_known("analyze", "dtype", dtype, DTYPES)

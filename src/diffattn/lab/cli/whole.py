@@ -83,8 +83,7 @@ def run_with_progress(
 ) -> Path:
     """Run one study and show its progress; return the path of its page."""
     from diffattn.lab.cli.screen.progress import RunsProgress
-    from diffattn.lab.studies.reproduce import judge
-    from diffattn.lab.studies.run import run_study
+    from diffattn.lab.studies.reproduce import run_study
 
     steps_of = study.steps_by_run()
     done = sum(steps_of(path.parent.name) for path in (folder / "runs").glob("*/results.json"))
@@ -92,7 +91,6 @@ def run_with_progress(
         return run_study(
             study,
             folder,
-            judge,
             reuse=reuse,
             workers=workers,
             on_message=progress.on_message,

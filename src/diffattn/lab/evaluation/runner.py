@@ -20,10 +20,9 @@ from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
 from diffattn.lab.evaluation.selection import ALL, FREE_SETTINGS, Selection, rows_of_shards
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
-from diffattn.lab.records.claim import claim_run
 from diffattn.lab.records.evaluations import ITEMS, EvalResult
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord, package_versions
+from diffattn.lab.records.run import RunRecord, claim_run, package_versions
 
 OnProgress = Callable[[int, int], None]
 OnMessage = Callable[[str], None]

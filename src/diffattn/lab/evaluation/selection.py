@@ -10,9 +10,8 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.protocol import Item
 from diffattn.lab.evaluation.read_data import recorded_data
-from diffattn.lab.records.claim import difference
 from diffattn.lab.records.evaluations import EvalResult
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, difference
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

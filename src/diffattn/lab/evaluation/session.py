@@ -15,9 +15,9 @@ from diffattn.lab.evaluation.selection import ALL, Selection
 from diffattn.lab.evaluation.served_model import ServedModel, ServedSettings, served_settings
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.named_models import is_address
-from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.lab.records.lock import BusyError
+from diffattn.lab.records.run import is_claimed
 
 OnStart = Callable[[str], None]
 OnProgress = Callable[[str, int, int], None]

@@ -8,8 +8,7 @@ import numpy as np
 
 from diffattn.lab.evaluation.metrics import is_share
 from diffattn.lab.records.evaluations import PairedDifference
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_difference, paired_t_test
+from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
 from diffattn.lab.stats.proportions import wilson_interval
 
 CEILING = 0.99

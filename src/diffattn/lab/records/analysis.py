@@ -19,9 +19,7 @@ class Ranges(TypedDict):
     ranges: list[float | None]
 
 
-class LayerAttentionRecord(TypedDict):
-    """One layer; see :meth:`diffattn.lab.analysis.attention.LayerAttention.result`."""
-
+class _LayerAttentionRecord(TypedDict):
     heads: dict[str, list[float | None]]
     by_distance: dict[str, Ranges]
     map_cosine: dict[str, float | None]
@@ -33,9 +31,7 @@ class LayerAttentionRecord(TypedDict):
 _PerHead = Annotated[list[float], AtLeast(1)]
 
 
-class LayerLambdaRecord(TypedDict):
-    """λ of one layer over tokens, per head."""
-
+class _LayerLambdaRecord(TypedDict):
     lam: float
     mean: _PerHead
     std: _PerHead
@@ -45,17 +41,13 @@ class LayerLambdaRecord(TypedDict):
     above_1: _PerHead
 
 
-class LambdaRecord(TypedDict):
-    """λ of a model on the text."""
-
-    layers: list[LayerLambdaRecord]
+class _LambdaRecord(TypedDict):
+    layers: list[_LayerLambdaRecord]
     lambda_init: list[float] | None
     flags: list[str]
 
 
-class LambdaLogRecord(TypedDict):
-    """λ over the training of a run."""
-
+class _LambdaLogRecord(TypedDict):
     run: str
     steps: Annotated[list[float], AtLeast(1)]
     values: Annotated[list[list[float]], AtLeast(1)]
@@ -91,32 +83,24 @@ class OutlierRow(TypedDict):
     largest: NotRequired[list[LargeValue]]
 
 
-class LayerOutlierRow(TypedDict):
-    """One kind of activation in one layer."""
-
+class _LayerOutlierRow(TypedDict):
     largest: float
     median: float
     kurtosis: float | None
 
 
-class OutlierRecord(TypedDict):
-    """Table 5's rows by kind of activation and positions, and largest and median per layer."""
-
+class _OutlierRecord(TypedDict):
     table: dict[str, dict[str, OutlierRow]]
-    layers: list[dict[str, dict[str, LayerOutlierRow]]]
+    layers: list[dict[str, dict[str, _LayerOutlierRow]]]
 
 
-class WindowRecord(TypedDict):
-    """The windows that a model read."""
-
+class _WindowRecord(TypedDict):
     lengths: Annotated[list[int], AtLeast(1)]
     sha256: str
     """Hash of all tokens; equal hashes mean equal inputs."""
 
 
-class SettingsRecord(TypedDict):
-    """How the text was read."""
-
+class _SettingsRecord(TypedDict):
     tokens: int
     window_tokens: int | None
     bos: bool | None
@@ -125,17 +109,13 @@ class SettingsRecord(TypedDict):
     """Smallest distance of every range, in tokens."""
 
 
-class TextRecord(TypedDict):
-    """The documents that were read."""
-
+class _TextRecord(TypedDict):
     source: str
     documents: list[str]
     sha256: str
 
 
-class MassRecord(TypedDict):
-    """Attention mass of a uniform map on the same texts: on the first key, and by distance."""
-
+class _MassRecord(TypedDict):
     first: float
     by_distance: list[float]
 
@@ -147,12 +127,12 @@ class ModelAnalysis:
     model: dict[str, Any]
     """``label``, ``path``, ``attention_type``, ``weights`` (hash), ``dtype``, ...; only label and
     path if the run has no weights."""
-    tokens: WindowRecord | None = None
-    attention: list[LayerAttentionRecord] = field(default_factory=list)
-    uniform: MassRecord | None = None
-    outliers: OutlierRecord | None = None
-    lambdas: LambdaRecord | None = None
-    lambda_log: LambdaLogRecord | None = None
+    tokens: _WindowRecord | None = None
+    attention: list[_LayerAttentionRecord] = field(default_factory=list)
+    uniform: _MassRecord | None = None
+    outliers: _OutlierRecord | None = None
+    lambdas: _LambdaRecord | None = None
+    lambda_log: _LambdaLogRecord | None = None
     notes: list[str] = field(default_factory=list)
 
 
@@ -162,8 +142,8 @@ class AnalysisResult(FileRecord):
 
     FILE, KIND = ANALYSIS_FILE, "analysis"
 
-    text: TextRecord
-    settings: SettingsRecord
+    text: _TextRecord
+    settings: _SettingsRecord
     models: Annotated[list[ModelAnalysis], AtLeast(1)]
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     commit: str | None = field(default_factory=lambda: git_state()[0])

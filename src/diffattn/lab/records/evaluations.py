@@ -1,5 +1,6 @@
 """EvalResult: scores of one model by one protocol. Comparison: paired differences of models."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -7,15 +8,19 @@ from typing import Any, TypedDict
 from diffattn.errors import CheckpointError, short
 from diffattn.files.destination import is_folder_name
 from diffattn.files.io import read_jsonl, read_record, write_json
-from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.fields import FileRecord, checked
 from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import is_claimed
 
 EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Name of the file that lists the models and variants of an evaluation folder, in order."""
 ITEMS = "items.jsonl"
 _FOLDER = "evaluation folder"
+JUDGED_PROTOCOL = "hallucination"
+"""Name of the protocol whose rows of ``items.jsonl`` a judge can check. Their keys: ``kind``
+(``"summary"`` or ``"answer"``), ``question``, ``references``, ``document``, ``read`` (see
+:func:`text_read`) and ``output``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +28,6 @@ class Metric:
     """One number with its interval."""
 
     name: str
-    """For example ``"recall"``."""
     value: float
     n: int
     """Number of independent items; of clusters, where items share a text."""
@@ -32,7 +36,6 @@ class Metric:
     high: float | None = None
     level: float = 0.95
     method: str = "none"
-    """Method of the interval, for example ``"Wilson"``."""
     unit: str = "share"
     """``"share"`` (0 to 1), ``"nats per token"``, ..."""
     where: dict[str, Any] = field(default_factory=dict)
@@ -69,11 +72,7 @@ class EvalResult(FileRecord):
     """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
-        """Rows of ``items.jsonl`` of ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, or not the one that was measured.
-        """
+        """Rows of ``items.jsonl`` of ``folder``, which must be the file that was measured."""
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
     def unlike(self, first: "EvalResult") -> str:
@@ -105,7 +104,6 @@ class Floor:
     n: int
     """Number of clusters of the items that have a floor."""
     value: float
-    """Mean score of the model over these items."""
     guess: float
     """Score of the model's best guess that does not read the question."""
     baseline_value: float
@@ -118,7 +116,6 @@ class PairedDifference:
 
     variant: str
     score: str
-    """Name of the score in the ``scores`` of the rows of ``items.jsonl``."""
     model: str
     baseline: str
     difference: float
@@ -136,13 +133,11 @@ class PairedDifference:
     num_other_text: int = 0
     """Number of items that both have scored on different texts; they are left out."""
     where: dict[str, Any] = field(default_factory=dict)
-    """The part of the protocol, for example ``{"length": 4096}``; empty for all."""
     primary: bool = False
     """Whether it is the declared primary score over all items."""
     over: str = "items"
     """The sample of the interval: ``"items"`` of one pair of models, or ``"seeds"``."""
     higher_is_better: bool | None = None
-    """``None`` if neither is better, or it is unknown."""
     value: float | None = None
     """Mean score of the model over the paired items."""
     baseline_value: float | None = None
@@ -151,14 +146,12 @@ class PairedDifference:
     chance: float | None = None
     """Score of guessing at random; ``None`` if it is not known."""
     guess_ceiling: float | None = None
-    """Score of the best guess that does not read the question, the larger of the two models;
-    ``None`` if it is not known."""
+    """Score of the best guess that does not read the question, the larger of the two models."""
     guess: str = ""
-    """The best guess in words."""
     floors: list[Floor] = field(default_factory=list)
     """For primary scores over items: one floor for each kind of task that has one."""
     verdict: str = ""
-    """For primary scores: the verdict on the two models."""
+    """For primary scores only."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -176,17 +169,15 @@ class Comparison(FileRecord):
 
 
 class _Marker(TypedDict):
-    """Names of folders: ``<model>/<variant>/``."""
-
     models: list[str]
     variants: list[str]
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
-    """``models`` and ``variants`` of an evaluation folder, in their order.
+    """Names of the folders ``<model>/<variant>/`` of an evaluation, in their order.
 
     Raises:
-        CheckpointError: The file is missing or of another kind, or has a name that no folder can
+        CheckpointError: The marker is missing or of another kind, or has a name that no folder can
             have.
     """
     path = Path(folder) / EVALUATION_MARKER
@@ -217,3 +208,9 @@ def register(folder: Path, label: str, variant: str) -> None:
         if more != known:
             head = {"schema": EVAL_SCHEMA_VERSION, "kind": _FOLDER}
             write_json(folder / EVALUATION_MARKER, head | more)
+
+
+def text_read(document: str, read: Sequence[int]) -> str:
+    """The part that a model has read: so many characters at the document's beginning and end."""
+    head, tail = read
+    return document[:head] + document[len(document) - tail :]

@@ -67,19 +67,9 @@ Probability = Annotated[float, AtLeast(0), AtMost(1)]
 
 
 class _Fault(Exception):
-    """A fault of a value; ``steps``: keys and indices to its place in the file, innermost first."""
+    """A fault of a value, and its ``place`` in the file as in ``.key[0]``."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.steps: list[str | int] = []
-
-    @property
-    def place(self) -> str:
-        """The steps as in ``.key[0]``."""
-        return "".join(
-            f"[{step}]" if isinstance(step, int) else f".{_name(step)}"
-            for step in reversed(self.steps)
-        )
+    place = ""
 
 
 def checked(kind: type[Record], value: Any, where: str) -> Record:
@@ -89,7 +79,6 @@ def checked(kind: type[Record], value: Any, where: str) -> Record:
         kind: A dataclass, which allows no further keys; a ``TypedDict``, which allows further keys
             with any JSON values; or an annotation of one of their fields. ``float`` means a
             finite number, whole or not.
-        value: Parsed JSON, for example from :func:`diffattn.files.io.read_json`.
         where: Name of the file, for messages.
 
     Raises:
@@ -119,11 +108,7 @@ class FileRecord:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file.
-
-        Raises:
-            CheckpointError: It is missing, damaged, of another kind or schema version.
-        """
+        """Read the file; refuse it if it is damaged, or of another kind or schema version."""
         file = Path(path) / cls.FILE
         return read_record(file, cls.KIND, cls.SCHEMA, lambda value: checked(cls, value, str(file)))
 
@@ -136,7 +121,6 @@ def checked_setting(kind: Any, value: Any, name: str) -> Any:
 
     Args:
         kind: An annotation, as for :func:`checked`.
-        value: The setting's value.
         name: Name of the setting, for messages.
 
     Raises:
@@ -217,7 +201,7 @@ def _inner(kind: Any, value: Any, depth: int, step: str | int) -> Any:
     try:
         return _made(kind, value, depth + 1)
     except _Fault as fault:
-        fault.steps.append(step)
+        fault.place = (f"[{step}]" if isinstance(step, int) else f".{_name(step)}") + fault.place
         raise
 
 

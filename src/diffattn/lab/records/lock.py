@@ -30,11 +30,7 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
     Args:
         folder: The folder; made if missing, with its parents; removed again if nothing was written.
-        wait: Whether to wait until no other process holds it.
-
-    Raises:
-        ConfigError: ``folder`` is a file.
-        BusyError: Another process holds the folder, and ``wait`` is false.
+        wait: Whether to wait until no other process holds it; else there is a :class:`BusyError`.
     """
     folder = Path(folder)
     require_folder_destination(folder)
@@ -53,7 +49,6 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def _locked(folder: Path, wait: bool) -> int:
-    """Take the lock of a folder, and return its open file descriptor."""
     path = folder / LOCK
     while True:
         make_folder(folder)

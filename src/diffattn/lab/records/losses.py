@@ -10,7 +10,6 @@ from diffattn.errors import ConfigError, short
 
 AXES = ("parameters", "tokens")
 _MAX_BYTES = 1 << 24
-_SHOWN = ("name", "parameters or tokens", "loss")
 
 
 def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
@@ -23,11 +22,8 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
     Returns:
         ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
         in the order of the file.
-
-    Raises:
-        ConfigError: The table is wrong; the message names the row, from 1, or the column.
-        OSError: The file cannot be read."""
-    rows = _rows(path)
+    """
+    rows = _rows(Path(path))
     axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
     if len(axes) != 1:
         raise ConfigError(
@@ -47,7 +43,6 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    path = Path(path)
     if path.stat().st_size > _MAX_BYTES:
         raise ConfigError(f"{path}: must be a table of at most {_MAX_BYTES:,} bytes, got more.")
     try:
@@ -62,14 +57,13 @@ def _rows(path: Path) -> list[dict[str, Any]]:
         ) from None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
         raise ConfigError(
-            f"{path}: must be a table with columns {', '.join(_SHOWN)} and one row or more, got "
-            "another content."
+            f"{path}: must be a table with columns name, parameters or tokens, loss and one row or "
+            "more, got another content."
         )
     return rows
 
 
 def _number(path: Path, index: int, column: str, value: Any) -> float:
-    """A finite number, which may be written as text."""
     try:
         number = float(value) if isinstance(value, str | int | float) else math.nan
     except (ValueError, OverflowError):

@@ -53,7 +53,7 @@ class BenchRow:
     held_bytes: int | None = None
     """Memory held between forward and backward pass, with the output."""
     flops: int | None = None
-    """Floating-point operations of the matrix products; attention counts causal pairs only."""
+    """Of the matrix products; attention counts causal pairs only."""
     flops_per_second: float | None = None
     share_of_peak: float | None = None
     """``flops_per_second`` divided by the rate of a plain matrix product in the same process."""
@@ -90,7 +90,6 @@ class BenchCase:
 
     suite: str
     run: str
-    """Name of the :class:`BenchRun` that it belongs to."""
     device: str
     dtype: str
     mode: str
@@ -166,11 +165,7 @@ class BenchResult(FileRecord):
 
 
 def read_benchmarks(paths: Iterable[Path]) -> dict[Path, BenchResult]:
-    """The records of files and of folders of files, in the order of their names.
-
-    Raises:
-        CheckpointError: A path does not exist or a file is damaged or of another kind.
-    """
+    """The records of files and of folders of files, in the order of their names."""
     files: list[Path] = []
     for path in paths:
         if not path.exists():

@@ -5,7 +5,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -13,10 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.io import read_json, write_json
+from diffattn.files.io import (
+    append_jsonl,
+    is_empty_folder,
+    read_json,
+    read_jsonl,
+    recover_jsonl,
+    sync,
+    write_json,
+)
 from diffattn.lab.records.fields import checked
 
 SCHEMA_VERSION = 1
+LAUNCHES = "launches.jsonl"
+"""One row per start of a run; ``run.json`` records the first start only."""
 _PACKAGES = ("diffattn", "torch", "transformers", "accelerate", "tokenizers", "numpy")
 
 
@@ -35,7 +45,7 @@ class RunRecord:
     device: str = "cpu"
     engine: dict[str, Any] = field(default_factory=dict)
     """Engine settings, ``processes`` and ``parallel`` of the first launch; empty in older records.
-    Later launches may differ, see :mod:`diffattn.lab.records.launches`."""
+    Later launches may differ, see :func:`append_launch`."""
     model: dict[str, Any] = field(default_factory=dict)
     """``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``, further facts."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
@@ -51,11 +61,7 @@ class RunRecord:
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
-        """Read ``run.json`` from ``folder``.
-
-        Raises:
-            CheckpointError: The file is missing, damaged, or of another schema version.
-        """
+        """Read ``run.json`` from ``folder``."""
         path = Path(folder) / "run.json"
         value = read_json(path)
         require_schema(value, path)
@@ -67,6 +73,17 @@ def require_schema(value: Any, path: Path, expected: int = SCHEMA_VERSION) -> No
     schema = value.get("schema") if isinstance(value, dict) else None
     if schema != expected:
         raise CheckpointError(f"{path}: schema must be {expected}, got {short(schema)}.")
+
+
+def has_log(path: str | Path) -> bool:
+    """Whether ``path`` is a run directory with a log of its training, with or without weights."""
+    return (Path(path) / "run.json").is_file() and (Path(path) / "metrics.jsonl").is_file()
+
+
+def is_log_alone(path: str | Path) -> bool:
+    """Whether ``path`` is a run directory with a log but no model, like our published records."""
+    model = (Path(path) / "model" / "config.json", Path(path) / "config.json")
+    return has_log(path) and not any(file.exists() for file in model)
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -123,3 +140,115 @@ def _git(root: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def append_launch(
+    folder: Path, *, step: int, device: str, threads: int, engine: Mapping[str, Any]
+) -> dict[str, Any] | None:
+    """Append a row with time, step, device, threads, engine settings, versions and commit.
+
+    Args:
+        step: Steps done at the checkpoint that the run continues from; 0 at the start.
+        threads: CPU threads per operator; the last bits of its sums depend on them.
+        engine: Engine settings, ``processes`` and ``parallel``. Returns the previous row, if any.
+    """
+    path = Path(folder) / LAUNCHES
+    before = recover_jsonl(path)[0]  # a killed writer leaves half a row
+    commit, dirty = git_state()
+    append_jsonl(
+        path,
+        {
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "step": step,
+            "device": device,
+            "threads": threads,
+            "engine": dict(engine),
+            "versions": package_versions(),
+            "commit": commit,
+            "dirty": dirty,
+        },
+    )
+    sync(path)  # so that a loss of power never leaves results without their launches
+    return before[-1] if before else None
+
+
+def read_launches(folder: Path) -> list[dict[str, Any]]:
+    """The rows of a run directory; empty for runs older than this file."""
+    path = Path(folder) / LAUNCHES
+    return read_jsonl(path) if path.exists() else []
+
+
+_HINT = "Choose another --out."
+
+
+def is_claimed(
+    folder: Path, marker: str, subject: str, *, besides: str | None = None, hint: str = _HINT
+) -> bool:
+    """Whether ``folder`` holds work of a kind; if not, it is free, or refused for other files.
+
+    Args:
+        marker: Name of the file that is written first for work of this kind.
+        subject: The work in words, with its article.
+        besides: Name of one entry that may lie in a free folder.
+        hint: End of the message where the folder cannot be used.
+    """
+    folder = Path(folder)
+    if (folder / marker).exists():
+        return True
+    if folder.exists() and not is_empty_folder(folder, besides=besides):
+        raise CheckpointError(
+            f"{folder}: must be empty or hold {subject} ({marker}), got "
+            f"{'other files' if folder.is_dir() else 'a file'}. {hint}"
+        )
+    return False
+
+
+def claim_run(
+    folder: Path,
+    record: RunRecord,
+    subject: str,
+    *,
+    besides: str | None = None,
+    free: Collection[str] = (),
+    hint: str = _HINT,
+) -> None:
+    """Write ``run.json``, or check that the folder holds the same run.
+
+    Config and seed are compared, but for the dotted names of settings in ``free``.
+
+    Raises:
+        CheckpointError: The folder holds other files, or another run; the message then names the
+            first setting that differs.
+    """
+    if not is_claimed(folder, "run.json", subject, besides=besides, hint=hint):
+        record.write(folder)
+        return
+    recorded = RunRecord.read(folder)
+    before, now = ({**each.config, "seed": each.seed} for each in (recorded, record))
+    if fault := difference("", before, now, free):
+        raise CheckpointError(
+            f"{folder}: must hold {subject} with the same settings to be continued, got "
+            f"{fault} ({recorded.name!r}). {hint}"
+        )
+
+
+def difference(
+    name: str, before: Any, now: Any, free: Collection[str], *, where: str = "is recorded"
+) -> str | None:
+    """Describe the first setting that differs between a record and a run; ``None`` if none does.
+
+    ``name`` is the dotted name of the setting, empty for whole configs.
+    """
+    if name in free or before == now:
+        return None
+    if isinstance(before, dict) and isinstance(now, dict):
+        # Hashes come last: they follow from settings that are easier to read.
+        names = sorted(dict.fromkeys([*before, *now]), key=("weights", "corpus_hash").__contains__)
+        inner = (
+            difference(
+                f"{name}.{key}" if name else key, before.get(key), now.get(key), free, where=where
+            )
+            for key in names
+        )
+        return next((fault for fault in inner if fault), None)
+    return f"{name} {now!r} where {before!r} {where}"

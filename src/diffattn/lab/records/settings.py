@@ -29,8 +29,6 @@ def read_settings(
 
     Args:
         kinds: Every known key -> its annotation; ``Any`` takes all values.
-        option: Name of the command-line option, for messages.
-        form: The form of a setting, for messages.
 
     Raises:
         ConfigError: No ``=``, an unknown key, or a value that does not fit its annotation.
@@ -55,9 +53,6 @@ def require_counts(key: str, name: str, value: Any) -> None:
         key: Name of the setting, for messages.
         name: Name of the field; ``"seed"`` has another limit.
         value: A number, or nested lists and mappings of numbers; other values pass.
-
-    Raises:
-        ConfigError: A number is negative or too large.
     """
     if isinstance(value, dict):
         for inner, item in value.items():
@@ -72,23 +67,7 @@ def require_counts(key: str, name: str, value: Any) -> None:
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
-    value = _parse(where, text)
-    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
-    if str in choices and value is not None:
-        if not text:
-            raise ConfigError(f"{where} must not be empty.")
-        return value if isinstance(value, str) else text
-    spelling = {"True": "true", "False": "false", "None": "null"}.get(text)
-    try:
-        value = checked_setting(kind, value, where)
-    except ConfigError as error:
-        raise ConfigError(f"{error} Did you mean {spelling}?" if spelling else str(error)) from None
-    is_whole = type(value) is int and float in choices and int not in choices
-    return float(value) if is_whole else value
-
-
-def _parse(where: str, text: str) -> Any:
-    """A value as JSON, else as text."""
+    """A value as JSON, else as text, that fits its annotation."""
 
     def finite(number: str) -> float:
         if math.isfinite(float(number)):
@@ -101,8 +80,20 @@ def _parse(where: str, text: str) -> Any:
         return int(number)
 
     try:
-        return json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
+        value = json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
     except json.JSONDecodeError:
-        return text
+        value = text
     except RecursionError as error:
         raise ConfigError(f"{where} must not be nested so deeply, got {text[:40]}.") from error
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if str in choices and value is not None:
+        if not text:
+            raise ConfigError(f"{where} must not be empty.")
+        return value if isinstance(value, str) else text
+    spelling = {"True": "true", "False": "false", "None": "null"}.get(text)
+    try:
+        value = checked_setting(kind, value, where)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Did you mean {spelling}?" if spelling else str(error)) from None
+    is_whole = type(value) is int and float in choices and int not in choices
+    return float(value) if is_whole else value

@@ -18,11 +18,7 @@ RUNS = "runs"
 
 
 def pack_runs(runs: Path, table: Path) -> None:
-    """Write the table of every run folder below ``runs``.
-
-    Raises:
-        CheckpointError: A file could not be unpacked again byte for byte.
-    """
+    """Write the table of every run folder below ``runs``; refuse files of another layout."""
     lines = []
     for folder in sorted({path.parent for path in runs.rglob("*.json")}):
         files = {path.name: _parse(path) for path in sorted(folder.glob("*.json*"))}
@@ -31,11 +27,7 @@ def pack_runs(runs: Path, table: Path) -> None:
 
 
 def unpack_runs(table: Path, runs: Path) -> None:
-    """Write the run folders of a table, with the same bytes as before :func:`pack_runs`.
-
-    Raises:
-        CheckpointError: The table is damaged.
-    """
+    """Write the run folders of a table, with the same bytes as before :func:`pack_runs`."""
     try:
         lines = gzip.decompress(table.read_bytes()).splitlines()
     except (OSError, EOFError) as error:
@@ -51,24 +43,22 @@ def unpack_runs(table: Path, runs: Path) -> None:
 def runs_folder(study: Path) -> Path:
     """The run folders of a study, or a temporary copy unpacked from its table."""
     table = study / TABLE
-    return study / RUNS if (study / RUNS).exists() or not table.exists() else _unpacked(table)
+    if (study / RUNS).exists() or not table.exists():
+        return study / RUNS
+    return Path(_unpacked(table).name)
 
 
 def results_folder(evaluation: Path) -> Path:
     """The result folders of an evaluation, or a temporary copy unpacked from its table."""
     table = evaluation / TABLE
-    return _unpacked(table) if table.exists() else evaluation
+    return Path(_unpacked(table).name) if table.exists() else evaluation
 
 
-@cache
-def _unpacked(table: Path) -> Path:
+@cache  # which keeps the folder until the process ends
+def _unpacked(table: Path) -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory(prefix="diffattn-runs-")
-    _TEMPORARY.append(folder)  # removed when the process ends
     unpack_runs(table, Path(folder.name))
-    return Path(folder.name)
-
-
-_TEMPORARY: list[tempfile.TemporaryDirectory[str]] = []
+    return folder
 
 
 def _parse(path: Path) -> Any:

@@ -13,27 +13,21 @@ from diffattn.lab.records.text_results import (
     Results,
     SeedMean,
     TextResults,
+    Try,
 )
 
 
-class RecallTry(TypedDict):
-    """One run of a sweep on a recall task."""
-
-    run: str
-    learning_rate: float
+class _RecallTry(Try):
     solved_step: int | None
     steps: int
-    validation_loss: float | None
     test_accuracy: float
 
 
-class RecallMember(TypedDict):
-    """The trials of one type or control. ``like``: the member whose learning rate it uses."""
-
+class _RecallMember(TypedDict):
     like: NotRequired[str]
     learning_rate: float
     inside: NotRequired[bool | None]
-    sweep: NotRequired[list[RecallTry]]
+    sweep: NotRequired[list[_RecallTry]]
     parameter_difference: int
     runs: list[str]
     trials: int
@@ -67,13 +61,11 @@ class Leak(TypedDict):
     leaks: bool | None
 
 
-class RecallTaskResult(TypedDict):
-    """One task."""
-
+class _RecallTaskResult(TypedDict):
     num_steps: int
     ceilings: dict[str, float]
-    types: dict[str, RecallMember]
-    controls: dict[str, RecallMember]
+    types: dict[str, _RecallMember]
+    controls: dict[str, _RecallMember]
     differences: list[RecallDifference]
     leak: Leak
     uninformative: str
@@ -84,12 +76,10 @@ class RecallResults(Results):
     """A study of recall."""
 
     kind: Literal["recall"]
-    tasks: dict[str, RecallTaskResult]
+    tasks: dict[str, _RecallTaskResult]
 
 
-class PracticalMember(TypedDict):
-    """The runs of one model on one task."""
-
+class _PracticalMember(TypedDict):
     learning_rate: float
     parameter_difference: int
     runs: list[str]
@@ -109,13 +99,11 @@ class PracticalDifference(MeanInterval):
     p_holm: Probability | None
 
 
-class PracticalTask(TypedDict):
-    """One task."""
-
+class _PracticalTask(TypedDict):
     guesses: dict[str, float]
     best: dict[str, float]
     """Measure -> best possible value, where that is not 0 or 1."""
-    members: dict[str, PracticalMember]
+    members: dict[str, _PracticalMember]
     differences: list[PracticalDifference]
 
 
@@ -123,7 +111,7 @@ class PracticalResults(Results):
     """A practical study."""
 
     kind: Literal["practical"]
-    tasks: dict[str, PracticalTask]
+    tasks: dict[str, _PracticalTask]
 
 
 class StabilityRate(TypedDict):
@@ -140,9 +128,7 @@ class StabilityRate(TypedDict):
     clipped_share: Mean
 
 
-class StabilityType(TypedDict):
-    """One model over all learning rates."""
-
+class _StabilityType(TypedDict):
     rates: list[StabilityRate]
     sensitivity: Mean
 
@@ -161,21 +147,15 @@ class StabilityDifference(Mean):
     """Why it says nothing about attention or about large rates; empty if it is informative."""
 
 
-class StabilityVerdict(Outcome):
-    """The outcome of a study of stability."""
-
-    margin: float
-
-
 class StabilityResults(Results):
     """A study of stability."""
 
     kind: Literal["stability"]
     definition: dict[str, float]
-    types: dict[str, StabilityType]
+    types: dict[str, _StabilityType]
     attending: dict[str, list[float]] | None
     differences: list[StabilityDifference]
-    verdict: StabilityVerdict
+    verdict: Outcome
 
 
 class GradientRatio(SeedMean):
@@ -269,9 +249,7 @@ class Equivalent(TypedDict):
     """Index of the point at which it is read."""
 
 
-class ScalingType(TypedDict):
-    """One model along an axis."""
-
+class _ScalingType(TypedDict):
     points: list[ScalingPoint]
     fit: FitResult
 
@@ -282,7 +260,7 @@ class ScalingAxis(TypedDict):
     form: str
     unbent: list[str]
     read_at: int
-    types: dict[str, ScalingType]
+    types: dict[str, _ScalingType]
     equivalents: list[Equivalent]
 
 
@@ -316,11 +294,7 @@ RESULTS: dict[str, tuple[Any, int]] = {
 def read_study_results(folder: Path) -> Any:
     """Read ``results.json`` of a study folder; ``None`` while the study has not finished.
 
-    Returns:
-        A dictionary of the type that :data:`RESULTS` names for the folder's kind.
-
-    Raises:
-        CheckpointError: A file is missing or damaged, or the results are of another schema version.
+    The dictionary has the type that :data:`RESULTS` names for the folder's kind.
     """
     path = Path(folder) / "results.json"
     if not path.exists():

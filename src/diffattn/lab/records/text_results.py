@@ -10,9 +10,7 @@ COPIES = "bigram_copy"
 """Name of the best n-gram count model. Models with a higher loss say nothing about attention."""
 
 
-class Protocol(TypedDict):
-    """The rules of a study, and their version."""
-
+class _Protocol(TypedDict):
     name: str
     version: int
 
@@ -42,7 +40,7 @@ class Results(TypedDict):
     """Fields of every kind of study."""
 
     schema: int
-    protocol: Protocol
+    protocol: _Protocol
     scale: str
     statement: str
     complete: bool
@@ -134,10 +132,9 @@ class Row(TypedDict):
     at: At
 
 
-class PhaseRule(TypedDict):
-    """The loss on repeated bigrams below which a run has passed the induction phase."""
-
+class _PhaseRule(TypedDict):
     threshold: float
+    """The loss on repeated bigrams below which a run has passed the induction phase."""
     what: str
 
 
@@ -146,6 +143,8 @@ class Outcome(TypedDict):
 
     informative: bool
     sentence: str
+    margin: NotRequired[float]
+    """Nats that attention must gain."""
 
 
 class TextVerdict(Outcome):
@@ -153,36 +152,22 @@ class TextVerdict(Outcome):
 
     details: list[str]
     reasons: list[str]
-    margin: float
 
 
-class ComparisonResults(TypedDict):
-    """The numbers of a study on text that follow from its runs alone."""
+class TextResults(Results):
+    """A study on text. A comparison of types has endpoints and leads; other kinds have rows."""
 
-    schema: int
-    protocol: Protocol
-    scale: str
     seeds: list[int]
     tokens: int
     rates: RatesResult
     variants: dict[str, VariantResult]
     differences: list[TextDifference]
     endpoints: NotRequired[list[Endpoint]]
-    """Only in a comparison of types."""
     adjusted_leads: NotRequired[list[AdjustedLead]]
-    """Only in a comparison of types."""
     rows: NotRequired[list[Row]]
-    """Only in studies of ablations and ranks."""
     diverged: NotRequired[dict[str, list[int]]]
     """Variant -> number of diverged runs, number of all runs."""
     left_out_steps: NotRequired[dict[str, int]]
-    complete: bool
-
-
-class TextResults(ComparisonResults):
-    """A study on text."""
-
     count_models: NotRequired[dict[str, Any]]
-    phase: NotRequired[PhaseRule | None]
+    phase: NotRequired[_PhaseRule | None]
     verdict: TextVerdict
-    statement: str

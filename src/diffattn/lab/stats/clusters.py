@@ -8,28 +8,12 @@ import numpy as np
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import LEVEL, Interval, t_quantile
 
-METHOD = "Student t over clusters (jackknife)"
-
 
 def cluster_mean(
     values: Sequence[float] | np.ndarray, clusters: Sequence[str] | None = None
 ) -> Interval:
-    """Mean of all values and its interval. Clusters are independent, values need not be.
-
-    :func:`cluster_ratio` with every weight 1.
-
-    Args:
-        values: ``[n]``, finite, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is a cluster.
-
-    Returns:
-        The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
-
-    Raises:
-        ConfigError: ``values`` is empty or not finite.
-    """
-    x = np.asarray(values, dtype=np.float64)
-    return _interval("cluster_mean", x, np.ones_like(x), clusters)
+    """Mean of all values and its interval: :func:`cluster_ratio` with every weight 1."""
+    return cluster_ratio(values, np.ones(np.shape(values)), clusters)
 
 
 def cluster_ratio(
@@ -55,16 +39,25 @@ def cluster_ratio(
     Args:
         totals: ``[n]``, finite, n >= 1; 0 where the weight is 0.
         weights: ``[n]``, finite, 0 or more, not all 0.
-        clusters: Name of each item's cluster. Default: every item is a cluster.
-
-    Returns:
-        The interval; its ends are ``None`` with one cluster. ``n`` counts clusters.
+        clusters: Name of each item's cluster, counted by ``n``. Default: every item is a cluster.
 
     Raises:
-        ConfigError: A total or a weight is out of range.
+        ConfigError: There is no total, or one is not finite.
     """
     t, w = np.asarray(totals, dtype=np.float64), np.asarray(weights, dtype=np.float64)
-    return _interval("cluster_ratio", t, w, clusters)
+    if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all():
+        raise ConfigError("cluster_ratio: totals must be one or more finite numbers, got others.")
+    assert clusters is None or len(clusters) == t.size, "every value has a cluster"
+    assert not t[w == 0].any(), "an item without weight adds nothing"
+    sums, sizes = cluster_sums(t, clusters)[0], cluster_sums(w, clusters)[0]
+    sums, sizes = sums[sizes > 0], sizes[sizes > 0]
+    mean, n = float(t.sum() / w.sum()), len(sums)
+    if n == 1:
+        return Interval(mean, None, None, LEVEL, n, "none: one cluster")
+    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
+        half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
+    method = "Student t over clusters (jackknife)"
+    return Interval(mean, mean - half, mean + half, LEVEL, n, method)
 
 
 def cluster_sums(
@@ -83,23 +76,3 @@ def jackknife_variance(sums: np.ndarray, sizes: np.ndarray) -> float:
     n, total, size = len(sums), sums.sum(), sizes.sum()
     without = (total - sums) / (size - sizes)
     return float((n - 1) / n * ((without - total / size) ** 2).sum())
-
-
-def _interval(name: str, t: np.ndarray, w: np.ndarray, clusters: Sequence[str] | None) -> Interval:
-    if t.ndim != 1 or t.size == 0 or not np.isfinite(t).all():
-        raise ConfigError(f"{name}: values must be one or more finite numbers, got others.")
-    assert clusters is None or len(clusters) == t.size, "every value has a cluster"
-    if w.shape != t.shape or not np.isfinite(w).all() or (w < 0).any() or w.sum() == 0:
-        raise ConfigError(
-            f"{name}: weights must be one finite number of 0 or more per total, not all 0, "
-            f"got {list(w.shape)} for {list(t.shape)}."
-        )
-    assert not t[w == 0].any(), "an item without weight adds nothing"
-    sums, sizes = cluster_sums(t, clusters)[0], cluster_sums(w, clusters)[0]
-    sums, sizes = sums[sizes > 0], sizes[sizes > 0]
-    mean, n = float(t.sum() / w.sum()), len(sums)
-    if n == 1:
-        return Interval(mean, None, None, LEVEL, n, "none: one cluster")
-    with np.errstate(over="ignore"):  # a spread above the largest float: infinite ends
-        half = t_quantile((1 + LEVEL) / 2, n - 1) * math.sqrt(jackknife_variance(sums, sizes))
-    return Interval(mean, mean - half, mean + half, LEVEL, n, METHOD)

@@ -20,9 +20,8 @@ class Interval:
     mean: float
     """The estimate: a mean, or the quantity that the function names, such as a median."""
     low: float | None
-    """Lower end; ``None`` if the values do not show a spread, as a single value."""
     high: float | None
-    """Upper end; ``None`` if the values do not show a spread, as a single value."""
+    """``None``, as ``low``, if the values do not show a spread, as a single value."""
     level: float
     n: int
     method: str
@@ -42,10 +41,7 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     .. math:: \bar x \pm t_{(1 + \text{level}) / 2,\; n - 1}\; s / \sqrt{n}
 
     Args:
-        values: ``[n]``, finite, n >= 1; one value per seed.
-
-    Returns:
-        The interval; for n = 1 its ends are ``None``.
+        values: ``[n]``, finite, n >= 1; one value per seed. For n = 1 the ends are ``None``.
 
     Raises:
         ConfigError: ``values`` is empty or holds a number that is not finite.
@@ -60,23 +56,19 @@ def mean_interval(values: Sequence[float] | np.ndarray) -> Interval:
     return Interval(mean, mean - half, mean + half, LEVEL, n, "Student t")
 
 
+def mean_of_seeds(values: Sequence[float]) -> Any:
+    """The record of one value per seed: values, mean, interval and number."""
+    return {"values": list(values), **mean_interval(values).recorded(), "n": len(values)}
+
+
 def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
     r"""Two-sided interval of the median of independent values, by the sign test.
 
     .. math:: [x_{(k)},\; x_{(n + 1 - k)}],\quad
         2\, P\big(\mathrm{B}(n, \tfrac12) < k\big) \le 1 - \text{level}
 
-    with the largest k that fulfils this. It covers at least ``level`` for any distribution.
-
-    Args:
-        values: ``[n]``, finite, n >= 1; one value per seed.
-
-    Returns:
-        The median as ``mean``, and the interval. With fewer than 6 values, at level 0.95, no k
-        fulfils the condition, and the ends are ``None``.
-
-    Raises:
-        ConfigError: As :func:`mean_interval`.
+    with the largest k that fulfils this. It covers at least ``level`` for any distribution. With
+    fewer than 6 values, at level 0.95, no k fulfils the condition, and the ends are ``None``.
     """
     x = np.sort(_finite("median_interval", values))
     n, k, below = x.size, 0, 1
@@ -88,7 +80,6 @@ def median_interval(values: Sequence[float] | np.ndarray) -> Interval:
 
 
 def _finite(where: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
-    """The values ``[n]`` in float64."""
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.size == 0:
         raise ConfigError(f"{where}: values must be [n] with n >= 1, got {list(x.shape)}.")
@@ -99,16 +90,7 @@ def _finite(where: str, values: Sequence[float] | np.ndarray) -> np.ndarray:
 
 
 def t_quantile(p: float, df: float) -> float:
-    """Quantile of Student's t distribution.
-
-    Args:
-        p: Probability below the quantile, in (0, 1).
-        df: Degrees of freedom, above 0.
-
-    Returns:
-        t, to 1e-10 of its size; with scipy 1.17 or later to about 1e-13.
-    """
+    """Quantile of Student's t distribution with ``df`` degrees of freedom, to 1e-10 of its size."""
     from scipy.special import stdtrit  # loads in a fifth of the time of scipy.stats
 
-    assert 0 < p < 1, "a level lies between 0 and 1"
     return float(stdtrit(df, p))

@@ -34,7 +34,7 @@ class PowerLaw:
     @property
     def values(self) -> np.ndarray:
         """The parameters ``[p]`` in the order of ``FORMS``."""
-        return np.array([self.parameters[name] for name in FORMS[self.form]])
+        return np.array(list(self.parameters.values()))
 
     @property
     def degrees_of_freedom(self) -> int:
@@ -45,26 +45,20 @@ class PowerLaw:
         """The loss of the law at ``x``, any shape, positive, also outside the data."""
         return _law_at(np.asarray(x, dtype=np.float64), self.values)
 
-    def spread(self, gradient: np.ndarray) -> float | None:
-        """Standard error of a quantity, by the delta method; ``None`` without a covariance.
-
-        ``gradient``: derivatives of the quantity by the parameters, ``[p]``.
-        """
+    def spread_at(self, x: float) -> float | None:
+        """Standard error of the law at ``x``, by the delta method; ``None`` without covariance."""
         if self.covariance is None:
             return None
+        gradient = _gradient_at(np.asarray(x, dtype=np.float64), self.values)
         return float(np.sqrt(max(0.0, gradient @ self.covariance @ gradient)))
-
-    def spread_at(self, x: float) -> float | None:
-        """Standard error of the law at ``x``, by the delta method."""
-        return self.spread(_gradient_at(np.asarray(x, dtype=np.float64), self.values))
 
     def interval(self, name: str) -> Interval:
         """Student-t interval of one parameter, by the delta method."""
-        which = np.array([float(other == name) for other in FORMS[self.form]])
-        value, spread, n = self.parameters[name], self.spread(which), len(self.y)
-        if spread is None:
+        value, n, index = self.parameters[name], len(self.y), list(self.parameters).index(name)
+        if self.covariance is None:
             method = "none: no more different x than parameters"
             return Interval(value, None, None, LEVEL, n, method)
+        spread = float(np.sqrt(max(0.0, self.covariance[index, index])))
         half = t_quantile((1 + LEVEL) / 2, self.degrees_of_freedom) * spread
         return Interval(value, value - half, value + half, LEVEL, n, "delta method")
 
@@ -89,7 +83,6 @@ def fit_power_law(
     Args:
         x: ``[n]``, positive. Any unit.
         y: ``[n]``, positive for ``"kaplan"``.
-        form: ``"offset"`` or ``"kaplan"``.
 
     Returns:
         The law. An offset law's exponent b is positive: it falls with x, or rises to c if a < 0.
@@ -178,7 +171,6 @@ def _gradient_at(x: np.ndarray, p: np.ndarray) -> np.ndarray:
 
 
 def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
-    """Points and losses as float64; refuse points that have no fit."""
     points, losses = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     least = len(FORMS[form])
     if losses.ndim != 1 or points.shape != losses.shape or losses.size < least:
@@ -200,7 +192,6 @@ def _checked(x: object, y: object, form: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _law(form: str, x: np.ndarray, y: np.ndarray, values: np.ndarray) -> PowerLaw:
-    """The law with its spread and how well it fits."""
     predicted, jacobian = _law_at(x, values), _gradient_at(x, values)  # [n], [n, p]
     residuals = y - predicted
     if form == "kaplan":  # fitted on the logarithm

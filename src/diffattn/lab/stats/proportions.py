@@ -17,11 +17,6 @@ def wilson_interval(successes: int, n: int, level: float = LEVEL) -> Interval:
               {1 + z^2 / n}
 
     Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209.
-
-    Args:
-        successes: Number of successes, from 0 to n.
-        n: Number of independent trials, 1 or more.
-        level: Coverage, in (0, 1). Default 0.95.
     """
     from scipy.stats import binomtest
 
@@ -50,14 +45,8 @@ def share_interval(
 
     Args:
         values: ``[n]``, from 0 to 1, n >= 1.
-        clusters: Name of each value's cluster. Default: every value is a cluster.
-
-    Returns:
-        The interval; its ends are ``None`` for one cluster, unless all its values are 0 or all
-        are 1. ``n`` counts clusters.
-
-    Raises:
-        ConfigError: A value lies outside [0, 1], or there is none.
+        clusters: Name of each value's cluster, counted by ``n``. Default: every value is a cluster.
+            A single one has no interval, unless all its values are 0 or all are 1.
     """
     x = np.asarray(values, dtype=np.float64)
     if x.ndim != 1 or x.size == 0 or not ((x >= 0) & (x <= 1)).all():
@@ -91,13 +80,7 @@ def mean_of_shares(groups: Sequence[Sequence[float] | np.ndarray]) -> Interval:
     Source: as :func:`share_interval`; the value added per group is ours.
 
     Args:
-        groups: One or more, each ``[n]`` of values from 0 to 1, n >= 1.
-
-    Returns:
-        The interval; ``n`` counts values.
-
-    Raises:
-        ConfigError: There is no group, or one is empty or holds other values.
+        groups: One or more, each ``[n]`` of values from 0 to 1, n >= 1. ``n`` counts values.
     """
     arrays = [np.asarray(group, dtype=np.float64) for group in groups]
     if not arrays or any(
@@ -128,12 +111,9 @@ def _effective_wilson(p: float, variance: float, df: int) -> tuple[float, float]
 
 
 def expected_range(p: float, n: int, draws: int) -> float:
-    """Mean of (best − worst) of ``draws`` binomial proportions: the range by chance alone.
+    """Mean of (best − worst) of ``draws`` proportions of ``n`` trials: the range by chance alone.
 
-    Args:
-        p: Success probability, in [0, 1].
-        n: Trials per proportion, 1 or more.
-        draws: Number of proportions compared, 1 or more.
+    ``p`` is the probability of success.
     """
     # The error of 20,000 simulated sets is about 0.004 / sqrt(n).
     counts = np.random.default_rng(0).binomial(n, p, size=(20_000, draws))

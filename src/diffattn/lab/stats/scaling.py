@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.stats.equivalence import equivalent
+from diffattn.lab.stats.intervals import LEVEL, t_quantile
 from diffattn.lab.stats.power_law import FORMS, PowerLaw, fit_power_law
 
 Points = Sequence[tuple[float, float]]
@@ -14,18 +14,9 @@ Points = Sequence[tuple[float, float]]
 
 
 def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
-    """Fit a law to a model's losses, which have to fall.
-
-    Args:
-        points: One pair per run.
-        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
-
-    Raises:
-        ConfigError: No law fits the points, or the loss of the law rises.
-    """
+    """Fit a law to a model's losses, one pair per run; refuse losses that rise."""
     law = fit_power_law([x for x, _ in points], [loss for _, loss in points], form=form)
-    falls = law.parameters["a"] > 0 and law.parameters["b"] > 0
-    if not falls:
+    if law.parameters["a"] <= 0 or law.parameters["b"] <= 0:
         raise ConfigError(
             "fit_power_law: the losses must fall from the smallest x to the largest, got "
             f"{float(law.predict(law.x.min())):.4g} and {float(law.predict(law.x.max())):.4g}."
@@ -36,16 +27,11 @@ def fit_falling(points: Points, *, form: str = "offset") -> PowerLaw:
 def fits_of(
     groups: Mapping[str, Points], *, form: str = "offset"
 ) -> tuple[dict[str, PowerLaw], dict[str, dict[str, Any]]]:
-    """Fit a law to every group, and make a record of each.
-
-    Args:
-        groups: Name -> points; see :func:`fit_falling`.
-        form: See :func:`diffattn.lab.stats.power_law.fit_power_law`.
+    """Fit a law of a form to every group of runs, and make a record of each.
 
     Returns:
-        Name -> law, without the groups that have no fit. And name -> record. A record has
-        ``form``, ``points`` (their number), ``r2``, ``max_error``, and for each of ``parameters``
-        ``mean``, ``low``, ``high`` and ``level``. ``refused``: why there is no law, or ``None``.
+        Name -> law, without the groups that have no fit. And name -> record, a
+        :class:`diffattn.lab.records.study_results.FitResult`.
     """
     laws, entries = {}, {}
     for name, points in groups.items():
@@ -66,12 +52,7 @@ def fits_of(
 
 
 def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
-    """A law with known a, b and c, for example from a plotted curve; it has no intervals.
-
-    Args:
-        parameters: a, b and c.
-        points: The points of the curve.
-    """
+    """A law with known a, b and c, for example from a plotted curve; it has no intervals."""
     x, y = (np.array(values, dtype=np.float64) for values in zip(*points, strict=True))
     a, b, c = parameters
     residuals = y - (a * x**-b + c)
@@ -86,21 +67,77 @@ def drawn(parameters: Sequence[float], points: Points) -> PowerLaw:
     )
 
 
+def equivalent(
+    x: float, fit_a: PowerLaw, fit_b: PowerLaw, *, extrapolate: bool = False
+) -> dict[str, Any]:
+    r"""Find where the second law reaches the loss that the first has at ``x``.
+
+    .. math:: x_b = ((L_a(x) - c_b) / a_b)^{-1 / b_b}
+
+    Source: arXiv:2410.05258v2, section 3.2.
+
+    Args:
+        x: Parameters or tokens, in the unit of both fits.
+        extrapolate: Allow x and x_b outside the points, where only the form of a law decides.
+
+    Returns:
+        ``other_x`` and the ``loss``; ``ratio`` of x and x_b with ``low``, ``high`` and ``level``
+        (at 0.62 the first model needs 62 % of the second's parameters or tokens); and whether it is
+        ``extrapolated``.
+
+    Raises:
+        ConfigError: x or x_b lies outside the points of its fit without ``extrapolate``, or the
+            second law never reaches the loss.
+    """
+    loss = float(fit_a.predict(x))
+    other = _inverse(fit_b, loss)
+    outside = [
+        f"{at:.4g} (points from {fit.x.min():.4g} to {fit.x.max():.4g})"
+        for at, fit in ((x, fit_a), (other, fit_b))
+        if not fit.x.min() * (1 - 1e-9) <= at <= fit.x.max() * (1 + 1e-9)
+    ]
+    if outside and not extrapolate:
+        raise ConfigError(
+            f"equivalent: both x must lie within the points of their fits, got {outside[0]}. "
+            "What a fit says beyond them has to be asked for."
+        )
+    low = high = None
+    first, second = fit_a.spread_at(x), fit_b.spread_at(other)
+    if first is not None and second is not None:
+        # Delta method for log(x / other): an error dL of either loss moves other by dL / L_b'.
+        a, b = fit_b.parameters["a"], fit_b.parameters["b"]
+        slope = -a * b * other ** (-b) / other
+        spread = float(np.hypot(first, second)) / abs(slope * other)
+        fewest = min(fit_a.degrees_of_freedom, fit_b.degrees_of_freedom)
+        half = min(t_quantile((1 + LEVEL) / 2, fewest) * spread, 700.0)  # exp stays finite
+        low, high = (float(x / other * np.exp(sign * half)) for sign in (-1, 1))
+    ends = {"ratio": x / other, "low": low, "high": high, "level": LEVEL}
+    return {"other_x": other, "loss": loss, **ends, "extrapolated": bool(outside)}
+
+
+def _inverse(fit: PowerLaw, loss: float) -> float:
+    a, b, c = fit.parameters["a"], fit.parameters["b"], fit.parameters.get("c", 0.0)
+    if (loss - c) / a <= 0:
+        raise ConfigError(
+            f"equivalent: the second law must reach the loss {loss:.4g} of the first, got one that "
+            f"never leaves the side of {c:.4g}."
+        )
+    with np.errstate(over="ignore", under="ignore"):
+        x = float(np.power((loss - c) / a, -1 / b))
+    if not 0 < x < np.inf:
+        raise ConfigError(
+            f"equivalent: the second law must reach the loss {loss:.4g} at an x that a number "
+            f"holds, got {x:g}: it is nearly flat."
+        )
+    return x
+
+
 def equivalence_of(
     x: float, name: str, baseline: str, laws: Mapping[str, PowerLaw], *, extrapolate: bool = False
 ) -> dict[str, Any]:
     """Record where ``baseline`` reaches the loss that ``name`` has at ``x``.
 
-    Args:
-        x: Parameters or tokens.
-        name: Name of a group.
-        baseline: Name of the group to compare it with.
-        laws: From :func:`fits_of`.
-        extrapolate: Allow x and its equivalent outside the points of their fits.
-
-    Returns:
-        ``type``, ``baseline``, ``x``, ``other_x``, ``loss``, ``ratio`` with ``low``, ``high`` and
-        ``level``, ``extrapolated``, and ``refused``: the reason why the numbers are ``None``.
+    It is a :class:`diffattn.lab.records.study_results.Equivalent`; see :func:`equivalent`.
     """
     entry: dict[str, Any] = {"type": name, "baseline": baseline, "x": x}
     entry |= dict.fromkeys(("other_x", "loss", "ratio", "low", "high", "level"))
@@ -109,17 +146,9 @@ def equivalence_of(
         if side not in laws:
             return entry | {"refused": f"{side} has no fit"}
     try:
-        result = equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
+        return entry | equivalent(x, laws[name], laws[baseline], extrapolate=extrapolate)
     except ConfigError as error:
         return entry | {"refused": _reason(error)}
-    ends = result.ratio.recorded()
-    return entry | {
-        "other_x": result.other_x,
-        "loss": result.loss,
-        "ratio": ends.pop("mean"),
-        **ends,
-        "extrapolated": result.extrapolated,
-    }
 
 
 def equivalent_at(axis: Mapping[str, Any], name: str, baseline: str) -> Any:
@@ -130,5 +159,4 @@ def equivalent_at(axis: Mapping[str, Any], name: str, baseline: str) -> Any:
 
 
 def _reason(error: ConfigError) -> str:
-    """The message of an error without the function that raised it."""
-    return str(error).partition(": ")[2].rstrip(".")
+    return str(error).partition(": ")[2].rstrip(".")  # without the function that raised it

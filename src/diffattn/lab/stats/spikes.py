@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diffattn.errors import ConfigError
-
 WINDOW = 32
 """A step is compared with so many steps before it. The first ``WINDOW`` steps are not judged."""
 DEVIATIONS = 5.0
@@ -56,7 +54,6 @@ def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarra
 
     Args:
         values: ``[n]``, finite, one per step.
-        least: Least excess of a spike over the median, in the unit of ``values``.
 
     Returns:
         bool ``[n]``; the first 32 are False.
@@ -93,23 +90,12 @@ def stability(
         vocab_size: V.
         max_gradient_norm: Norm above which gradients are clipped; 0 for never.
         validation_loss: Final validation loss; ``None`` if the run met a number that is not finite.
-
-    Raises:
-        ConfigError: The lists differ in length, are not finite, or do not fit ``num_steps``.
     """
     steps = len(losses)
-    fits = steps == len(gradient_norms) and num_steps > WINDOW and steps <= num_steps
-    if not fits or (validation_loss is not None and steps < num_steps):
-        raise ConfigError(
-            f"stability: losses and gradient_norms must hold one value for each of {num_steps} "
-            f"steps, more than {WINDOW}, got {steps} and {len(gradient_norms)}."
-        )
-    if not (np.isfinite(losses).all() and np.isfinite(gradient_norms).all()):
-        raise ConfigError("stability: losses and gradient_norms must be finite, got others.")
+    assert steps == num_steps or (validation_loss is None and steps < num_steps), "a row per step"
     ceiling, lost, judged = math.log(vocab_size), num_steps - steps, num_steps - WINDOW
     norms = np.asarray(gradient_norms, dtype=np.float64)
     logs = np.log(np.maximum(norms, np.finfo(np.float64).tiny))
-
     clipped = norms > max_gradient_norm if max_gradient_norm else np.zeros(steps, dtype=bool)
 
     def share(spikes: np.ndarray) -> float:
@@ -132,10 +118,9 @@ def rate_sensitivity(losses: Mapping[float, float]) -> float:
     .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
 
     Source: arXiv:2309.14322, section 2.2 (there with the loss at initialisation for ln V, and over
-    rates that are evenly spaced in logarithm).
+    rates that are evenly spaced in logarithm; here all rates have equal weight).
 
     Args:
-        losses: Learning rate -> :attr:`Stability.loss`. All rates have equal weight, also if they
-            are not evenly spaced.
+        losses: Learning rate -> :attr:`Stability.loss`.
     """
     return sum(losses.values()) / len(losses) - min(losses.values())

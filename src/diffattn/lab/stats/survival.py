@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-_MOST_SPLITS = 3_000_000
-"""Most ways to split the runs that are enumerated; two groups of 12 have 2.7 million."""
 Steps = Sequence[int | None]
 
 
@@ -29,14 +27,8 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
         other_steps: The second group, likewise.
         last_step: Last step of a run without the event.
     """
-    assert min(len(steps), len(other_steps)) > 0, "both groups have runs"
-    if math.comb(len(steps) + len(other_steps), len(steps)) > _MOST_SPLITS:
-        return _approximate(steps, other_steps, last_step)
-    return _share_of_splits(steps, other_steps)
-
-
-def _approximate(steps: Steps, other_steps: Steps, last_step: int) -> float:
-    """The p-value by the chi-square distribution; 1 if no group has an event."""
+    if math.comb(len(steps) + len(other_steps), len(steps)) <= 3_000_000:
+        return _share_of_splits(steps, other_steps)
     if all(step is None for step in (*steps, *other_steps)):
         return 1.0
     from scipy.stats import CensoredData, logrank

@@ -8,11 +8,7 @@ from diffattn.probes.attention_rows import attention_rows
 
 
 def maps_of(model: Any, ids: torch.Tensor, layer: int, head: int) -> dict[str, Any]:
-    """Attention maps of one head, rounded to four digits, and the head's λ.
-
-    Args:
-        ids: Token ids, int64 ``[T]``.
-    """
+    """Attention maps of one head on the tokens ``ids``, rounded to four digits, and its λ."""
     rows = attention_rows(model, ids[None])[layer]
     first, *second = rows.maps[head]
     entry: dict[str, Any] = {"map_1": _rounded(first)}

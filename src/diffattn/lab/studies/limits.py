@@ -11,12 +11,9 @@ MARGIN = 0.1
 
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
-    """The smallest number of DIFF heads among V1 and Shared DIFF models; ``None`` if 8 or more.
-
-    ``None`` also without such models. V2 has as many heads as the Transformer and does not count.
-    """
-    fewest = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=None)
-    return fewest if fewest is not None and fewest < SMALLEST_TESTED_HEADS else None
+    """The smallest number of DIFF heads among V1 and Shared DIFF models, if it is below 8."""
+    few = (m.num_heads for m in models if m.uses("lambda_vectors"))
+    return min((heads for heads in few if heads < SMALLEST_TESTED_HEADS), default=None)
 
 
 def heads_below(models: Iterable[DiffTransformerConfig]) -> str:

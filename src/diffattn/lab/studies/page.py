@@ -13,19 +13,11 @@ def build_study_page(
 ) -> Path:
     """Write the page of a study. Studies of kind text or recall also show the papers' claims.
 
-    Args:
-        out: File to write. Default ``study / "report.html"``.
-        benchmarks: Records of ``diffattn bench``. Default: for a study of kind text the records of
-            this checkout, else none.
+    ``benchmarks``: by default the records of this checkout, for a study of kind text.
     """
     kind = study_kind(study)
-    if benchmarks is None:
-        benchmarks = committed_benchmarks() if kind == "text" else ()
+    if benchmarks is None:  # an installed package has no records
+        committed = Path(__file__).parents[4] / "benchmarks" / "results"
+        benchmarks = sorted(committed.glob("*.json")) if kind == "text" else ()
     claims = committed_claims() if kind in ("text", "recall") else None
     return build_report(study, out, benchmarks=benchmarks, claims=claims)
-
-
-def committed_benchmarks() -> list[Path]:
-    """Benchmark records of this checkout; empty for an installed package."""
-    folder = Path(__file__).parents[4] / "benchmarks" / "results"
-    return sorted(folder.glob("*.json"))

@@ -1,29 +1,48 @@
-"""Reproduce a study: the kinds of studies, and the one function that runs each of them."""
+"""Reproduce a study of any kind: train its waves, judge its runs, write its page."""
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
+import torch
+
+from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import MEMBERS
-from diffattn.lab.catalog.recipes.catalog import default_folder
+from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
+from diffattn.lab.data.corpora import corpus_hash, load_corpus
+from diffattn.lab.records.lock import sole_writer
+from diffattn.lab.records.run import (
+    config_hash,
+    difference,
+    is_claimed,
+    package_versions,
+    require_schema,
+)
+from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
+from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
-from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
-from diffattn.lab.studies.practical.config import practical_study
-from diffattn.lab.studies.practical.summary import practical_results
+from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
+from diffattn.lab.studies.page import build_study_page
+from diffattn.lab.studies.practical.summary import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
-from diffattn.lab.studies.run import run_study
+from diffattn.lab.studies.reuse import require_studies, reuse_runs
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.scaling.summary import scaling_results
 from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import stability_results
-from diffattn.lab.studies.study import OnMessage, OnProgress, Runs, Study
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.study import FixedStudy, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
-from diffattn.lab.training.prepare import PreparedData
+from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
+from diffattn.lab.training.run import RESULTS, require_enough
 from diffattn.models.config.known_names import check_known
 
 
@@ -120,7 +139,6 @@ def reproduce(
     return run_study(
         study,
         Path(out) if out is not None else default_folder(kind, scale),
-        judge,
         reuse=[Path(folder) for folder in reuse],
         workers=workers,
         on_message=on_message,
@@ -150,3 +168,192 @@ def make_study(
 def judge(study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage) -> Any:
     """Make the content of ``results.json`` for a study of any kind."""
     return KINDS[study.kind].judge(study, runs, data, on_message)
+
+
+def run_study(
+    study: Study,
+    folder: Path,
+    *,
+    reuse: Sequence[Path] = (),
+    workers: int | None = None,
+    on_data: Callable[[PreparedData | None], None] = lambda data: None,
+    on_message: OnMessage,
+    on_progress: OnProgress,
+) -> Path:
+    """Begin or continue a study: train the missing runs, judge all, and write the page.
+
+    Arguments are those of :func:`reproduce`. ``on_data`` is called with the tokens before the first
+    run, with ``None`` for recall tasks.
+
+    Raises:
+        ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
+            study, the first runs do not fit into memory, or the scale needs a missing GPU.
+    """
+    if study.scale in GPU_SCALES and not torch.cuda.is_available():
+        width = recipe(study.scale).model.hidden_size  # settings may shrink models for a CPU
+        if study.base is None or study.base.model.hidden_size >= width:
+            raise ConfigError(
+                f"reproduce: scale {study.scale!r} needs a CUDA device, got none here."
+            )
+    workers = processes.worker_count(workers)
+    require_studies(reuse)
+    first = next(iter(study.waves({}))).members
+    for member in first:
+        if isinstance(member.config, RunConfig):
+            require_run_memory(member.config, side_by_side=min(workers, len(first)))
+    results: dict[str, dict[str, Any]] = {}
+    with sole_writer(folder):
+        data = _claim(study, folder, on_message)
+        on_data(data)
+        for wave in study.waves(results):  # a later wave reads the results of those before it
+            _train(study, wave, folder / "runs", data, reuse, workers, on_message, on_progress)
+            for name in (member.config.name for member in wave.members):
+                results[name] = read_json(folder / "runs" / name / RESULTS)
+        costs = recorded_costs(folder / "runs", results)
+        judged = judge(study, Runs(folder / "runs", results), data, on_message)
+        write_json(folder / "results.json", judged)
+        write_json(folder / "costs.json", {"schema": 1, "runs": costs})
+        return build_study_page(folder)
+
+
+def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
+    """Write ``study.json``, or check that the folder holds this study and the same tokens.
+
+    A folder of another configuration or text is refused before any work. If the text is packed
+    already, opening the packed data checks the text's hash.
+    """
+    resolved: dict[str, Any] = study.resolved()
+    facts: dict[str, Any] = {"kind": study.kind}
+    if isinstance(study, FixedStudy):
+        facts["runs"] = [member.config.name for member in study.members()]
+    if study.base is None:  # runs make their own data
+        if recorded_study(folder, resolved) is None:
+            begin_study(folder, resolved, facts)
+        return None
+    config = study.base.data
+    recorded = recorded_study(folder, resolved, besides="data")
+    if recorded is not None and not has_packing(folder / "data"):
+        documents = load_corpus(config.source, text_field=config.text_field)
+        require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
+    require = partial(require_enough, study.base)
+    data = prepare_data(config, folder / "data", require=require, on_message=on_message)
+    if recorded is not None:
+        require_same_data(folder, recorded, data.facts())
+        return data
+    source = {"source": config.source, "vocab_size": config.vocab_size}
+    data_facts = source | {"python": package_versions()["python"]} | data.facts()
+    begin_study(folder, resolved, facts | {"data": data_facts})
+    return data
+
+
+def _train(
+    study: Study,
+    wave: Wave,
+    runs: Path,
+    data: PreparedData | None,
+    reuse: Sequence[Path],
+    workers: int,
+    on_message: OnMessage,
+    on_progress: OnProgress,
+) -> None:
+    members, title = wave.members, f"{wave.title}: " if wave.title else ""
+
+    def drop_weights(name: str) -> None:
+        if not study.keeps_weights(name):
+            shutil.rmtree(runs / name / "model", ignore_errors=True)
+
+    def show_progress(name: str, event: dict[str, Any]) -> None:
+        if "done" in event:
+            drop_weights(name)
+        on_progress(name, event)
+
+    if wave.total_steps is not None:
+        on_progress(members[0].config.name, {"total": wave.total_steps})
+    copied = [] if data is None else reuse_runs(members, data.facts(), runs, reuse)
+    if copied:
+        on_message(f"{title}copied {len(copied)} of {len(members)} models")
+    for name in copied:
+        on_progress(name, {"done": True})
+    waiting = processes.unfinished(members, runs)
+    if waiting:
+        on_message(f"{title}training {len(waiting)} of {len(members)} models")
+    if workers == 1 and not study.always_workers:
+        processes.run_here(waiting, data, runs, on_progress=show_progress)
+    else:
+        folder = None if data is None else data.folder
+        processes.run_members(
+            waiting,
+            folder,
+            runs,
+            workers=workers,
+            on_progress=show_progress,
+            short=study.shares_workers,
+        )
+    for member in members:  # a killed call may have missed the end of a run
+        drop_weights(member.config.name)
+
+
+_MARKER = "study.json"
+
+
+def recorded_study(
+    folder: Path, resolved: dict[str, Any], *, besides: str | None = None
+) -> dict[str, Any] | None:
+    """``study.json`` of a folder that holds the same study; ``None`` for a free folder.
+
+    The run folders of a committed study are unpacked from its table, so that it can continue.
+    ``besides``: name of one entry that may lie in a free folder.
+
+    Raises:
+        ConfigError: The folder holds a study of another configuration.
+    """
+    if not is_claimed(folder, _MARKER, "a study", besides=besides):
+        return None
+    path = folder / _MARKER
+    recorded = read_json(path)
+    require_schema(recorded, path)
+    if recorded.get("config_hash") != config_hash(resolved):
+        fault = difference("", {name: recorded.get(name) for name in resolved}, resolved, ())
+        hint = "Choose another --out"
+        if recorded.get("seeds") != resolved.get("seeds") and "data" in recorded:
+            hint += f"; for more seeds, with --reuse {folder}, which copies its runs"
+        raise ConfigError(
+            f"reproduce: {folder} must hold this configuration to be continued, got another one"
+            f"{f': {short(fault)}' if fault else ''}. {hint}."
+        )
+    if not isinstance(recorded.get("data", {}), dict):
+        raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
+    if (folder / TABLE).exists() and not (folder / RUNS).exists():
+        unpack_runs(folder / TABLE, folder / RUNS)
+    return dict(recorded)
+
+
+def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write ``study.json``: the configuration, and ``facts`` such as the data."""
+    head = {
+        "schema": 1,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config_hash": config_hash(resolved),
+    }
+    write_json(folder / _MARKER, head | facts | resolved)
+
+
+def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
+    """Name of a finished run in this study -> its ``costs.json``, with this name as ``run``."""
+    costs = {}
+    for name in names:
+        path = runs / name / "costs.json"
+        # A run that diverged before its first checkpoint has no costs.
+        if path.exists() or read_json(runs / name / "results.json").get("diverged_step") is None:
+            costs[name] = read_json(path) | {"run": name}
+    return costs
+
+
+def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Refuse to continue a study on other tokens, whose hashes and counts are ``facts``."""
+    changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
+    if changed:
+        raise ConfigError(
+            f"reproduce: the data of {folder} must be unchanged to continue, got another "
+            f"{changed[0]}. Choose another --out."
+        )

@@ -39,12 +39,7 @@ def reuse_runs(
     """Copy finished runs with the same settings, seed and tokens into a study.
 
     A copy keeps its record: its ``run.json`` names the run, date, commit and machine of the other
-    study.
-
-    Args:
-        data_facts: Hashes and counts of the study's tokens.
-        runs: Folder of the study's run directories.
-        studies: Folders of other studies. If several have a run, the first is used."""
+    study. If several studies have a run, the first is used. ``data_facts``: hashes and counts."""
     waiting = [m.config for m in members if not (runs / m.config.name).exists()]
     finished: dict[str, Path] = {}
     for study in studies if waiting else ():
@@ -56,17 +51,12 @@ def reuse_runs(
         settings = config.resolved()
         settings["data"] |= data_facts
         if source := finished.get(config_hash(settings)):
-            _copy(source, runs / config.name)
+            read_jsonl(source / METRICS, recorded=read_json(source / RESULTS).get("metrics"))
+            if (source / "model").exists():  # records are committed without weights
+                verify_manifest(source / "model")
+            unfinished = runs / f".{config.name}.copying"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(source, unfinished)
+            unfinished.rename(runs / config.name)
             copied.append(config.name)
     return copied
-
-
-def _copy(run: Path, target: Path) -> None:
-    """Copy a run directory, whole or not at all; refuse a damaged one."""
-    read_jsonl(run / METRICS, recorded=read_json(run / RESULTS).get("metrics"))
-    if (run / "model").exists():  # records are committed without weights
-        verify_manifest(run / "model")
-    unfinished = target.with_name(f".{target.name}.copying")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    shutil.copytree(run, unfinished)
-    unfinished.rename(target)

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from diffattn.models.config.known_names import check_known
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
-_SHORT = ("recall", "text")
 ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
-    "smoke": _SHORT,
-    "laptop": _SHORT,
+    "smoke": ("recall", "text"),
+    "laptop": ("recall", "text"),
     "study": ALL_STUDIES,
     "workstation": ALL_STUDIES,
 }
@@ -31,9 +30,6 @@ def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of the stages, in order: studies, then the analysis of their models, then timings.
 
     The scales ``smoke`` and ``laptop`` have studies only.
-
-    Raises:
-        ConfigError: An unknown scale or name.
     """
     check_known("reproduce", "scale", scale, STUDIES_OF)
     stages = STUDIES_OF[scale]

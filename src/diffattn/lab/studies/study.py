@@ -49,12 +49,7 @@ class Member:
     def train(
         self, data: PreparedData | None, folder: Path, **callbacks: Callable[..., None]
     ) -> None:
-        """Train this run in this process.
-
-        Args:
-            data: Tokens; ``None`` for a recall task.
-            **callbacks: ``on_progress`` and ``on_message``.
-        """
+        """Train this run in this process. ``data`` is ``None`` for a recall task."""
         from diffattn.lab.training.recall import train_recall
         from diffattn.lab.training.run import train
         from diffattn.lab.training.stability import train_recorded
@@ -87,11 +82,7 @@ class Runs:
     results: Results
 
     def rows(self, file: str) -> dict[str, list[dict[str, Any]]]:
-        """Name of a run -> rows of its ``<file>.jsonl``.
-
-        Args:
-            file: ``"metrics"`` or ``"gradients"``.
-        """
+        """Name of a run -> rows of its ``<file>.jsonl``: ``"metrics"`` or ``"gradients"``."""
         return {
             name: read_jsonl(self.folder / name / f"{file}.jsonl", recorded=results[file])
             for name, results in self.results.items()
@@ -144,6 +135,25 @@ class Study:
         """Whether a finished run keeps its weights."""
         return True
 
+    @classmethod
+    def planned(
+        cls,
+        plans: Mapping[str, Callable[[], StudyPlan]],
+        scale: str,
+        *,
+        seeds: Sequence[int] | None = None,
+        settings: Sequence[str] = (),
+        **fields: Any,
+    ) -> Self:
+        """The study of a scale. ``settings`` such as ``"train.num_steps=500"`` change its base."""
+        check_known("reproduce", "scale", scale, plans)
+        plan = plans[scale]() | fields
+        if seeds is not None:
+            plan["seeds"] = tuple(seeds)
+        if "run" in plan:
+            plan["base"] = apply_settings(plan.pop("run").config(), settings)
+        return cls(scale=scale, **plan)
+
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         raise NotImplementedError
@@ -161,33 +171,6 @@ class FixedStudy(Study):
         require_softmax(type(self).__name__, "base", self.base.model)
         self._check()
         self.members()  # a run that cannot be made is refused at once
-
-    @classmethod
-    def planned(
-        cls,
-        plans: Mapping[str, Callable[[], StudyPlan]],
-        scale: str,
-        *,
-        seeds: Sequence[int] | None = None,
-        settings: Sequence[str] = (),
-        **fields: Any,
-    ) -> Self:
-        """The study of a scale.
-
-        Args:
-            settings: Changes to the softmax run, such as ``"train.num_steps=500"``.
-
-        Raises:
-            ConfigError: An unknown scale or setting, or settings that cannot be measured.
-        """
-        check_known("reproduce", "scale", scale, plans)
-        plan = plans[scale]()
-        return cls(
-            scale=scale,
-            base=apply_settings(plan.run.config(), settings),
-            seeds=plan.seeds if seeds is None else tuple(seeds),
-            **{**plan.settings, **fields},
-        )
 
     def _check(self) -> None:
         """Refuse settings that the study cannot measure."""

@@ -19,7 +19,6 @@ def swept_rates(
     """Replay a sweep as far as its runs are done.
 
     Args:
-        rates: The rates to begin with.
         score: From a rate to the score of its runs; ``None`` while a run is missing.
         order: From a score to its sort key; a smaller key is better.
         leading: How many of the best rates must lie inside the sweep.

@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
@@ -35,11 +34,7 @@ _RESULTS = "results.json"
 
 
 def require_scale(folder: Path, scale: str) -> None:
-    """Refuse a folder with studies of another scale: one page cannot mix scales.
-
-    Raises:
-        ConfigError: It holds one.
-    """
+    """Refuse a folder with studies of another scale: one page cannot mix scales."""
     for name in ALL_STUDIES:
         path, expected = folder / name / "study.json", scale_of(name, scale)
         recorded = read_json(path).get("scale") if path.exists() else expected
@@ -50,17 +45,6 @@ def require_scale(folder: Path, scale: str) -> None:
             )
 
 
-def finished_stages(folder: Path, scale: str) -> tuple[str, ...]:
-    """Names of the stages that have results in a folder, whichever call made them, in order."""
-    return tuple(
-        name
-        for name in stages_of(scale)
-        if (folder / name / _RESULTS).exists()
-        or is_analysis_folder(folder / name)
-        or (name == THROUGHPUT and any((folder / name).glob("*.json")))
-    )
-
-
 def analyse_models(
     folder: Path,
     *,
@@ -69,12 +53,7 @@ def analyse_models(
 ) -> None:
     """Analyse the first seed's model of every type on text that none was trained on, if not done.
 
-    Args:
-        on_start: Given the type of each model.
-        on_progress: Given the type, and windows done and in all.
-
-    Raises:
-        CheckpointError: The comparison on text has not finished.
+    Callbacks are those of :func:`diffattn.lab.analysis.session.analyze`.
     """
     from diffattn.lab.analysis.session import AnalysisSettings, analyze
     from diffattn.lab.report.analysis.page import build_analysis_report
@@ -103,17 +82,12 @@ def analyse_models(
 def time_models(
     folder: Path, scale: str, *, on_message: Callable[[str], None] = lambda line: None
 ) -> None:
-    """Time whole models on one CPU thread or on the GPU, as ``diffattn bench models`` does.
-
-    Args:
-        scale: ``"workstation"`` times on the GPU, any other scale on the CPU.
-    """
+    """Time whole models on one CPU thread, at scale ``workstation`` on the GPU."""
     from diffattn.lab.benchmark.config import BenchConfig, result_path
     from diffattn.lab.benchmark.session import run_bench
 
-    config = BenchConfig(
-        suite="models", scale="full", device="cuda" if scale == "workstation" else "cpu"
-    )
+    device = "cuda" if scale == "workstation" else "cpu"
+    config = BenchConfig(suite="models", scale="full", device=device)
     run_bench(config, result_path(folder / THROUGHPUT, config.device), on_message=on_message)
 
 
@@ -123,8 +97,11 @@ def finish(folder: Path, scale: str) -> Path:
     The page of a short scale shows recall and text. That of a long scale has every table of the
     papers. A claim is measured by a study of this folder, else by the committed one of its kind.
     """
-    finished = finished_stages(folder, scale)
-    stages = [name for name in finished if name != THROUGHPUT]  # times differ between two runs
+    stages = [  # without timings, which differ between two runs
+        name
+        for name in stages_of(scale)
+        if (folder / name / _RESULTS).exists() or is_analysis_folder(folder / name)
+    ]
     sentences = {
         name: "" if name == ANALYSIS else sentences_of(folder / name)[0] for name in stages
     }
@@ -140,28 +117,26 @@ def finish(folder: Path, scale: str) -> Path:
         return build_report(folder / "text", page, claims=root)
     studies = {name: folder / name for name in stages if name in ALL_STUDIES}
     committed = [] if root is None else committed_folders(root)
-    folders = [*studies.values(), *(path for path in committed if _kind(path) not in studies)]
+    others = [
+        path
+        for path in committed
+        if not (path / "study.json").exists() or study_kind(path) not in studies
+    ]
     return build_papers_report(
-        folders,
+        [*studies.values(), *others],
         page,
         root,
         stages=[Link(f"{name}/report.html", TITLES[name], sentences[name]) for name in stages],
-        stage_benchmarks=[folder / THROUGHPUT] if THROUGHPUT in finished else [],
+        stage_benchmarks=[folder / THROUGHPUT] if any((folder / THROUGHPUT).glob("*.json")) else [],
         scale=scale,
     )
-
-
-def _kind(folder: Path) -> str | None:
-    return study_kind(folder) if (folder / "study.json").exists() else None
 
 
 def _digest(stage: Path) -> str:
     """SHA-256 of the contents that do not change if a stage is repeated with the same seed."""
     if stage.name != ANALYSIS:
         return hashlib.sha256((stage / _RESULTS).read_bytes()).hexdigest()
-    models: list[dict[str, Any]] = [
-        asdict(analysed) for analysed in AnalysisResult.read(stage).models
-    ]
+    models = [asdict(analysed) for analysed in AnalysisResult.read(stage).models]
     for model in models:
         facts = model["model"]
         model["model"] = {key: facts[key] for key in facts if key in ("label", "weights")}

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.records.lock import LOCK
@@ -28,8 +30,6 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_"
 
 def worker_count(workers: int | None) -> int:
     """Number of processes side by side. Default: one per GPU, or one per CPU core but at most 2."""
-    import torch
-
     if workers is None:
         return torch.cuda.device_count() or min(2, os.cpu_count() or 1)
     if workers < 1:
@@ -39,15 +39,13 @@ def worker_count(workers: int | None) -> int:
 
 def visible_devices() -> list[str]:
     """GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them."""
-    import torch
-
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
 
 
 def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
-    """The members that are not done; see :func:`is_done`."""
+    """The members that are not done."""
     return [m for m in members if not is_done(folder / m.config.name)]
 
 
@@ -73,7 +71,7 @@ def run_members(
 
     Args:
         data: Folder of the prepared tokens; ``None`` for recall tasks.
-        folder: Folder of the run directories, one per member.
+        folder: Folder of the run directories.
         workers: Processes at a time, each with one thread, spread evenly over the GPUs.
         short: Whether a process makes several runs, because starting it takes long. Outside Linux
             the recorded peak memory then includes the earlier runs of the process.
@@ -82,7 +80,13 @@ def run_members(
         DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    pool = _Pool(_longest_first(members), data, folder, on_progress, short=short)
+    # The runs of each seed by falling FLOPs, so that all cores end at about the same time.
+    longest_first = [
+        member
+        for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
+        for member in sorted(of_seed, key=lambda member: -member.facts["flops_difference"])
+    ]
+    pool = _Pool(longest_first, data, folder, on_progress, short)
     try:
         with ended_by_sigterm():
             pool.run(workers)
@@ -92,23 +96,10 @@ def run_members(
         raise DiffAttnError(pool.failures[0])
 
 
-def _longest_first(members: Sequence[Member]) -> list[Member]:
-    """Sort the runs of each seed by falling FLOPs, so that all cores end at about the same time."""
-    return [
-        member
-        for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
-        for member in sorted(of_seed, key=lambda member: -member.facts["flops_difference"])
-    ]
-
-
 def run_here(
     members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
-    """Train one run after another in this process, on one thread as a worker would.
-
-    This saves the start of a process per run, which matters if runs are short.
-    """
-    import torch
+    """Train one run after another in this process, on one thread as a worker would."""
 
     def show_step(run: str, step: int, loss: float | None) -> None:
         on_progress(run, {"step": step, "loss": loss})
@@ -129,8 +120,6 @@ _Events = queue.Queue[tuple["_Worker", dict[str, Any]]]
 
 @dataclass(eq=False, slots=True)
 class _Worker:
-    """A process that trains, one run at a time."""
-
     process: "subprocess.Popen[str]"
     log: Path
     device: str | None
@@ -157,9 +146,7 @@ class _Worker:
             assert process.stdout is not None
             with process.stdout:
                 for line in process.stdout:
-                    with contextlib.suppress(
-                        json.JSONDecodeError
-                    ):  # half a line of a killed worker
+                    with contextlib.suppress(json.JSONDecodeError):  # half a line, as it was killed
                         events.put((worker, json.loads(line)))
             events.put((worker, {"exit": process.wait()}))
 
@@ -175,33 +162,22 @@ class _Worker:
             self.process.stdin.flush()
 
     def hang_up(self) -> None:
-        """Close standard input, so that the worker ends."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
 
+@dataclass(slots=True)
 class _Pool:
-    """Worker processes side by side, and the runs that wait for them."""
-
-    def __init__(
-        self,
-        waiting: list[Member],
-        data: Path | None,
-        folder: Path,
-        on_progress: OnProgress,
-        *,
-        short: bool,
-    ) -> None:
-        self.waiting = waiting
-        self.data = data
-        self.folder = folder
-        self.on_progress = on_progress
-        self.short = short
-        self.devices = visible_devices()
-        self.events: _Events = queue.Queue()
-        self.active: list[_Worker] = []
-        self.failures: list[str] = []
+    waiting: list[Member]
+    data: Path | None
+    folder: Path
+    on_progress: OnProgress
+    short: bool
+    devices: list[str] = field(default_factory=visible_devices)
+    events: _Events = field(default_factory=queue.Queue)
+    active: list[_Worker] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
 
     def run(self, workers: int) -> None:
         """Start workers until no run waits or a run has failed; wait for all started workers."""
@@ -211,10 +187,16 @@ class _Pool:
                 self.active.append(_Worker.start(log, self.events, self.least_used_device()))
                 self._give_next(self.active[-1])
             worker, event = self.events.get()
-            if "exit" in event:
-                self._remove(worker, event["exit"])
-            else:
+            if "exit" not in event:
                 self._receive(worker, event)
+                continue
+            worker.hang_up()
+            self.active.remove(worker)
+            if (status := event["exit"]) != 0 and not self.failures:
+                self.failures.append(
+                    f"{worker.run}: the run must end by itself, got exit status {status}. "
+                    f"Its log: {worker.log}"
+                )
 
     def least_used_device(self) -> str | None:
         """The GPU for the next worker; ``None`` without GPUs."""
@@ -240,12 +222,3 @@ class _Pool:
             self._give_next(worker)
         elif "done" in event:
             worker.hang_up()
-
-    def _remove(self, worker: _Worker, status: int) -> None:
-        worker.hang_up()
-        self.active.remove(worker)
-        if status != 0 and not self.failures:
-            self.failures.append(
-                f"{worker.run}: the run must end by itself, got exit status {status}. "
-                f"Its log: {worker.log}"
-            )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.records.claim import is_claimed
+from diffattn.lab.records.run import is_claimed
 from diffattn.lab.training.callbacks import OnMessage, OnProgress
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import (

@@ -15,9 +15,8 @@ from diffattn.lab.data.packing import pack
 from diffattn.lab.data.source_files import Pin, difference, pin, stamp
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens, advised
-from diffattn.lab.records.claim import is_claimed
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import package_versions, require_schema
+from diffattn.lab.records.run import is_claimed, package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
 from diffattn.models.hub import name_or_cached
 

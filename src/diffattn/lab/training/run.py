@@ -15,11 +15,9 @@ from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.files.manifest import verify_manifest
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.data.upsampling import long_documents
-from diffattn.lab.records.claim import claim_run, difference
 from diffattn.lab.records.fields import require
-from diffattn.lab.records.launches import read_launches
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, claim_run, difference, read_launches
 from diffattn.lab.training.callbacks import (
     METRICS,
     CostCallback,

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from diffattn.lab.records.launches import append_launch
-from diffattn.lab.records.run import RunRecord, hardware
+from diffattn.lab.records.run import RunRecord, append_launch, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import TrainConfig

@@ -15,7 +15,7 @@ from diffattn.lab.report.claims.tables import CLAIMS
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.scaling.config import scaling_study
 from diffattn.lab.studies.stability.config import stability_study
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import comparison
 
 COMMANDS = [command for claim in CLAIMS for command in claim.commands if command]
 LINES = sorted({line for command in COMMANDS for line in command.split(" && ")})

@@ -8,7 +8,7 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.build import build_report, markdown_results
-from diffattn.lab.studies.recall.endpoints import step_differences
+from diffattn.lab.studies.recall.summary import step_differences
 from lab.report.page_reader import build, figures, outline_of
 from recall_records import CONTROL, TYPES, WHAT, summary, write_recall_study, write_trial
 from record_files import read_record, replace_in_record, write_record

@@ -4,9 +4,13 @@ import pytest
 
 from diffattn.lab.report.sections.gradient_flow import BASE, NULL
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
-from diffattn.lab.studies.gradient_flow.judgements import DRIFT, LEVEL, judge_factors
+from diffattn.lab.studies.gradient_flow.judgements import (
+    DRIFT,
+    LEVEL,
+    gradient_flow_results,
+    judge_factors,
+)
 from diffattn.lab.studies.gradient_flow.sizes import MATRICES
-from diffattn.lab.studies.gradient_flow.summary import gradient_flow_results
 from record_files import the_row
 
 

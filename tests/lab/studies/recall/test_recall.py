@@ -10,10 +10,10 @@ from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies import run
+from diffattn.lab.studies import reproduce as driver
 from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
 from diffattn.lab.studies.recall.summary import recall_results
-from diffattn.lab.studies.reproduce import judge, reproduce
+from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.workers import run_members
 
 
@@ -267,13 +267,13 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(sweep, tmp_path, monkey
             for file, value in (("results.json", results), ("costs.json", {})):
                 write_json(folder / name / file, value)
 
-    monkeypatch.setattr(run.processes, "run_here", train)
-    monkeypatch.setattr(run, "build_study_page", lambda folder: folder)
+    monkeypatch.setattr(driver.processes, "run_here", train)
+    monkeypatch.setattr(driver, "build_study_page", lambda folder: folder)
     lines, totals = [], []
 
     def make():
         hear = {"on_progress": lambda name, event: totals.append(event["total"])}
-        run.run_study(sweep, tmp_path, judge, workers=1, on_message=lines.append, **hear)
+        driver.run_study(sweep, tmp_path, workers=1, on_message=lines.append, **hear)
 
     make()
     steps = sweep.tasks[0].train.num_steps

@@ -3,9 +3,9 @@
 import pytest
 
 from diffattn.lab.catalog.models import RECALL_CONTROLS
-from diffattn.lab.stats.multiple import holm
+from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.recall.endpoints import explain_uninformative, find_leak, step_differences
+from diffattn.lab.studies.recall.summary import explain_uninformative, find_leak, step_differences
 
 STEPS = 1000
 NOT_LEAKING = {"limit": 0.1, "highest": 0.07, "leaks": False}

@@ -5,10 +5,9 @@ import math
 import pytest
 
 from diffattn.lab.catalog.recipes.comparison import laptop
-from diffattn.lab.studies.stability.attending import shared_rates
 from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
-from diffattn.lab.studies.stability.verdict import verdict
+from diffattn.lab.studies.stability.verdict import shared_rates, verdict
 from record_files import the_row
 
 

@@ -3,9 +3,14 @@
 from dataclasses import replace
 
 from diffattn.lab.catalog.models import SWEPT
-from diffattn.lab.studies.text.comparison import Sweep, best_rates, sweep_name, whole_name
+from diffattn.lab.studies.text.comparison import (
+    Sweep,
+    best_rates,
+    comparison,
+    sweep_name,
+    whole_name,
+)
 from diffattn.lab.studies.text.results import comparison_results
-from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
 
 LOSSES = {  # by seed

@@ -7,7 +7,7 @@ import pytest
 from diffattn.lab.catalog.models import SWEPT
 from diffattn.lab.report.page import phase
 from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.wording import difference
+from diffattn.lab.studies.text.verdict import difference
 from lab.studies.text.made_up_losses import LOSSES, study
 
 T_975_2 = 4.302652729911275  # Student's t with two degrees of freedom, 97.5 %
@@ -93,7 +93,6 @@ UNINFORMATIVE = {
     "wider": (ends(3.05, 3.15, 3.25, of="none_ffn"), WIDER),
     "phase of softmax": ({"late": ("softmax",)}, LATE.format("Transformer (softmax)")),
     "phase of V2": ({"late": ("diff_v2",)}, LATE.format("DIFF V2")),
-    "phase of Shared DIFF": ({"late": ("shared_diff",)}, LATE.format("Shared DIFF")),
     "one seed": (ends(3.05, seeds=1, fewer_seeds=1), f"{NO_GAIN} by 0.1 nats: −0.050 (one seed"),
 }
 

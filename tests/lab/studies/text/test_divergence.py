@@ -17,9 +17,8 @@ from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.sweep import swept_rates
-from diffattn.lab.studies.text import scales as module
-from diffattn.lab.studies.text.comparison import Sweep
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text import comparison as module
+from diffattn.lab.studies.text.comparison import Sweep, comparison
 from diffattn.lab.studies.text.summary import require_losses
 from diffattn.lab.training.callbacks import DivergenceError
 from record_files import read_record, write_record

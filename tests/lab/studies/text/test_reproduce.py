@@ -12,9 +12,10 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.records.run import RunRecord, config_hash
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.studies import run, workers
+from diffattn.lab.studies import reproduce as driver
+from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import comparison
 from record_files import change_record, contents, entries
 
 NAMES = [f"{name}-seed0" for name in SWEPT]
@@ -104,8 +105,8 @@ def test_runs_that_diverge_are_all_made_and_named_in_one_line(settings, tmp_path
 def test_default_folder_is_named_after_the_scale(settings, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     claimed = []
-    monkeypatch.setattr(run, "recorded_study", lambda folder, *a, **k: claimed.append(folder))
-    monkeypatch.setattr(run, "prepare_data", lambda *a, **k: 1 / 0)
+    monkeypatch.setattr(driver, "recorded_study", lambda folder, *a, **k: claimed.append(folder))
+    monkeypatch.setattr(driver, "prepare_data", lambda *a, **k: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reproduce("smoke", settings=settings)
     assert claimed == [Path("runs/smoke")]

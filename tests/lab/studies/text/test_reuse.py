@@ -11,7 +11,7 @@ from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import reuse as module
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
-from diffattn.lab.studies.text.scales import comparison
+from diffattn.lab.studies.text.comparison import comparison
 from record_files import change_record, contents
 
 SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]

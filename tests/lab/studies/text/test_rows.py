@@ -9,8 +9,8 @@ from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.reproduce import reproduce
+from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.results import comparison_results
-from diffattn.lab.studies.text.scales import comparison
 from diffattn.lab.studies.text.verdict import verdict
 
 SEEDS = (0, 1, 2)
@@ -34,7 +34,7 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
     for run in left_out:
         runs[run]["left_out_steps"] = 2
     phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
-    made = comparison_results(config, {}, runs, phases)
+    made = comparison_results(config, {}, runs, phases, {}, {})
     return made | {"verdict": verdict(made)}
 
 

@@ -1,1 +1,1 @@
-"""One experiment per file: a function that returns a full configuration."""
+"""Experiments: functions that return a full configuration."""

@@ -5,64 +5,44 @@ from functools import partial
 from pathlib import Path
 
 from diffattn.errors import ConfigError, did_you_mean
-from diffattn.lab.catalog.recipes.ablations import ABLATIONS
-from diffattn.lab.catalog.recipes.comparison import laptop, lease, smoke, study, workstation
-from diffattn.lab.catalog.recipes.diff_transformer_3b import (
-    TOKEN_SCALING,
-    diff_transformer_3b,
-    main_run,
-    transformer_3b,
-)
-from diffattn.lab.catalog.recipes.diff_transformer_scaling import SCALING
-from diffattn.lab.catalog.recipes.later_stages import LONG_CONTEXT, MATH
-from diffattn.lab.catalog.recipes.plan import RunPlan
-from diffattn.lab.catalog.recipes.shared_diff_rank import SHARED_DIFF
-from diffattn.lab.catalog.recipes.sibling import laptop_sibling
+from diffattn.lab.catalog.recipes import diff_transformer as paper
+from diffattn.lab.catalog.recipes.comparison import COMPARISON
+from diffattn.lab.catalog.recipes.plan import RunPlan, laptop_sibling
 from diffattn.lab.training.config import RunConfig
 from diffattn.models import presets
 
-_LARGE: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "main pair": {"diff-transformer-3b": diff_transformer_3b, "transformer-3b": transformer_3b},
-    "sizes": SCALING,
-    "tokens": TOKEN_SCALING,
-    "long context": LONG_CONTEXT,
-    "ablations": ABLATIONS,
-    "Shared DIFF": SHARED_DIFF,
-    "mathematics": MATH,
+_LARGE: dict[str, tuple[str, Mapping[str, Callable[[], RunPlan]]]] = {
+    "main pair": ("The DIFF paper's main models (Table 8)", paper.MAIN),
+    "sizes": ("Loss over the size of the model (Figure 3a)", paper.SCALING),
+    "tokens": ("Loss over training tokens (Figure 3b)", paper.TOKEN_SCALING),
+    "long context": ("Then a context of 65,536 (Figures 4 and 5)", paper.LONG_CONTEXT),
+    "ablations": ("Ablations of Table 6 and of the V2 note", paper.ABLATIONS),
+    "Shared DIFF": ("Shared DIFF: rank, λ_init and norm", paper.SHARED_DIFF),
+    "mathematics": ("Then mathematics, in two stages (Figure 9)", paper.MATH),
 }
-_SIBLING_TOKENS = {"long context": 1_024}
+"""Experiment -> its title in lists, and its recipes."""
 GROUPS: dict[str, Mapping[str, Callable[[], RunPlan]]] = {
-    "comparison": {
-        "smoke": smoke,
-        "laptop": laptop,
-        "study": study,
-        "workstation": workstation,
-        "lease": lease,
-    },
-    **_LARGE,
+    "comparison": COMPARISON,
+    **{group: makes for group, (_, makes) in _LARGE.items()},
     **{
         f"{group}, laptop": {
-            f"{name}-laptop": partial(laptop_sibling, make, _SIBLING_TOKENS.get(group, 256))
+            f"{name}-laptop": partial(
+                laptop_sibling, make, 1_024 if group == "long context" else 256
+            )
             for name, make in makes.items()
         }
-        for group, makes in _LARGE.items()
+        for group, (_, makes) in _LARGE.items()
     },
 }
 """Experiment -> recipe name -> recipe. Every large recipe has a small sibling."""
 TITLES = {
     "comparison": "Softmax models, whose twins 'diffattn reproduce text --scale NAME' compares",
-    "main pair": "The DIFF paper's main models (Table 8)",
-    "sizes": "Loss over the size of the model (Figure 3a)",
-    "tokens": "Loss over training tokens (Figure 3b)",
-    "long context": "Then a context of 65,536 (Figures 4 and 5)",
-    "ablations": "Ablations of Table 6 and of the V2 note",
-    "Shared DIFF": "Shared DIFF: rank, λ_init and norm",
-    "mathematics": "Then mathematics, in two stages (Figure 9)",
+    **{group: title for group, (title, _) in _LARGE.items()},
     "laptop": "Small siblings of the above, minutes on 2 CPU cores",
 }
 """Experiment -> title in lists. All siblings share the title ``"laptop"``."""
 RECIPES = {name: make for makes in GROUPS.values() for name, make in makes.items()}
-SCALES = ("smoke", "laptop", "study", "workstation", "lease")
+SCALES = tuple(COMPARISON)
 """Recipes of softmax models, whose twins ``diffattn reproduce text`` compares."""
 GPU_SCALES = ("workstation", "lease")
 
@@ -73,11 +53,7 @@ def default_folder(kind: str, scale: str) -> Path:
 
 
 def plan(name: str) -> RunPlan:
-    """The settings of a recipe, without torch.
-
-    Raises:
-        ConfigError: The recipe is unknown.
-    """
+    """The settings of a recipe, without torch."""
     if name not in RECIPES:
         hint = did_you_mean(name, RECIPES)
         raise ConfigError(f"Unknown recipe {name!r}.{hint} See 'diffattn list recipes'.")
@@ -85,11 +61,7 @@ def plan(name: str) -> RunPlan:
 
 
 def plan_of_size(name: str) -> RunPlan:
-    """The settings of a recipe, or of the papers' main training of a preset, without torch.
-
-    Raises:
-        ConfigError: Neither a recipe nor a preset.
-    """
+    """The settings of a recipe, or of the papers' main training of a preset, without torch."""
     if name in RECIPES:
         return plan(name)
     if name not in presets.names():
@@ -98,7 +70,7 @@ def plan_of_size(name: str) -> RunPlan:
             f"Unknown recipe or preset {name!r}.{hint} See 'diffattn list recipes' and "
             "'diffattn list presets'."
         )
-    return main_run(name, name)
+    return paper.main_run(name, name)
 
 
 def recipe(name: str) -> RunConfig:

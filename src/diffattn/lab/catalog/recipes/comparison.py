@@ -1,5 +1,6 @@
 """The softmax models of the comparisons on text, by scale; the other models are their twins."""
 
+from collections.abc import Callable
 from typing import Any
 
 from diffattn.lab.catalog.recipes.plan import RunPlan, sane_start
@@ -13,19 +14,11 @@ def smoke() -> RunPlan:
     Command: ``diffattn reproduce text --scale smoke``. Hardware: 2 CPU cores. Duration: under a
     minute for all four types. Expected: losses near 5.5 nats, alike for all four types.
     """
-    train = TrainConfig(
-        num_steps=20,
-        batch_tokens=1_024,
-        seq_len=128,
-        learning_rate=3e-3,
-        final_learning_rate=3e-4,
-        warmup_steps=4,
-        log_every=5,
-        evaluate_every=10,
-        evaluation_tokens=4_096,
-    )
+    pace = {"num_steps": 20, "warmup_steps": 4, "log_every": 5, "evaluate_every": 10}
+    tokens = {"batch_tokens": 1_024, "seq_len": 128, "evaluation_tokens": 4_096}
+    rates = {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
     model = {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16}
-    return _plan("smoke", model, train, DataConfig(vocab_size=512))
+    return _plan("smoke", DataConfig(vocab_size=512), model, {**pace, **tokens, **rates})
 
 
 def laptop() -> RunPlan:
@@ -38,20 +31,14 @@ def laptop() -> RunPlan:
     Transformer, DIFF V2 and its gate on one map, one seed each. Expected: losses near 1.8 nats per
     byte. The model is far smaller than the papers' models.
     """
-    train = TrainConfig(
-        num_steps=500,
-        batch_tokens=2_048,
-        seq_len=256,
-        learning_rate=3e-3,
-        final_learning_rate=3e-4,
-        warmup_steps=25,
-        log_every=10,
-        evaluate_every=50,
-        evaluation_tokens=8_192,
-    )
+    pace = {"num_steps": 500, "warmup_steps": 25, "log_every": 10, "evaluate_every": 50}
+    tokens = {"batch_tokens": 2_048, "seq_len": 256, "evaluation_tokens": 8_192}
+    rates = {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
     model = {"hidden_size": 128, "num_hidden_layers": 4, "num_heads": 8, "head_dim": 16}
     model |= {"tie_word_embeddings": True, "scaled_head_init": False}
-    return _plan("laptop", model, train, DataConfig(source="python", vocab_size=257))
+    return _plan(
+        "laptop", DataConfig(source="python", vocab_size=257), model, {**pace, **tokens, **rates}
+    )
 
 
 def study() -> RunPlan:
@@ -64,20 +51,13 @@ def study() -> RunPlan:
     with ``TIED_START`` the results in docs/findings/results.md; with an untied head not known. The
     papers' smallest model also has 8 DIFF heads, but far more training tokens.
     """
-    train = TrainConfig(
-        num_steps=4_000,
-        batch_tokens=1_024,
-        seq_len=256,
-        precision="bfloat16",
-        learning_rate=2e-3,
-        final_learning_rate=2e-4,
-        warmup_steps=200,
-        log_every=40,
-        evaluate_every=200,
-        evaluation_tokens=32_768,
-    )
+    pace = {"num_steps": 4_000, "warmup_steps": 200, "log_every": 40, "evaluate_every": 200}
+    tokens = {"batch_tokens": 1_024, "seq_len": 256, "evaluation_tokens": 32_768}
+    rates = {"learning_rate": 2e-3, "final_learning_rate": 2e-4, "precision": "bfloat16"}
     model = {"hidden_size": 256, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 32}
-    return _plan("study", model, train, DataConfig(source="python", vocab_size=2_048))
+    return _plan(
+        "study", DataConfig(source="python", vocab_size=2_048), model, {**pace, **tokens, **rates}
+    )
 
 
 def workstation() -> RunPlan:
@@ -88,21 +68,17 @@ def workstation() -> RunPlan:
     project. Expected: not known. Name a corpus of at least as many tokens: the default, Python's
     standard library, is about a hundred times smaller.
     """
-    train = TrainConfig(
-        num_steps=2_000,
-        batch_tokens=131_072,
-        seq_len=1_024,
-        micro_batch_sequences=16,
-        learning_rate=6e-4,
-        final_learning_rate=6e-5,
-        warmup_steps=100,
-        precision="bfloat16",
-        log_every=20,
-        evaluate_every=100,
-        evaluation_tokens=524_288,
-    )
+    pace = {"num_steps": 2_000, "warmup_steps": 100, "log_every": 20, "evaluate_every": 100}
+    tokens = {"batch_tokens": 131_072, "seq_len": 1_024, "evaluation_tokens": 524_288}
+    tokens |= {"micro_batch_sequences": 16}
+    rates = {"learning_rate": 6e-4, "final_learning_rate": 6e-5, "precision": "bfloat16"}
     model = {"hidden_size": 1_024, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 64}
-    return _plan("workstation", model, train, DataConfig(source="python", vocab_size=16_384))
+    return _plan(
+        "workstation",
+        DataConfig(source="python", vocab_size=16_384),
+        model,
+        {**pace, **tokens, **rates},
+    )
 
 
 def lease() -> RunPlan:
@@ -117,28 +93,24 @@ def lease() -> RunPlan:
     A sweep run takes a quarter of the steps. A model of a quarter of the size would take as long,
     because the time to launch a step's kernels is the limit.
     """
-    train = TrainConfig(
-        num_steps=2_160,
-        batch_tokens=32_768,
-        seq_len=1_024,
-        learning_rate=1.5e-3,
-        final_learning_rate=1.5e-4,
-        warmup_steps=100,
-        precision="bfloat16",
-        log_every=20,
-        evaluate_every=60,
-        evaluation_tokens=131_072,
-    )
+    pace = {"num_steps": 2_160, "warmup_steps": 100, "log_every": 20, "evaluate_every": 60}
+    tokens = {"batch_tokens": 32_768, "seq_len": 1_024, "evaluation_tokens": 131_072}
+    rates = {"learning_rate": 1.5e-3, "final_learning_rate": 1.5e-4, "precision": "bfloat16"}
     model = {"hidden_size": 512, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 32}
     data = DataConfig(source="packages", vocab_size=4_096, validation_fraction=0.01)
-    return _plan("lease", model, train, data)
+    return _plan("lease", data, model, {**pace, **tokens, **rates})
 
 
-def _plan(name: str, model: dict[str, Any], train: TrainConfig, data: DataConfig) -> RunPlan:
+COMPARISON: dict[str, Callable[[], RunPlan]] = {
+    make.__name__: make for make in (smoke, laptop, study, workstation, lease)
+}
+
+
+def _plan(name: str, data: DataConfig, model: dict[str, Any], train: dict[str, Any]) -> RunPlan:
     settings = ModelSettings(
         attention_type="softmax",
         vocab_size=data.vocab_size,
-        max_position_embeddings=train.seq_len,
+        max_position_embeddings=train["seq_len"],
         **sane_start(model["hidden_size"]) | model,
     )
-    return RunPlan(name=name, model=settings, train=train, data=data)
+    return RunPlan(name=name, model=settings, train=TrainConfig(**train), data=data)

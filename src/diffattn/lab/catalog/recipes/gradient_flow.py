@@ -16,7 +16,7 @@ def smoke() -> StudyPlan:
     Command: ``diffattn reproduce gradient-flow --scale smoke``. Hardware: 1 CPU core. Duration: a
     minute. Expected: at the first step DIFF V1 with head norm has larger gradients than without.
     """
-    train = _train(num_steps=12, warmup_steps=4, seq_len=32, batch_tokens=64)
+    train = {"num_steps": 12, "warmup_steps": 4, "seq_len": 32, "batch_tokens": 64}
     phases = {"start": (1,), "late": (11, 12)}
     return _plan("smoke", train, 512, (32, 16, 64), (2, 1, 3), num_seeds=1, phases=phases)
 
@@ -28,7 +28,7 @@ def laptop() -> StudyPlan:
     Expected: at the first step the norm's Jacobian is far above 1, because at these widths the
     head's output is far smaller than 1 − λ_init. It falls with width and with training.
     """
-    train = _train(num_steps=60, warmup_steps=10, seq_len=128, batch_tokens=512)
+    train = {"num_steps": 60, "warmup_steps": 10, "seq_len": 128, "batch_tokens": 512}
     phases = {
         "start": (1,),
         "warm-up": (8, 9, 10, 11, 12),
@@ -45,7 +45,7 @@ def study() -> StudyPlan:
     about a day of processor time; not run. Expected: not known, but in the widest model the norm's
     Jacobian should start nearer to 1.
     """
-    train = _train(num_steps=400, warmup_steps=40, seq_len=256, batch_tokens=2_048)
+    train = {"num_steps": 400, "warmup_steps": 40, "seq_len": 256, "batch_tokens": 2_048}
     phases = {
         "start": (1,),
         "warm-up": (38, 39, 40, 41, 42),
@@ -55,23 +55,9 @@ def study() -> StudyPlan:
     return _plan("study", train, 1_024, (256, 128, 512), (8, 4, 16), num_seeds=5, phases=phases)
 
 
-def _train(*, num_steps: int, warmup_steps: int, seq_len: int, batch_tokens: int) -> TrainConfig:
-    return TrainConfig(
-        num_steps=num_steps,
-        batch_tokens=batch_tokens,
-        seq_len=seq_len,
-        learning_rate=2e-3,
-        final_learning_rate=2e-4,
-        warmup_steps=warmup_steps,
-        log_every=1,
-        evaluate_every=num_steps,
-        evaluation_tokens=4 * batch_tokens,
-    )
-
-
 def _plan(
     scale: str,
-    train: TrainConfig,
+    train: dict[str, Any],
     vocab_size: int,
     widths: tuple[int, int, int],
     depths: tuple[int, int, int],
@@ -90,10 +76,17 @@ def _plan(
             attention_type="softmax",
             vocab_size=vocab_size,
             num_hidden_layers=depth,
-            max_position_embeddings=train.seq_len,
+            max_position_embeddings=train["seq_len"],
             **sane_start(width) | _width_settings(width),
         ),
-        train=train,
+        train=TrainConfig(
+            learning_rate=2e-3,
+            final_learning_rate=2e-4,
+            log_every=1,
+            evaluate_every=train["num_steps"],
+            evaluation_tokens=4 * train["batch_tokens"],
+            **train,
+        ),
         # Small, because every run reads the whole validation split at its end.
         data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002),
     )
@@ -102,8 +95,7 @@ def _plan(
     arms |= {f"width-{size}": _width_settings(size) for size in other_widths}
     # At the papers' widths values have size 1 at the start: 0.02² × 2,500 = 1. So does this arm.
     arms["large-values"] = {"initializer_range": width**-0.5}
-    settings = {"arms": arms, "phases": phases}
-    return StudyPlan(run=run, seeds=tuple(range(num_seeds)), settings=settings)
+    return {"run": run, "seeds": tuple(range(num_seeds)), "arms": arms, "phases": phases}
 
 
 def _width_settings(width: int) -> dict[str, Any]:

@@ -29,11 +29,12 @@ from dataclasses import replace
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR, GATE, TYPES, UNIFORM
+from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.catalog.recipes.recall import SMALL, task_run
 from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
 
 
-def smoke() -> dict[str, Any]:
+def smoke() -> StudyPlan:
     """Tiny models of every kind, a few steps: checks that everything runs.
 
     Command: ``diffattn reproduce practical --scale smoke``. Hardware: 2 CPU cores. Duration: a
@@ -47,7 +48,7 @@ def smoke() -> dict[str, Any]:
     return _settings(tuple(runs), (0,))
 
 
-def laptop() -> dict[str, Any]:
+def laptop() -> StudyPlan:
     """The study on one seed: a first look, without intervals.
 
     Command: ``diffattn reproduce practical``. Hardware: 2 CPU cores. Duration: ten minutes.
@@ -57,7 +58,7 @@ def laptop() -> dict[str, Any]:
     return _settings(_tasks(), (0,))
 
 
-def study() -> dict[str, Any]:
+def study() -> StudyPlan:
     """Seven models on two tasks with 12 seeds. Each model has its own learning rate per task.
 
     Command: ``diffattn reproduce practical --scale study``. Hardware: 2 CPU cores. Duration: two
@@ -87,11 +88,7 @@ def _settings(tasks: tuple[Any, ...], seeds: tuple[int, ...]) -> dict[str, Any]:
     }
 
 
-PRACTICAL: dict[str, Callable[[], dict[str, Any]]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "study": study,
-}
+PRACTICAL: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
 """Scale -> recipe of the study."""
 LEARNED = {"lookup": ("found_4_x1", "pairs"), "many_shot": ("shots_23", "classes")}
 """Task -> measure that shows whether it was learned, and the guess to beat."""

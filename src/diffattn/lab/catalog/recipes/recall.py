@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig, TaskConfig
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.recall_config import RecallConfig
 
 
-def smoke() -> dict[str, Any]:
+def smoke() -> StudyPlan:
     """Four tiny models per task and two controls, a few steps: checks that everything runs.
 
     Command: ``diffattn reproduce recall --scale smoke``. Hardware: 2 CPU cores. Duration: under
@@ -16,28 +17,18 @@ def smoke() -> dict[str, Any]:
     """
     noisy = NoisyRecallConfig(num_pairs=2, noise_ratio=0.5, num_keys=4, num_values=4, num_noise=4)
     mqar = MqarConfig(vocab_size=14, seq_len=12, num_pairs=2)
-    steps = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
+    size = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 4, "head_dim": 4}
+    pace = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
+    tasks = (task_run(task, sequences=4, held_out=16, **size, **pace) for task in (noisy, mqar))
     return {
-        "tasks": tuple(
-            task_run(
-                task,
-                hidden_size=16,
-                intermediate_size=32,
-                num_heads=4,
-                head_dim=4,
-                sequences=4,
-                held_out=16,
-                **steps,
-            )
-            for task in (noisy, mqar)
-        ),
+        "tasks": tuple(tasks),
         "learning_rates": (3e-3,),
         "seeds": (0,),
         "controls": ("none", "diff_no_norm"),
     }
 
 
-def laptop() -> dict[str, Any]:
+def laptop() -> StudyPlan:
     """Noisy recall on three seeds at the rates that the study chose, with its decisive control.
 
     The control is V1 with a uniform second map: it subtracts λ times the mean value.
@@ -54,7 +45,7 @@ def laptop() -> dict[str, Any]:
     }
 
 
-def study() -> dict[str, Any]:
+def study() -> StudyPlan:
     """All members with 8 DIFF heads: a sweep of four rates or more on three seeds, then 12 seeds.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
@@ -83,14 +74,8 @@ def _noisy_recall(num_steps: int) -> RecallConfig:
 
 # Heads wider than hidden_size / num_heads: rotary positions leave a head of width 8 too few pairs
 # of channels to look one token back and to tell keys apart (docs/log.md).
-SMALL: dict[str, int] = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_heads": 16,
-    "head_dim": 16,
-    "sequences": 32,
-    "held_out": 256,
-}
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 16, "head_dim": 16}
+SMALL |= {"sequences": 32, "held_out": 256}
 _PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
 
 
@@ -138,5 +123,5 @@ def task_run(
     )
 
 
-RECALL: dict[str, Callable[[], dict[str, Any]]] = {"smoke": smoke, "laptop": laptop, "study": study}
+RECALL: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
 """Scale -> recipe of the study."""

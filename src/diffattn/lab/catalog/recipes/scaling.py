@@ -21,8 +21,7 @@ def smoke() -> StudyPlan:
     run = _run("smoke", size, num_steps=8, batch_tokens=64, seq_len=32, vocab_size=512)
     factors = (0.5, 1.0, 1.5, 2.0)
     types = ("softmax", "diff", *_CONTROLS)
-    settings = {"widths": factors, "budgets": factors, "types": types}
-    return StudyPlan(run=run, seeds=(0,), settings=settings)
+    return {"run": run, "seeds": (0,), "widths": factors, "budgets": factors, "types": types}
 
 
 def laptop() -> StudyPlan:
@@ -34,12 +33,13 @@ def laptop() -> StudyPlan:
     """
     size = {"hidden_size": 64, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 16}
     run = _run("laptop", size, num_steps=640, batch_tokens=512, seq_len=128, vocab_size=1_024)
-    settings = {
+    return {
+        "run": run,
+        "seeds": (0, 1),
         "widths": (0.5, 1.0, 1.5, 2.0, 2.5),
         "budgets": (0.25, 0.5, 1.0, 2.0),
         "types": ("softmax", "diff", "diff_v2", "shared_diff", *_CONTROLS),
     }
-    return StudyPlan(run=run, seeds=(0, 1), settings=settings)
 
 
 def _run(
@@ -51,7 +51,6 @@ def _run(
     seq_len: int,
     vocab_size: int,
 ) -> RunPlan:
-    """The softmax run at the base size, with initial weights by :func:`sane_start`."""
     hidden_size = size["hidden_size"]
     peak = 3e-3 * (128 / hidden_size) ** 0.5
     model: dict[str, Any] = size | {

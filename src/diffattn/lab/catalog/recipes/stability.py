@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from diffattn.lab.catalog.recipes.comparison import laptop as compared
 from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
@@ -14,21 +15,17 @@ def smoke() -> StudyPlan:
     a minute. Expected: losses rise at the larger rate, which is far too large on purpose.
     """
     run = _run("stability-smoke", num_steps=40)
-    model = replace(
-        run.model,
-        vocab_size=512,
-        hidden_size=16,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_heads=4,
-        num_kv_heads=4,
-        head_dim=4,
-        max_position_embeddings=32,
-        embedding_multiplier=4.0,
-    )
+    size: dict[str, Any] = {
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "head_dim": 4,
+        "num_hidden_layers": 2,
+    }
+    size |= {"hidden_size": 16, "intermediate_size": 64, "embedding_multiplier": 4.0}
+    model = replace(run.model, vocab_size=512, max_position_embeddings=32, **size)
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
-    return StudyPlan(run=run, seeds=(0,), settings={"learning_rates": (2e-3, 2.0)})
+    return {"run": run, "seeds": (0,), "learning_rates": (2e-3, 2.0)}
 
 
 def laptop() -> StudyPlan:
@@ -39,7 +36,7 @@ def laptop() -> StudyPlan:
     model to gain from its context; no loss spike.
     """
     run = _run("stability-laptop", num_steps=100)
-    return StudyPlan(run=run, seeds=(0, 1), settings={"learning_rates": (3e-3, 1.2e-2)})
+    return {"run": run, "seeds": (0, 1), "learning_rates": (3e-3, 1.2e-2)}
 
 
 def study() -> StudyPlan:
@@ -55,7 +52,7 @@ def study() -> StudyPlan:
     """
     run = _run("stability-study", num_steps=500)
     rates = (3e-3, 4.2e-3, 6e-3, 1.2e-2)
-    return StudyPlan(run=run, seeds=(0, 1, 2, 3, 4), settings={"learning_rates": rates})
+    return {"run": run, "seeds": (0, 1, 2, 3, 4), "learning_rates": rates}
 
 
 def _run(name: str, *, num_steps: int) -> RunPlan:

@@ -16,11 +16,16 @@ from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_json
 from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
 from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
 from diffattn.lab.evaluation.metrics import Row, metric
-from diffattn.lab.records.claim import claim_run
-from diffattn.lab.records.evaluations import ITEMS, EvalResult, evaluation_marker, register
+from diffattn.lab.records.evaluations import (
+    ITEMS,
+    JUDGED_PROTOCOL,
+    EvalResult,
+    evaluation_marker,
+    register,
+    text_read,
+)
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.outputs import JUDGED_PROTOCOL, text_read
-from diffattn.lab.records.run import RunRecord
+from diffattn.lab.records.run import RunRecord, claim_run
 from diffattn.lab.stats.proportions import wilson_interval
 
 PROTOCOL = "hallucination_judge"

@@ -8,8 +8,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.lab.records.launches import read_launches
-from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, require_schema
+from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, read_launches, require_schema
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.page.wording import brief_names, is_number

@@ -31,11 +31,10 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from statistics import fmean
-from typing import Literal, cast
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
-from diffattn.lab.records.study_results import Judgement
-from diffattn.lab.records.text_results import SeedMean
+from diffattn.lab.records.study_results import GradientFlowResults, Judgement
 from diffattn.lab.report.sections.gradient_flow import BASE, NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
@@ -43,15 +42,26 @@ from diffattn.lab.studies.gradient_flow.config import (
     LARGE_LAMBDA,
     LARGE_VALUES,
     SMALL_LAMBDA,
+    GradientFlowConfig,
+    run_name,
 )
-from diffattn.lab.studies.gradient_flow.sizes import MATRICES, SLOPE, Pair, Sizes, factor, largest
+from diffattn.lab.studies.gradient_flow.sizes import (
+    MATRICES,
+    SLOPE,
+    Pair,
+    Rows,
+    Sizes,
+    factor,
+    largest,
+)
+from diffattn.lab.studies.limits import heads_below, spread
+from diffattn.lab.studies.study import Results
 
 LEVEL = 2.0
 """Largest factor between magnitudes that count as the same."""
 DRIFT = 1.5
 """Largest change, as a factor, of a ratio that counts as constant."""
 HALF = (0.4, 0.6)
-LEAST_SEEDS = 3
 _TO_WIDE, _TO_TWIN = ("diff", WIDE), ("diff", BASELINE)
 _LEVELS: tuple[tuple[str, str, Pair, str, tuple[str, ...], str], ...] = (
     (
@@ -91,7 +101,6 @@ _NORMS = (
     ),
 )
 """Identifier, claim, measure and arm."""
-Verdict = Literal["agrees", "disagrees", "inconclusive"]
 
 
 class Judge:
@@ -112,7 +121,11 @@ class Judge:
         yield from self._drifts()
         for key, says, pair, measure, matrices, arm in _UPDATES:
             logs = self.largest_ratio(pair, measure, matrices, arm)
-            why = self._by_construction() if key == "updates" else ""
+            why = ""
+            if key == "updates":
+                halved = self.largest_ratio((HALVED, BASELINE), measure, matrices, arm)
+                if halved is not None and math.exp(fmean(halved)) < LEVEL:
+                    why = "so are those of the control whose gradients are halved"
             yield self._judged(key, says, logs, self.phases, why=why)
         for key, says, measure, arm in _NORMS:
             at_start = self.sizes.head_logs(arm, "diff", self.start)[measure]
@@ -169,12 +182,6 @@ class Judge:
         ]
         return largest(changes)
 
-    def _by_construction(self) -> str:
-        """The reason why equal updates say nothing about gradients; empty if there is none."""
-        halved = self.largest_ratio((HALVED, BASELINE), "update", MATRICES, BASE)
-        alike = halved is not None and math.exp(fmean(halved)) < LEVEL
-        return "so are those of the control whose gradients are halved" if alike else ""
-
     @cached_property
     def _fault(self) -> str:
         """The reason why no claim can be judged; empty if there is none."""
@@ -197,14 +204,13 @@ class Judge:
         why: str = "",
     ) -> Judgement:
         why = self._fault or why
-        factors: SeedMean
+        factors: Any = {"values": []} | dict.fromkeys(("mean", "low", "high", "level"))
         if logs is None:
-            why, nothing = why or "a size is not known", dict.fromkeys(("mean", "low", "high"))
-            factors = cast(SeedMean, {"values": [], **nothing, "level": None})
+            why = why or "a size is not known"
         else:
             factors = factor(logs)
         verdict = judge_factors(factors["values"], factors["low"], factors["high"], bound)
-        return {
+        judgement: Any = {
             "id": key,
             "says": says,
             "bound": bound,
@@ -213,35 +219,65 @@ class Judge:
             **factors,
             "verdict": "uninformative" if why else verdict,
         }
+        return judgement
 
 
 def judge_factors(
     values: Sequence[float], low: float | None, high: float | None, bound: float
-) -> Verdict:
-    """Judge factors of 1 or more. The claim says that they are below a bound.
-
-    Args:
-        values: One factor per seed.
-        bound: :data:`LEVEL` or :data:`DRIFT`.
-    """
-    if len(values) < LEAST_SEEDS or low is None or high is None:
+) -> Literal["agrees", "disagrees", "inconclusive"]:
+    """Judge factors of 1 or more, one per seed. The claim says that they are below a bound."""
+    if len(values) < 3 or low is None or high is None:
         return "inconclusive"
     return "agrees" if high < bound else "disagrees" if low > bound else "inconclusive"
 
 
 def describe_judgements(judgements: Sequence[Judgement]) -> str:
     """Every claim with its verdict and its numbers."""
-    if not judgements:
-        return "Nothing is judged: there are no judgements."
-    parts = [f"{row['says']}: {row['verdict']} ({_format_numbers(row)})" for row in judgements]
+    parts = []
+    for row in judgements:
+        numbers = row["why"]
+        if row["mean"] is not None:
+            ends = "" if row["low"] is None else f", {row['low']:.2f} to {row['high']:.2f}"
+            numbers = f"factor {row['mean']:.2f}{ends}, bound {row['bound']:g}"
+            numbers += f"; {row['why']}" if row["why"] else ""
+        parts.append(f"{row['says']}: {row['verdict']} ({numbers})")
     return ". ".join(parts) + "."
 
 
-def _format_numbers(row: Judgement) -> str:
-    if row["mean"] is None:
-        return row["why"]
-    numbers = f"factor {row['mean']:.2f}"
-    if row["low"] is not None:
-        numbers += f", {row['low']:.2f} to {row['high']:.2f}"
-    numbers += f", bound {row['bound']:g}"
-    return f"{numbers}; {row['why']}" if row["why"] else numbers
+def gradient_flow_results(
+    config: GradientFlowConfig, results: Results, rows: Rows
+) -> GradientFlowResults:
+    """Ratios of gradients and updates, sizes of heads, and the judgements."""
+    sizes = Sizes(config, results, rows)
+    judgements = list(Judge(sizes).judgements())
+    informative = any(row["verdict"] in ("agrees", "disagrees") for row in judgements)
+    return {
+        "schema": 1,
+        "kind": "gradient-flow",
+        "protocol": {"name": "gradient_flow_study", "version": 1},
+        "scale": config.scale,
+        "definition": {"level": LEVEL, "drift": DRIFT, "half": list(HALF)},
+        "ratios": list(sizes.ratios()),
+        "heads": list(sizes.heads()),
+        "losses": {
+            name: [results[run_name(BASE, name, seed)]["validation_loss"] for seed in config.seeds]
+            for name in config.types(BASE)
+        },
+        "judgements": judgements,
+        "verdict": {"informative": informative, "sentence": describe_judgements(judgements)},
+        "statement": statement(config),
+        "complete": True,
+    }
+
+
+def statement(config: GradientFlowConfig) -> str:
+    """State the limits of the study."""
+    size = heads_below(member.config.model for member in config.members())
+    return (
+        f"{size}What would refute the claims was fixed before the first run. All models of a "
+        "setting read the same tokens at the same seed and step, with one learning rate. The "
+        "models are some thousand times smaller than the papers', and values of a narrow model are "
+        "small at the start: one setting starts them at the size that they have at the papers' "
+        "width. That hyperparameters carry over is not "
+        f"tested here. {spread(len(config.seeds))}"
+    )

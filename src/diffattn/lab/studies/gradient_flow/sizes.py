@@ -52,7 +52,6 @@ class Sizes:
         }
 
     def _layers(self, run: str, phase: str) -> list[Any]:
-        """The layers of a run at each step of a phase."""
         by_step = {row["step"]: row["layers"] for row in self.rows[run]}
         return [by_step[step] for step in self.config.phases[phase]]
 

@@ -1,20 +1,37 @@
-"""From finished runs to the results of a practical study."""
+"""Practical studies: the runs of every model on every task, and their results."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from diffattn.lab.catalog.models import BASELINE, FLOOR, type_name
-from diffattn.lab.catalog.recipes.practical import LEARNED, PRIMARY
+from diffattn.lab.catalog.recipes.practical import LEARNED, PRACTICAL, PRIMARY
 from diffattn.lab.data.recall_tasks import ManyShotConfig, guessing_ceilings
 from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
 from diffattn.lab.report.page.wording import listing, plural
-from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.stats.intervals import mean_interval, mean_of_seeds
+from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.means import mean_of_seeds
-from diffattn.lab.studies.practical.config import PracticalStudyConfig
+from diffattn.lab.studies.recall.config import RecallStudyConfig
 from diffattn.lab.studies.study import Results
 from diffattn.lab.training.practical_measures import best_accuracy
+
+
+@dataclass(frozen=True, kw_only=True)
+class PracticalStudyConfig(RecallStudyConfig):
+    """A study of lookup and many-shot classification. All models read the same sequences."""
+
+    kind: str = "practical"
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """All members: each gets its own learning rate and all seeds."""
+        return self.members
+
+
+practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
+"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.practical`."""
+
 
 PROTOCOL = 1
 """Version of tasks, measures and statistics."""
@@ -86,7 +103,6 @@ def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
 
 
 def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
-    """Which models learn the tasks, and the limits of the study."""
     sentences = []
     for name, task in tasks.items():
         learned = {x: entry["learned"] for x, entry in task["members"].items() if x != FLOOR}
@@ -96,7 +112,8 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
             if count < len(config.seeds)
         ]
         which = f"but {listing(some)}" if some else "that attend"
-        sentences.append(f"{TASKS[name]}: all models {which} learn it on every seed.")
+        title = {"lookup": "Lookup", "many_shot": "Many-shot classification"}[name]
+        sentences.append(f"{title}: all models {which} learn it on every seed.")
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
@@ -110,7 +127,3 @@ def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
         "differences can be told from chance. Models and sequences are small: this shows how "
         "small models behave here, not what the papers' models can do."
     )
-
-
-TASKS = {"lookup": "Lookup", "many_shot": "Many-shot classification"}
-"""Task -> its name in a sentence."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
@@ -12,12 +12,9 @@ from diffattn.lab.records.fields import require
 from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
 from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
-from diffattn.models.config.known_names import check_known
 
 Group = tuple[str, str]
 """A task's name, and the name of an attention type or a control."""
-Rates = Mapping[Group, float]
-"""Task and swept member -> chosen learning rate."""
 Score = tuple[float, float, float]
 """Number of unsolved runs, total steps, and summed validation loss of a rate's runs."""
 PROTOCOL = 6
@@ -70,24 +67,6 @@ class RecallStudyConfig(Study):
         for seed in self.seeds:
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong seed at once
 
-    @classmethod
-    def planned(
-        cls,
-        plans: Mapping[str, Callable[[], dict[str, Any]]],
-        scale: str,
-        *,
-        seeds: Sequence[int] | None = None,
-        **fields: Any,
-    ) -> Self:
-        """The study of a scale. ``seeds`` default to those of the plan.
-
-        Raises:
-            ConfigError: An unknown scale, or seeds that are not distinct.
-        """
-        check_known("reproduce", "scale", scale, plans)
-        changes = {} if seeds is None else {"seeds": tuple(seeds)}
-        return cls(scale=scale, **{**plans[scale](), **changes, **fields})
-
     @property
     def members(self) -> tuple[str, ...]:
         """Types and controls."""
@@ -105,9 +84,6 @@ class RecallStudyConfig(Study):
         run counts all steps, and then to the smallest summed validation loss. While the best rate
         is the lowest or highest of its sweep, half or twice that rate is tried next, at most
         ``extensions`` times.
-
-        Args:
-            results: Results of all runs of the sweep.
         """
         if len(self.learning_rates) == 1:
             rates, (single,) = self.member_rates or {}, self.learning_rates
@@ -161,11 +137,7 @@ class RecallStudyConfig(Study):
         return swept_rates(self.learning_rates, score, tuple, extensions=self.extensions)
 
     def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[Member]:
-        """The sweep's runs, from which a learning rate is chosen.
-
-        Args:
-            tried: Task and member -> rates to run.
-        """
+        """The sweep's runs at the rates ``tried`` of every task and member."""
         return [
             self._member(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
             for seed in self.sweep_seeds
@@ -174,7 +146,7 @@ class RecallStudyConfig(Study):
             for rate in tried.get((task.task_name, name), ())
         ]
 
-    def trials(self, rates: Rates) -> list[Member]:
+    def trials(self, rates: Mapping[Group, float]) -> list[Member]:
         """All trials, seed by seed, so that a study that stops early has all models of a seed."""
         groups = self.groups(rates)
         return [
@@ -185,29 +157,20 @@ class RecallStudyConfig(Study):
             if i < len(self.seeds_of(name))
         ]
 
-    def groups(self, rates: Rates) -> dict[Group, list[Member]]:
-        """The trials of every task and type or control, in the order of their seeds."""
-        return {
-            (task.task_name, name): [
-                self._member(
-                    task,
-                    name,
-                    seed,
-                    rates[task.task_name, self.like(name)],
-                    f"{task.task_name}-{name}-seed{seed}",
-                )
-                for seed in self.seeds_of(name)
-            ]
-            for task in self.tasks
-            for name in self.members
-        }
+    def groups(self, rates: Mapping[Group, float]) -> dict[Group, list[Member]]:
+        """The trials of every task and type or control, at the rates of the swept members."""
+        groups = {}
+        for task in self.tasks:
+            for name in self.members:
+                rate = rates[task.task_name, self.like(name)]
+                groups[task.task_name, name] = [
+                    self._member(task, name, seed, rate, f"{task.task_name}-{name}-seed{seed}")
+                    for seed in self.seeds_of(name)
+                ]
+        return groups
 
     def num_runs(self, sweep: int | None = None) -> int:
-        """Number of runs of the sweep and of all trials together.
-
-        Args:
-            sweep: Number of runs of the sweep. Default: the number without extensions.
-        """
+        """Number of runs of all trials and of the sweep, which has no extensions by default."""
         if sweep is None:
             tries = len(self.learning_rates) * (len(self.learning_rates) > 1)
             sweep = len(self.tasks) * len(self.swept) * len(self.sweep_seeds) * tries
@@ -231,6 +194,17 @@ class RecallStudyConfig(Study):
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         chosen = {"member_rates": dict(self.member_rates)} if self.member_rates else {}
+        controls = {}
+        for name in self.controls:
+            control = VARIANTS[name]
+            sizes = {"heads": control.heads, "width": control.width}
+            changes = {key: factor for key, factor in sizes.items() if factor != 1}
+            controls[name] = {
+                "attention_type": control.attention_type,
+                "like": self.like(name),
+                "match": control.match,
+                "changes": dict(control.changes) | changes,
+            }
         return chosen | {
             "scale": self.scale,
             "types": list(self.types),
@@ -238,7 +212,7 @@ class RecallStudyConfig(Study):
             "sweep_seeds": list(self.sweep_seeds),
             "learning_rates": list(self.learning_rates),
             "extensions": self.extensions,
-            "controls": {name: self._resolved_control(name) for name in self.controls},
+            "controls": controls,
             "control_seeds": self.control_seeds,
             "match": self.match,
             "tasks": {task.task_name: task.resolved() for task in self.tasks},
@@ -251,17 +225,6 @@ class RecallStudyConfig(Study):
     def seeds_of(self, name: str) -> tuple[int, ...]:
         """Seeds of the trials of a member."""
         return self.seeds if name in self.swept else self.seeds[: self.control_seeds]
-
-    def _resolved_control(self, name: str) -> dict[str, Any]:
-        control = VARIANTS[name]
-        heads = {"heads": control.heads, "width": control.width}
-        changes = {key: factor for key, factor in heads.items() if factor != 1}
-        return {
-            "attention_type": control.attention_type,
-            "like": self.like(name),
-            "match": control.match,
-            "changes": dict(control.changes) | changes,
-        }
 
     def _member(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> Member:
         twin = VARIANTS[name].twin(task.model, self.match)

@@ -7,20 +7,24 @@ from statistics import fmean, median
 from typing import Any
 
 from diffattn.files.io import write_json
+from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
 from diffattn.lab.data.recall_tasks import NoisyRecallConfig, guessing_ceilings
-from diffattn.lab.records.study_results import RecallResults
+from diffattn.lab.records.study_results import Leak, RecallDifference, RecallResults
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.intervals import mean_interval, median_interval
+from diffattn.lab.stats.paired import holm
+from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.limits import heads_below
-from diffattn.lab.studies.recall.config import PROTOCOL, Choice, RecallStudyConfig
-from diffattn.lab.studies.recall.endpoints import explain_uninformative, find_leak, step_differences
+from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
 from diffattn.lab.training.recall import TEST, held_out
 from diffattn.lab.training.recall_attention import GROUPS, key_groups
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
+
+_TRIED = ("solved_step", "steps", "validation_loss", "test_accuracy")
 
 
 def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
@@ -84,7 +88,6 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
 
 
 def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, Any]:
-    """Name of a task -> its record, without the tests."""
     choices = config.choices(results)
     groups = config.groups({group: choice.rate for group, choice in choices.items()})
     tasks = {}
@@ -97,7 +100,12 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
             members[name] = {"like": like} if is_control else {}
             members[name] |= {"learning_rate": choice.rate}
             if name in config.swept:
-                members[name] |= _sweep_record(config, group, choice, results)
+                tries = [
+                    {"run": run.name, "learning_rate": run.train.learning_rate}
+                    | {key: results[run.name][key] for key in _TRIED}
+                    for run in (x.config for x in config.sweep({group: choice.tried}))
+                ]
+                members[name] |= {"inside": choice.inside, "sweep": tries}
             members[name] |= _trial_summary(groups[group], results)
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
@@ -108,24 +116,7 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
     return tasks
 
 
-def _sweep_record(
-    config: RecallStudyConfig, group: tuple[str, str], choice: Choice, results: Results
-) -> dict[str, Any]:
-    """Every run of a sweep, and whether the chosen rate lies inside the tried rates."""
-    keys = ("solved_step", "steps", "validation_loss", "test_accuracy")
-    tries = [
-        {
-            "run": member.config.name,
-            "learning_rate": member.config.train.learning_rate,
-            **{key: results[member.config.name][key] for key in keys},
-        }
-        for member in config.sweep({group: choice.tried})
-    ]
-    return {"inside": choice.inside, "sweep": tries}
-
-
 def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any]:
-    """Solved runs and accuracies of the trials of a type or a control."""
     trials = [results[member.config.name] for member in members]
     steps = [run["solved_step"] for run in trials]
     middle = median(math.inf if step is None else step for step in steps)
@@ -143,20 +134,14 @@ def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any
         "largest_write": max(run["largest_write"] for run in trials),
     }
     if all("attention" in run for run in trials):
-        summary["attention"] = _mean_attention([run["attention"] for run in trials])
+        shares = summary["attention"] = {}
+        for name, groups in trials[0]["attention"].items():
+            values = {group: [run["attention"][name][group] for run in trials] for group in groups}
+            shares[name] = {
+                group: {"values": each} | mean_interval(each).recorded()
+                for group, each in values.items()
+            }
     return summary
-
-
-def _mean_attention(shares: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, Any]:
-    """Map -> group of keys -> mean share of attention over trials, with its interval."""
-    means = {}
-    for name, groups in shares[0].items():
-        values = {group: [run[name][group] for run in shares] for group in groups}
-        means[name] = {
-            group: {"values": each} | mean_interval(each).recorded()
-            for group, each in values.items()
-        }
-    return means
 
 
 def statement(config: RecallStudyConfig) -> str:
@@ -190,3 +175,75 @@ def statement(config: RecallStudyConfig) -> str:
         "and sequences are small: they show what is learned sooner here, not what the papers' "
         "models can do."
     )
+
+
+_V1 = "diff"
+
+
+def step_differences(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[RecallDifference]]:
+    """Median differences in the steps until a task is learned, and the tests of types.
+
+    Types and controls with attention are compared with the Transformer; these controls with V1 too.
+    Types have p-values, adjusted by Holm over all tasks.
+    """
+    differences = {name: _task_differences(task) for name, task in tasks.items()}
+    tested = [entry for entries in differences.values() for entry in entries if "p" in entry]
+    for entry, p in zip(tested, holm([entry["p"] for entry in tested]), strict=True):
+        entry["p_holm"] = p
+    return differences
+
+
+def _task_differences(task: Mapping[str, Any]) -> list[RecallDifference]:
+    types, controls, last = task["types"], task["controls"], task["num_steps"]
+    steps = {name: entry["solved_steps"] for name, entry in {**types, **controls}.items()}
+    attending = [name for name in controls if name not in NEVER_ATTEND]
+    pairs = [(name, BASELINE) for name in (*types, *attending) if name != BASELINE]
+    pairs += [(name, _V1) for name in attending if _V1 in types]
+    differences: list[RecallDifference] = []
+    for name, baseline in pairs:
+        sides = steps[name], steps[baseline]
+        values = [
+            # A run that did not learn the task is later by all steps.
+            float(last * ((a is None) - (b is None)) if a is None or b is None else a - b)
+            for a, b in zip(*sides, strict=True)
+        ]
+        difference: Any = {
+            "variant": name,
+            "baseline": baseline,
+            "values": values,
+            **median_interval(values).recorded(),
+        }
+        if name in types:
+            difference["p"] = log_rank(*sides, last)
+        differences.append(difference)
+    return differences
+
+
+def find_leak(
+    controls: Mapping[str, Any], ceilings: Mapping[str, float], test_sequences: int
+) -> Leak:
+    """Whether a model without attention answers better than a random guess plausibly does.
+
+    The limit is the guess plus four standard errors of a share of ``test_sequences``. The error
+    counts sequences, because the queries of one sequence are not independent.
+    """
+    guess = ceilings["values"]
+    limit = guess + 4 * (guess * (1 - guess) / test_sequences) ** 0.5
+    blind = [controls[name]["test_accuracy"] for name in NEVER_ATTEND if name in controls]
+    highest = max((accuracy for of_runs in blind for accuracy in of_runs), default=None)
+    leaks = None if highest is None else highest > limit
+    return {"limit": limit, "highest": highest, "leaks": leaks}
+
+
+def explain_uninformative(types: Mapping[str, Any], leak: Leak) -> str:
+    """The reason why a task is uninformative about types; empty if it is informative."""
+    if leak["leaks"] is None:
+        return "no model without attention was trained, so the task may give its answers away."
+    if leak["leaks"]:
+        return (
+            f"a model without attention answers {leak['highest']:.3f} of the queries, more than "
+            f"the {leak['limit']:.3f} that guessing explains, so the task gives answers away."
+        )
+    if not any(entry["solved"] for entry in types.values()):
+        return "no run of any type was solved in the steps given."
+    return ""

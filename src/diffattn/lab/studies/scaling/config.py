@@ -41,31 +41,16 @@ class ScalingStudyConfig(FixedStudy):
         return [(1.0, budget) for budget in sorted(self.budgets)]
 
     def model_at(self, width: float) -> DiffTransformerConfig:
-        """The softmax model of a size.
-
-        Raises:
-            ConfigError: Heads or widths would not be whole.
-        """
-        base = self.base.model
-        sizes = {
-            name: getattr(base, name) * width
-            for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads")
-        }
-        for name, size in sizes.items():
+        """The softmax model of a size; refused if heads or widths would not be whole."""
+        base, whole = self.base.model, {}
+        for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads"):
+            size = getattr(base, name) * width
             must = f"{name} must be whole at every width, as at width {width:g}"
             require("ScalingStudyConfig", size == int(size), must, size)
-        whole = {name: int(size) for name, size in sizes.items()}
+            whole[name] = int(size)
         multiplier = base.embedding_multiplier * width**0.5  # if √hidden_size, it remains so
         settings = base.settings() | whole | {"embedding_multiplier": multiplier}
         return DiffTransformerConfig(**settings)
-
-    def rate_at(self, width: float) -> float:
-        """Peak learning rate of a size, equal for all types and budgets.
-
-        It falls with the root of the width. The paper halves it from 2.8B to 6.8B parameters,
-        which is 1.6 times the width.
-        """
-        return float(self.base.train.learning_rate * width**-0.5)
 
     def run_name(self, name: str, width: float, budget: float, seed: int) -> str:
         """Name of a run, unique within its study."""
@@ -87,7 +72,8 @@ class ScalingStudyConfig(FixedStudy):
             for width, budget in points:
                 base, steps = self.model_at(width), self._steps(budget)
                 train = self.base.train.at(
-                    self.rate_at(width),
+                    # Equal for all types and budgets. The paper halves it at 1.6 times the width.
+                    float(self.base.train.learning_rate * width**-0.5),
                     seed,
                     num_steps=steps,
                     evaluate_every=steps,

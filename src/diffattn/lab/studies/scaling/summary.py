@@ -1,26 +1,30 @@
-"""From finished runs to the fits of a scaling study, its equivalents and its limits in words."""
+"""From finished runs to the fits of a scaling study, its verdict and its limits in words."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from enum import Enum
+from itertools import product
 from typing import Any
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
-from diffattn.lab.records.study_results import ScalingAxis, ScalingPoint, ScalingResults
-from diffattn.lab.report.page.wording import listing
+from diffattn.lab.records.study_results import (
+    Equivalent,
+    ScalingAxis,
+    ScalingPoint,
+    ScalingResults,
+    ScalingVerdict,
+)
+from diffattn.lab.records.text_results import Outcome
+from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.scaling import equivalence_of, fits_of
-from diffattn.lab.studies.limits import heads_below, spread
+from diffattn.lab.stats.scaling import equivalence_of, equivalent_at, fits_of
+from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
-from diffattn.lab.studies.scaling.verdict import verdict
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 AXES = ("parameters", "tokens")
-FORM = "offset"
-"""The paper's form: L = a x^-b + c."""
-SECOND_FORM = "kaplan"
-"""L = a x^-b, for all models along an axis if one model has no fit of the paper's form."""
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width -> configuration of the model."""
 
@@ -30,8 +34,7 @@ def scaling_results(
 ) -> ScalingResults:
     """Points, fits and equivalents along both axes. Models with a diverged run are left out.
 
-    Args:
-        losses: Name of a run -> its validation loss; ``None`` if it diverged.
+    ``losses``: name of a run -> its validation loss; ``None`` if it diverged.
     """
     places = {*config.sizes, *config.lengths}
     lost = {
@@ -76,23 +79,39 @@ def _axis_results(
     config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
     places = config.sizes if axis == "parameters" else config.lengths
-    points = {
-        name: [_point(config, models, losses, axis, name, *place) for place in places]
-        for name in config.types
-    }
+    points: dict[str, list[ScalingPoint]] = {name: [] for name in config.types}
+    for name, (width, budget) in product(config.types, places):
+        runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
+        values = [loss for run in runs if (loss := losses[run]) is not None]
+        parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
+        loss_of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
+        points[name].append(
+            {
+                "x": parameters if axis == "parameters" else tokens,
+                "parameters": parameters,
+                "tokens": tokens,
+                "runs": runs,
+                "loss": loss_of_seeds,
+            }
+        )
     groups = {
         name: [(point["x"], loss) for point in of_type for loss in point["loss"]["values"]]
         for name, of_type in points.items()
     }
-    laws, fits = fits_of(groups, form=FORM)
-    form, unbent = FORM, [name for name in fits if name != FLOOR and fits[name]["refused"]]
+    form = "offset"  # the paper's: L = a x^-b + c
+    laws, fits = fits_of(groups, form=form)
+    unbent = [name for name in fits if name != FLOOR and fits[name]["refused"]]
     if unbent:
-        form = SECOND_FORM
+        form = "kaplan"  # L = a x^-b, for all models along an axis if one has no offset fit
         laws, fits = fits_of(groups, form=form)
+    pairs = [(name, BASELINE) for name in config.types if name != BASELINE]
+    if UNIFORM_SECOND in config.types:
+        differential = (name for name in config.types if VARIANTS[name].role == "type")
+        pairs += [(name, UNIFORM_SECOND) for name in differential]
     equivalents: Any = [
         equivalence_of(point["x"], name, other, laws, extrapolate=config.extrapolate)
         | {"point": index}
-        for name, other in _pairs(config)
+        for name, other in pairs
         for index, point in enumerate(points[name])
     ]
     types: Any = {name: {"points": points[name], "fit": fits[name]} for name in config.types}
@@ -102,39 +121,6 @@ def _axis_results(
         "read_at": len(places) // 2,
         "types": types,
         "equivalents": equivalents,
-    }
-
-
-def _pairs(config: ScalingStudyConfig) -> Iterator[tuple[str, str]]:
-    """Every model with softmax, and every differential type with the uniform second map."""
-    for name in config.types:
-        if name != BASELINE:
-            yield name, BASELINE
-    if UNIFORM_SECOND in config.types:
-        for name in config.types:
-            if VARIANTS[name].role == "type":
-                yield name, UNIFORM_SECOND
-
-
-def _point(
-    config: ScalingStudyConfig,
-    models: Models,
-    losses: Mapping[str, float | None],
-    axis: str,
-    name: str,
-    width: float,
-    budget: float,
-) -> ScalingPoint:
-    runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
-    values = [loss for run in runs if (loss := losses[run]) is not None]
-    parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
-    loss_of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
-    return {
-        "x": parameters if axis == "parameters" else tokens,
-        "parameters": parameters,
-        "tokens": tokens,
-        "runs": runs,
-        "loss": loss_of_seeds,
     }
 
 
@@ -150,3 +136,119 @@ def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig
         "or budgets, whatever the number of seeds, and take these for independent, though runs of "
         f"a seed share their data order. {spread(len(config.seeds))}"
     )
+
+
+_NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
+
+
+class Need(Enum):
+    """How many parameters or tokens a model needs for the loss of another, as words."""
+
+    FEWER = "fewer are needed by"
+    MORE = "more are needed by"
+    SAME = "no difference is shown for"
+    UNKNOWN = "nothing can be said of"
+
+
+def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
+    """Judge how much every type needs for equal loss, at the point ``read_at`` of each axis.
+
+    An axis is uninformative if softmax attention does not beat no attention at that point, or if no
+    attention does not need more. Then differences need not be due to attention.
+    """
+    verdicts = {name: _axis_verdict(name, axis) for name, axis in axes.items()}
+    sentences = [_headline(axes, verdicts), *(entry["sentence"] for entry in verdicts.values())]
+    return {"sentence": " ".join(sentences), "axes": verdicts}
+
+
+def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) -> str:
+    """Sentence on the types that need less than the Transformer and the uniform second map."""
+    informative = [name for name in axes if verdicts[name]["informative"]]
+    if not informative:
+        return "Nothing can be said of attention types."
+    savings = []
+    for name in informative:
+        types = []
+        for kind in axes[name]["types"]:
+            rows = [equivalent_at(axes[name], kind, x) for x in (BASELINE, UNIFORM_SECOND)]
+            if VARIANTS[kind].role == "type" and all(_need(row) is Need.FEWER for row in rows):
+                types.append(type_name(kind))
+        if types:
+            savings.append(f"fewer {_NEEDS[name]} are needed by {listing(types)}")
+    against = "the Transformer and a control whose second map sees nothing"
+    if savings:
+        return f"For the loss of {against}, {listing(savings)}."
+    needs = " or ".join(f"fewer {_NEEDS[name]}" for name in informative)
+    return f"No differential type is shown to need {needs} than both {against}."
+
+
+def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
+    reason = _uninformative(axis)
+    if reason:
+        sentence = f"Over {name}, uninformative about attention types: {reason}."
+        return {"informative": False, "sentence": sentence}
+    shares: dict[Need, list[str]] = {need: [] for need in Need}
+    for model in axis["types"]:
+        if model not in (BASELINE, FLOOR):
+            row = equivalent_at(axis, model, BASELINE)
+            shares[_need(row)].append(_format_share(axis, model, row))
+    head = f"For equal loss, of the Transformer's {_NEEDS[name]} (95 % interval"
+    if axis["unbent"]:
+        names = listing(map(type_name, axis["unbent"]))
+        head += f"; by fits of a x⁻ᵇ, as for {names} none of a x⁻ᵇ + c was possible"
+    parts = [f"{need.value} {listing(models)}" for need, models in shares.items() if models]
+    return {"informative": True, "sentence": f"{head}): {'; '.join(parts)}."}
+
+
+def _uninformative(axis: ScalingAxis) -> str:
+    """The reason why an axis is uninformative about types; empty if it is informative."""
+    types = axis["types"]
+    if FLOOR not in types:
+        return "no model without attention was trained beside them"
+    floor, softmax = (
+        types[name]["points"][axis["read_at"]]["loss"]["mean"] for name in (FLOOR, BASELINE)
+    )
+    losses = f"({number(softmax, 3)} against {number(floor, 3)} nats)"
+    if softmax >= floor:
+        return f"where it is read, softmax attention does not beat no attention {losses}"
+    row = equivalent_at(axis, FLOOR, BASELINE)
+    if types[FLOOR]["fit"]["refused"] and floor - softmax < MARGIN:
+        return (
+            f"{type_name(FLOOR)} has no fit, and softmax attention beats it by less than {MARGIN} "
+            f"nats where it is read {losses}"
+        )
+    if _need(row) in (Need.MORE, Need.UNKNOWN):  # unknown: outside softmax's points, or no fit
+        return ""
+    share = _format_share(axis, FLOOR, row)
+    return f"by its fits not even {share} is shown to need more than the Transformer"
+
+
+def _need(row: Equivalent | None) -> Need:
+    if row is None or row["refused"]:
+        return Need.UNKNOWN
+    low, high = row["low"], row["high"]
+    if low is None or high is None or low <= 1 <= high:
+        return Need.SAME
+    return Need.FEWER if high < 1 else Need.MORE
+
+
+def _format_share(axis: ScalingAxis, name: str, row: Equivalent | None) -> str:
+    """A model with its share of the Transformer's needs, and whether a control needs as little."""
+    is_control = VARIANTS[name].role == "control"
+    label = f"the control {type_name(name)}" if is_control else type_name(name)
+    if row is None or row["ratio"] is None:
+        return f"{label} ({'not compared' if row is None else row['refused']})"
+    text = f"{number(100 * row['ratio'], 0)} %"
+    if row["low"] is None or row["high"] is None:
+        text += ", no interval"
+    else:
+        text += f", {number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
+    if row["extrapolated"]:
+        text += ", extrapolated"
+    if _need(row) is Need.FEWER and name != UNIFORM_SECOND:
+        against = equivalent_at(axis, name, UNIFORM_SECOND)
+        if against is None:
+            text += ", without a control that would explain it"
+        elif _need(against) is not Need.FEWER:
+            text += f", not shown to need fewer than {type_name(UNIFORM_SECOND)}"
+    return f"{label} ({text})"

@@ -63,9 +63,8 @@ def stability_study(
 ) -> StabilityStudyConfig:
     """A stability study of a scale; see :mod:`diffattn.lab.catalog.recipes.stability`.
 
-    ``options`` go to :meth:`FixedStudy.planned`. A changed ``train.learning_rate`` scales all rates
-    by the same factor.
+    A changed ``train.learning_rate`` scales all rates by the same factor.
     """
     study = StabilityStudyConfig.planned(STABILITY, scale, settings=settings, **options)
-    factor = study.base.train.learning_rate / STABILITY[scale]().run.train.learning_rate
+    factor = study.base.train.learning_rate / STABILITY[scale]()["run"].train.learning_rate
     return replace(study, learning_rates=tuple(factor * rate for rate in study.learning_rates))

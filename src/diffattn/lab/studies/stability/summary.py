@@ -5,10 +5,10 @@ from functools import partial
 from statistics import fmean
 from typing import Any, cast
 
-from diffattn.lab.catalog.models import TYPES, V2_WITH_NORM, WITHOUT_NORM
-from diffattn.lab.records.study_results import StabilityDifference, StabilityRate, StabilityResults
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
+from diffattn.lab.catalog.models import NEVER_ATTEND, TYPES, V2_WITH_NORM, WITHOUT_NORM
+from diffattn.lab.records.study_results import StabilityDifference, StabilityResults
+from diffattn.lab.stats.intervals import mean_of_seeds
+from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.stats.spikes import (
     DEVIATIONS,
     LEAST_GRADIENT,
@@ -19,16 +19,14 @@ from diffattn.lab.stats.spikes import (
     stability,
 )
 from diffattn.lab.studies.limits import heads_below, spread
-from diffattn.lab.studies.means import mean_of_seeds
-from diffattn.lab.studies.stability.attending import (
-    FLOORS,
+from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
+from diffattn.lab.studies.stability.verdict import (
     Silent,
     attending_rates,
     shared_rates,
+    verdict,
     why_silent,
 )
-from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
-from diffattn.lab.studies.stability.verdict import verdict
 from diffattn.lab.studies.study import Results
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
@@ -45,10 +43,11 @@ PAIRS: tuple[Pair, ...] = (
 """Models and their baselines. The first pair is the published claim. The last two pairs show the
 effect of the head norm."""
 AGAINST_FLOORS = tuple(
-    (name, floor) for floor in FLOORS for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
+    (name, floor) for floor in NEVER_ATTEND for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
 """Models and controls without attention. Only their losses are compared, to find which attend."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Name of a run -> rows of its ``metrics.jsonl``."""
 
 
 def stability_results(
@@ -58,12 +57,9 @@ def stability_results(
 
     A difference that says nothing about attention at large rates carries the reason. In Holm's
     adjustment its p-value is 1, so that it makes no other difference easier to show.
-
-    Args:
-        rows: Name of a run -> rows of its ``metrics.jsonl``.
     """
     runs = _Measured(config, results, rows)
-    floors = [name for name in FLOORS if name in config.types]
+    floors = [name for name in NEVER_ATTEND if name in config.types]
     to_floors = runs.differences_to_floors()
     attending = attending_rates(to_floors)
     diverged = {
@@ -95,7 +91,7 @@ def stability_results(
             attending,
             shared,
             config.learning_rates,
-            lacking=[name for name in FLOORS if name not in floors],
+            lacking=[name for name in NEVER_ATTEND if name not in floors],
             void=sorted({rate for floor in floors for rate in diverged[floor]}),
         ),
         "statement": statement(config),
@@ -104,30 +100,32 @@ def stability_results(
 
 
 class _Measured:
-    """The stability of every run, and differences between models."""
-
     def __init__(self, config: StabilityStudyConfig, results: Results, rows: Rows) -> None:
         self.config = config
         self.rates = config.learning_rates
-        self.runs = {
-            member.config.name: _measure(config, results[member.config.name], rows)
-            for member in config.members()
-        }
+        self.runs = {}
+        train = config.base.train
+        for run in (member.config.name for member in config.members()):
+            trained = [row for row in rows[results[run]["run"]] if "train_loss" in row]
+            self.runs[run] = stability(
+                [row["train_loss"] for row in trained],
+                [row["gradient_norm"] for row in trained],
+                num_steps=train.num_steps,
+                vocab_size=config.base.model.vocab_size,
+                max_gradient_norm=train.max_grad_norm,
+                validation_loss=results[run]["validation_loss"],
+            )
 
     def among(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """The pairs whose models both take part."""
         return [pair for pair in pairs if set(pair) <= set(self.config.types)]
 
     def at(self, name: str, rate: float) -> list[Stability]:
-        """The runs of a model at a rate, one per seed."""
         return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
 
     def diverged(self, name: str, rate: float) -> bool:
-        """Whether a model's run of any seed diverged at this rate."""
         return any(run.diverged for run in self.at(name, rate))
 
-    def at_rate(self, name: str, rate: float) -> StabilityRate:
-        """All measures of a model at a rate."""
+    def at_rate(self, name: str, rate: float) -> Any:
         runs = self.at(name, rate)
         return {
             "learning_rate": rate,
@@ -135,14 +133,10 @@ class _Measured:
             "diverged": [run.diverged for run in runs],
             "diverged_steps": [run.diverged_step for run in runs],
             "median_gradient_norms": [run.median_gradient_norm for run in runs],
-            "loss": mean_of_seeds([run.loss for run in runs]),
-            "loss_spike_share": mean_of_seeds([run.loss_spike_share for run in runs]),
-            "gradient_spike_share": mean_of_seeds([run.gradient_spike_share for run in runs]),
-            "clipped_share": mean_of_seeds([run.clipped_share for run in runs]),
+            **{name: mean_of_seeds([getattr(run, name) for run in runs]) for name in METRICS},
         }
 
     def sensitivity(self, name: str) -> list[float]:
-        """The sensitivity of a model to the learning rate, one value per seed."""
         by_rate = zip(*(self.at(name, rate) for rate in self.rates), strict=True)
         return [
             rate_sensitivity({rate: r.loss for rate, r in zip(self.rates, runs, strict=True)})
@@ -206,19 +200,6 @@ class _Measured:
         )
         why = why_silent(shared, self.rates) if everywhere else Silent.NOT_AT_ALL
         return _difference(pair, "sensitivity", self.sensitivity, why, rates=self.rates)
-
-
-def _measure(config: StabilityStudyConfig, result: Mapping[str, Any], rows: Rows) -> Stability:
-    trained = [row for row in rows[result["run"]] if "train_loss" in row]
-    train = config.base.train
-    return stability(
-        [row["train_loss"] for row in trained],
-        [row["gradient_norm"] for row in trained],
-        num_steps=train.num_steps,
-        vocab_size=config.base.model.vocab_size,
-        max_gradient_norm=train.max_grad_norm,
-        validation_loss=result["validation_loss"],
-    )
 
 
 def _difference(

@@ -1,12 +1,16 @@
-"""The verdict of a stability study: whether it is informative about attention at large rates."""
+"""The verdict of a stability study: which models use their context, and at which rates.
+
+A difference between two models is due to attention only if both gain from their context.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 
-from diffattn.lab.catalog.models import type_name
-from diffattn.lab.records.study_results import StabilityVerdict
+from diffattn.lab.catalog.models import NEVER_ATTEND, type_name
+from diffattn.lab.records.study_results import StabilityDifference
+from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.stability.attending import Silent, why_silent
 
 _BELOW = f"to end {MARGIN:g} nats or more below the models without attention"
 _HOW = "(paired 95 % intervals)"
@@ -16,6 +20,62 @@ Shared = Mapping[tuple[str, str], Sequence[float]]
 """Pair -> the rates at which both attend, or one attends and the other diverged."""
 
 
+class Silent(Enum):
+    """Reasons why a difference is uninformative about attention, or about large rates."""
+
+    DIVERGED = "a run of one of the two diverged"
+    NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
+    AT_NONE = (
+        "over all rates, as at none both models are shown to attend: says nothing of attention"
+    )
+    AT_LOWEST = "they are compared at the lowest rate alone: says nothing of large rates"
+    NOT_AT_ALL = (
+        "over all rates, but not at all are both models shown to attend: says nothing of attention"
+    )
+
+
+def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]] | None:
+    """Model -> the rates at which it attends, rising; ``None`` without ``differences``.
+
+    A model attends at a rate if its loss is reliably below that of each floor: the whole paired
+    interval of the difference is at most -:data:`diffattn.lab.studies.limits.MARGIN`. It does not
+    count as attending if a run of either side diverged."""
+    if not differences:
+        return None
+    rates: dict[str, dict[float, bool]] = {}
+    for entry in sorted(differences, key=lambda entry: entry["learning_rate"] or 0.0):
+        high, rate = entry["high"], entry["learning_rate"]
+        assert rate is not None, "a difference to a floor is at one rate"
+        is_below = not entry["why"] and high is not None and high <= -MARGIN
+        at = rates.setdefault(entry["type"], {})
+        at[rate] = at.get(rate, True) and is_below
+    return {name: [rate for rate, attends in at.items() if attends] for name, at in rates.items()}
+
+
+def shared_rates(
+    attending: Mapping[str, Sequence[float]] | None,
+    diverged: Mapping[str, Sequence[float]],
+    pair: Sequence[str],
+    floors: Sequence[str],
+) -> list[float]:
+    """The rates at which two models are compared: both attend, or one does and the other diverged.
+
+    Without the second case, means would leave out the rates at which a model is least stable. The
+    list is empty if a model without attention was not run."""
+    if attending is None or set(floors) != set(NEVER_ATTEND):
+        return []
+    kept = [{*attending[name], *diverged[name]} for name in pair]
+    attended = {rate for name in pair for rate in attending[name]}
+    return sorted(attended & kept[0] & kept[1])
+
+
+def why_silent(shared: Sequence[float], rates: Sequence[float]) -> Silent | None:
+    """The reason why a mean over the shared rates says nothing about attention at large rates."""
+    if not shared:
+        return Silent.AT_NONE
+    return None if max(shared) > min(rates) else Silent.AT_LOWEST
+
+
 def verdict(
     attending: Attending | None,
     shared: Shared,
@@ -23,14 +83,11 @@ def verdict(
     *,
     lacking: Sequence[str] = (),
     void: Sequence[float] = (),
-) -> StabilityVerdict:
+) -> Outcome:
     """Judge whether the study is informative, and at which rates models attend.
 
-    It is informative if both floors were run and a pair shares a rate above the lowest.
-
-    Args:
-        lacking: Controls without attention that were not run.
-        void: Rates at which a run without attention diverged.
+    It is informative if both floors were run and a pair shares a rate above the lowest. At the
+    rates ``void`` a run without attention diverged.
     """
     reason = _uninformative(attending, shared, rates, lacking)
     parts = [f"Uninformative: {reason}."] if reason else []

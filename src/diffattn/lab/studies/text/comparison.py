@@ -8,16 +8,23 @@ from typing import Any
 
 from diffattn.lab.catalog.models import (
     BASELINE,
+    FEW,
+    GATE,
+    MEMBERS,
+    RANKS_ALONE,
     SWEPT,
     SWEPT_ALONE,
     VARIANTS,
     gets_every_seed,
     rate_owner,
 )
+from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.records.fields import require
 from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
 from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.settings import apply_settings, require_unset
+from diffattn.models.config.known_names import check_known
 
 _SHORT = ("smoke", "laptop", "lease")
 """Scales with short runs: a process trains several, as its start can take a fifth of a run."""
@@ -93,10 +100,8 @@ class ComparisonConfig(Study):
         must = "windows.documents must be 'joined', as the n-gram count models read them"
         require(where, not windows.apart, must, windows.documents)
         longer_than = windows.upsample_longer_than
-        must = (
-            "windows.upsample_longer_than must not be set, as the n-gram count models read every "
-        )
-        require(where, longer_than is None, f"{must}window once", longer_than)
+        must = "windows.upsample_longer_than must not be set, as count models read a window once"
+        require(where, longer_than is None, must, longer_than)
         is_new = self.sweep_seed not in self.seeds
         require(where, is_new, "sweep_seed must be none of the seeds", self.sweep_seed)
         self.trials(self.base_rates())  # a run that cannot be made is refused at once
@@ -137,12 +142,10 @@ class ComparisonConfig(Study):
         for name in self.swept if self.learning_rates else ():
             losses, _ = self._replay(name, results)
             sweep = Sweep(tried=tuple((rate, loss) for rate, (loss,) in losses.items()))
-            runs = {
-                rate: whole_name(name, rate, self.sweep_seed)
-                for rate in sorted(sweep.leading(self.whole_rates))
-            }
             whole = [
-                (r, results[run]["validation_loss"]) for r, run in runs.items() if run in results
+                (rate, results[run]["validation_loss"])
+                for rate in sorted(sweep.leading(self.whole_rates))
+                if (run := whole_name(name, rate, self.sweep_seed)) in results
             ]
             sweeps[name] = replace(sweep, whole=tuple(whole))
         return sweeps
@@ -151,10 +154,14 @@ class ComparisonConfig(Study):
         """The sweep's next runs; none once no best rate is at an edge, or it may not grow."""
         names = self.swept if self.learning_rates else []
         missing = {name: self._replay(name, results)[1] for name in names}
+        steps, seed = self.sweep_steps, self.sweep_seed
+        warmup = round(self.sweep_share * self.base.train.warmup_steps)
+        changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
         return [
-            member
+            self._member(name, sweep_name(name, rate, seed), seed, rate, **changes)
             for rate in sorted({rate for rates in missing.values() for rate in rates})
-            for member in self.sweep_members([rate], [n for n in names if rate in missing[n]])
+            for name in names
+            if rate in missing[name]
         ]
 
     def _replay(
@@ -183,19 +190,6 @@ class ComparisonConfig(Study):
         """The seeds of one variant."""
         return self.seeds if gets_every_seed(name) else self.seeds[: self.fewer_seeds]
 
-    def sweep_members(
-        self, rates: Sequence[float], names: Sequence[str] | None = None
-    ) -> list[Member]:
-        """Runs of the sweep at ``rates``, of the named variants or all that are swept."""
-        steps, seed = self.sweep_steps, self.sweep_seed
-        warmup = round(self.sweep_share * self.base.train.warmup_steps)
-        changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
-        return [
-            self._member(name, sweep_name(name, rate, seed), seed, rate, **changes)
-            for rate in rates
-            for name in (self.swept if names is None else names)
-        ]
-
     def whole_members(self, sweeps: Mapping[str, Sweep]) -> list[Member]:
         """Runs of all steps at the best rates of each sweep, on ``sweep_seed``."""
         seed = self.sweep_seed
@@ -208,10 +202,8 @@ class ComparisonConfig(Study):
     def trials(self, rates: Mapping[str, float]) -> list[Member]:
         """The final runs: swept variants, then controls, then others, each group seed by seed.
 
-        Thus an early stop leaves whole seeds of a group.
-
-        Args:
-            rates: Variant to its best learning rate. The common one is the baseline's.
+        Thus an early stop leaves whole seeds of a group. ``rates``: variant -> its best learning
+        rate. The common one is the baseline's.
         """
         rest = [name for name in self.variants if name not in self.swept]
         controls = [name for name in rest if VARIANTS[name].role == "control"]
@@ -301,3 +293,67 @@ def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[st
     if not sweeps:
         return config.base_rates()
     return {name: sweeps[rate_owner(name, config.swept)].best for name in config.variants}
+
+
+_SCALES: dict[str, dict[str, Any]] = {
+    "smoke": {"seeds": (0,), "variants": SWEPT},
+    "laptop": {"seeds": (0,), "variants": FEW},
+    "study": {
+        "seeds": (0, 1, 2, 3, 4),
+        "variants": MEMBERS["text"],
+        "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
+        "whole_rates": 2,
+    },
+    "workstation": {
+        "seeds": (0, 1, 2),
+        "variants": MEMBERS["text"],
+        "learning_rates": (3e-4, 6e-4, 1.2e-3, 2.4e-3),
+        "whole_rates": 2,
+    },
+    "lease": {
+        "seeds": (0, 1, 2),
+        "variants": (BASELINE, GATE, "diff_v2", "diff", "shared_diff"),
+        "later": ("shared_diff",),
+        "learning_rates": (7.5e-4, 1.5e-3, 3e-3),
+        "own_rates": True,
+    },
+}
+"""Scale -> fields of its comparison besides the recipe."""
+_ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
+"""Scale -> settings that do not change results. A checkpoint of a lease has 350 MB. A run that is
+stopped writes a checkpoint anyway, so that regular checkpoints only matter after a kill."""
+_RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
+"""For ablations and ranks: factors of the base's rate, chosen by the sweep of the comparison on
+text. At the base's rate Shared DIFF does not pass the induction phase in time: its rows would be
+uninformative. The factors stay if settings change the model or the rate; the statement says so."""
+_SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
+
+
+def comparison(
+    scale: str,
+    *,
+    kind: str = "text",
+    seeds: Sequence[int] | None = None,
+    settings: Sequence[str] = (),
+    match: str = "params",
+) -> ComparisonConfig:
+    """A comparison of a scale. Arguments are those of :func:`diffattn.reproduce`."""
+    check_known("reproduce", "scale", scale, SCALES)
+    check_known("reproduce", "kind", kind, MEMBERS)
+    fields = _SCALES[scale]
+    if kind != "text":
+        count = _SEEDS_OF_ROWS.get(scale, 5)  # as in the committed record
+        each = tuple(range(count)) if seeds is None else seeds
+        alone = kind == "rank" and scale not in _SEEDS_OF_ROWS
+        fields = {
+            "variants": RANKS_ALONE if alone else MEMBERS[kind],
+            "seeds": tuple(each),
+            "fewer_seeds": max(1, len(each)),
+            "rate_factors": _RATE_FACTORS.get(scale, {}),
+        }
+    elif seeds is not None:
+        fields = fields | {"seeds": tuple(seeds)}
+    if fields.get("learning_rates"):
+        require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")
+    base = apply_settings(recipe(scale), [*_ENGINE.get(scale, ()), *settings])
+    return ComparisonConfig(scale=scale, kind=kind, base=base, match=match, **fields)

@@ -47,9 +47,6 @@ def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, di
     Returns:
         Model -> ``loss`` on all validation windows and ``parts``, both in nats per token; ``curve``
         has both on those validation windows on which a run is evaluated while it trains.
-
-    Raises:
-        ConfigError: The run reads fewer than two windows.
     """
     train, validation = (
         TokenDataset(split, config.seq_len) for split in (data.train, data.validation)
@@ -81,9 +78,6 @@ def phase_step(rows: Sequence[Mapping[str, Any]], threshold: float) -> int | Non
     Args:
         rows: Of the run's ``metrics.jsonl``.
         threshold: The bigram model's loss minus :data:`PHASE_GAIN`, in nats.
-
-    Returns:
-        The step, or ``None`` if there are no two such evaluations.
     """
     measured = [
         (row["step"], row["validation_parts"]["repeated_bigram"])

@@ -7,17 +7,15 @@ All other differences are reported without a test.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from diffattn.lab.catalog.models import BASELINE, VARIANTS
 from diffattn.lab.records.text_results import AdjustedLead, Endpoint, TextDifference, VariantResult
 from diffattn.lab.report.page.phase import explain_gap
-from diffattn.lab.stats.intervals import t_quantile
-from diffattn.lab.stats.multiple import holm
-from diffattn.lab.stats.paired import paired_t_test
-from diffattn.lab.studies.means import mean_of_seeds
+from diffattn.lab.stats.intervals import mean_of_seeds, t_quantile
+from diffattn.lab.stats.paired import holm, paired_t_test
 
 LEVEL = 0.05
 """Significance level of adjusted p-values."""
@@ -57,16 +55,17 @@ def type_endpoints(
         if p is not None
     ]
     adjusted = iter(holm(counted))
-    return [
+    entries: list[Any] = [
         {
             "variant": name,
-            "measure": cast(Any, measure),
+            "measure": measure,
             **mean_of_seeds(values if measure == "loss" else [value + 1 for value in values]),
             "p": p,
             "p_holm": None if p is None else next(adjusted),
         }
         for (name, measure, values), p in zip(rows, p_values, strict=True)
     ]
+    return entries
 
 
 def adjusted_leads(
@@ -116,11 +115,7 @@ def adjusted_leads(
 
 
 def loss_curve(rows: Iterable[Mapping[str, Any]], part: str | None = None) -> Curve:
-    """The validation losses of a run, or those of a part of the tokens.
-
-    Args:
-        part: For example ``"repeated_bigram"``. Default: the whole.
-    """
+    """The validation losses of a run, or those of a part such as ``"repeated_bigram"``."""
     evaluations = [row for row in rows if "validation_loss" in row]
     if part is None:
         return [(row["step"], row["validation_loss"]) for row in evaluations]

@@ -1,7 +1,6 @@
 """From the records of finished runs to the numbers of a comparison."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from diffattn.lab.catalog.models import (
@@ -16,19 +15,21 @@ from diffattn.lab.catalog.models import (
 )
 from diffattn.lab.records.text_results import (
     At,
-    ComparisonResults,
     GroupResult,
     RatesResult,
     Row,
     SweepResult,
     TextDifference,
+    TextResults,
+    Try,
     VariantResult,
 )
-from diffattn.lab.studies.means import mean_of_seeds
+from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.studies.study import Results
 from diffattn.lab.studies.text.comparison import (
     ComparisonConfig,
     Sweep,
+    Tries,
     best_rates,
     sweep_name,
     trial_name,
@@ -48,16 +49,16 @@ def comparison_results(
     sweeps: Mapping[str, Sweep],
     runs: Results,
     phases: Mapping[str, int | None],
-    curves: Mapping[str, Curve] = MappingProxyType({}),
-    starts: Mapping[str, float | None] = MappingProxyType({}),
-) -> ComparisonResults:
+    curves: Mapping[str, Curve],
+    starts: Mapping[str, float | None],
+) -> TextResults:
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
         sweeps: Swept variant -> its sweep; empty without a sweep.
         phases: Name of a trial -> step of the evaluation at which it has passed the induction
             phase, or ``None``.
-        curves: Name of a trial -> validation losses. Default: tokens to a loss are not measured.
+        curves: Name of a trial -> validation losses.
         starts: Name of a trial -> interpolated step at which it begins to copy.
     """
     rates = best_rates(config, sweeps)
@@ -87,7 +88,7 @@ def comparison_results(
         **({"left_out_steps": left_out} if left_out else {}),
         "complete": True,
     }
-    return cast(ComparisonResults, results)
+    return cast(TextResults, results)
 
 
 def _compared_rows(
@@ -100,8 +101,13 @@ def _compared_rows(
     V2 is also compared with softmax with 1.5 times the heads. V1 and Shared DIFF are also compared
     with head-normed softmax at its rate. Each rank is compared with rank 8, rank 8 with V1, and a
     constant λ_init with the schedule. Other differences are in the record, but in no row."""
-    members = [*variants, *diverged]
-    baselines = {name: _baselines(name, members) for name in members}
+    members, baselines = [*variants, *diverged], {}
+    for name in members:
+        variant = VARIANTS[name]
+        is_type = variant.role == "type"
+        baselines[name] = (variant.compared_with, *(variant.also if is_type else ()))
+        if name in (BASELINE, FLOOR) or (RANK in members and is_type):
+            baselines[name] = ()
     rows: list[Row] = []
     for entry in differences:
         name, other = entry["variant"], entry["baseline"]
@@ -118,34 +124,17 @@ def _compared_rows(
     ]
 
 
-def _baselines(name: str, members: Collection[str]) -> tuple[str, ...]:
-    variant = VARIANTS[name]
-    is_type = variant.role == "type"
-    if name in (BASELINE, FLOOR) or (RANK in members and is_type):
-        return ()
-    return (variant.compared_with, *(variant.also if is_type else ()))
-
-
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
-    variants = {}
+    def tries(name: str, losses: Tries, run_name: Callable[[str, float, int], str]) -> list[Try]:
+        runs = [(run_name(name, rate, config.sweep_seed), rate, loss) for rate, loss in losses]
+        return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
+
+    variants: dict[str, SweepResult] = {}
     for name, sweep in sweeps.items():
-        tries = {
-            key: [
-                {
-                    "run": run_name(name, rate, config.sweep_seed),
-                    "learning_rate": rate,
-                    "validation_loss": loss,
-                }
-                for rate, loss in losses
-            ]
-            for key, losses, run_name in (
-                ("tried", sweep.tried, sweep_name),
-                ("whole", sweep.whole, whole_name),
-            )
-            if losses
-        }
-        entry = {"best": sweep.best, "inside": sweep.inside, **tries}
-        variants[name] = cast(SweepResult, entry)
+        variants[name] = {"best": sweep.best, "inside": sweep.inside}
+        variants[name]["tried"] = tries(name, sweep.tried, sweep_name)
+        if sweep.whole:
+            variants[name]["whole"] = tries(name, sweep.whole, whole_name)
     return {
         "common": common,
         "sweep_seed": config.sweep_seed if sweeps else None,
@@ -155,8 +144,6 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
 
 
 class _Trials:
-    """The trials (runs after the sweep), by variant and learning rate."""
-
     def __init__(
         self,
         config: ComparisonConfig,
@@ -192,7 +179,6 @@ class _Trials:
         return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]
 
     def variant(self, name: str) -> VariantResult:
-        """The facts of a variant, and its losses."""
         config, variant = self.config, VARIANTS[name]
         model = self.models[trial_name(name, config.seeds[0])]
         sequence = config.base.train.seq_len
@@ -213,7 +199,6 @@ class _Trials:
         return cast(VariantResult, facts | {"at": groups})
 
     def group(self, variant: str, at: At, rate: float) -> GroupResult:
-        """The losses of a variant at one learning rate."""
         names = self.names(variant, at)
         parts = self.runs[names[0]]["validation_parts"]
         return {
@@ -266,7 +251,7 @@ class _Trials:
         )
         pairs = list(zip(*sides, strict=False))
         values, others = (self.values(side, metric) for side in zip(*pairs, strict=True))
-        return {
+        entry: Any = {
             "variant": name,
             "baseline": baseline,
             "at": at,
@@ -274,3 +259,4 @@ class _Trials:
             "runs": [list(pair) for pair in pairs],
             **mean_of_seeds([a - b for a, b in zip(values, others, strict=True)]),
         }
+        return entry

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -25,19 +25,11 @@ from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.loading import load_model
 
-# The papers' models see 10 billion tokens or more.
-FEWEST_TESTED_TOKENS = 10_000_000_000
-EXAMPLE_TOKENS = 48
-
 
 def judge_comparison(
     config: ComparisonConfig, runs: Runs, data: PreparedData | None, on_message: OnMessage
 ) -> TextResults:
-    """Judge a finished comparison; writes ``counts.json`` and ``maps.json``.
-
-    Raises:
-        DiffAttnError: A run that must not diverge did; see :func:`require_losses`.
-    """
+    """Judge a finished comparison; writes ``counts.json`` and ``maps.json``."""
     assert data is not None, "a comparison reads text"
     folder = runs.folder.parent
     require_losses(config, runs.results, on_message)
@@ -53,7 +45,7 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
     A run without weights keeps its recorded maps, if there are any.
     """
     path = folder / "maps.json"
-    length = min(EXAMPLE_TOKENS, config.base.train.seq_len, data.validation.num_tokens)
+    length = min(48, config.base.train.seq_len, data.validation.num_tokens)
     ids = torch.tensor(data.validation.tokens[:length].tolist())
     labels = [data.tokenizer.decode([token]) for token in ids.tolist()]
     recorded = read_json(path) if path.exists() else {}
@@ -101,36 +93,29 @@ def require_losses(config: ComparisonConfig, results: Results, on_message: OnMes
 
 
 def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any]) -> TextResults:
-    """Results that follow from the records of the runs.
-
-    Args:
-        counts: N-gram count model -> its loss and its loss by part.
-    """
+    """Results that follow from the records of the runs and from n-gram ``counts``."""
     # In a few windows no bigram may repeat; then no curve has that part.
     bigrams = counts["bigram"]["curve"]["parts"].get("repeated_bigram")
     threshold = None if bigrams is None else bigrams - PHASE_GAIN
     rows_of = runs.rows("metrics")
-    phases = {
-        name: None if threshold is None else phase_step(rows, threshold)
-        for name, rows in rows_of.items()
-    }
-    starts = {
-        name: None
-        if step is None or threshold is None
-        else crossing(loss_curve(rows_of[name], "repeated_bigram"), threshold)
-        for name, step in phases.items()
-    }
+    phases: dict[str, int | None] = dict.fromkeys(rows_of)
+    starts: dict[str, float | None] = dict.fromkeys(rows_of)
+    if threshold is not None:
+        for name, rows in rows_of.items():
+            phases[name] = phase_step(rows, threshold)
+            if phases[name] is not None:
+                starts[name] = crossing(loss_curve(rows, "repeated_bigram"), threshold)
     curves = {name: loss_curve(rows) for name, rows in rows_of.items()}
     results = comparison_results(
         config, config.sweeps(runs.results), runs.results, phases, curves, starts
     )
-    added = {
-        "count_models": counts,
+    return {
+        **results,
+        "count_models": dict(counts),
         "phase": None if threshold is None else {"threshold": threshold, "what": PHASE_RULE},
         "verdict": verdict(results, counts),
         "statement": statement(config),
     }
-    return cast(TextResults, {**results, **added})
 
 
 def statement(config: ComparisonConfig) -> str:
@@ -143,7 +128,7 @@ def statement(config: ComparisonConfig) -> str:
     heads, below = few_heads(models), []
     if heads is not None:
         below.append(f"{heads} DIFF heads (the papers use {SMALLEST_TESTED_HEADS} or more)")
-    if tokens < FEWEST_TESTED_TOKENS:
+    if tokens < 10_000_000_000:
         below.append(f"{tokens:,} training tokens per run (the papers use 10 billion or more)")
     limits = (
         f"This comparison is below the tested range of the papers: {' and '.join(below)}. It "
