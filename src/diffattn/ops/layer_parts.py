@@ -20,17 +20,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def rotate_both(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys by :func:`diffattn.ops.inputs.rotary.apply_rotary`, in one kernel.
-
-    Args:
-        q: ``[B, T, ..., D]``.
-        k: ``[B, T, ..., D]``, dtype of ``q``.
-        cos: ``[T, D]`` or ``[B or 1, T, D]``.
-        sin: Like ``cos``.
-
-    Raises:
-        ShapeError: The tables do not fit ``q`` or ``k``.
-    """
+    """Queries and keys by :func:`diffattn.ops.inputs.rotary.apply_rotary`, in one kernel."""
     tables_learn = cos.requires_grad or sin.requires_grad
     if tables_learn or q.dtype != k.dtype or not _by_kernel(q, k, cos, sin):
         return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)

@@ -5,18 +5,11 @@ from torch import Tensor
 
 
 def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
-    """Arguments by which a model reads windows: as a batch, or as one packed row.
+    """Arguments by which a model reads windows, int64 ``[B, T]``: as a batch, or as one packed row.
 
-    In the packed row the windows follow one another, and no document attends to another one.
-
-    Args:
-        input_ids: int64 ``[B, T]``.
-        position_ids: int64 ``[B, T]``, 0 at the first token of each window and document, to keep
-            documents apart. Default: a window is one document.
-
-    Returns:
-        ``input_ids`` ``[B, T]``; with positions ``[1, B * T]``, ``position_ids`` likewise, and
-        ``cu_seq_lens_q``, int32 ``[num_docs + 1]``.
+    Positions ``[B, T]``, 0 at the first token of a window or document, give a row ``[1, B * T]``
+    in which no document attends to another one. ``cu_seq_lens_q``, int32 ``[num_docs + 1]``, has
+    the borders. Without positions a window is one document.
     """
     if position_ids is None:
         return {"input_ids": input_ids}
