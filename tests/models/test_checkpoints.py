@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM
 
 from diffattn.errors import CheckpointError
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
-from diffattn.models.loading import load_model
+from diffattn.models.loading import bfloat16_advice, load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from model_folders import edit_weights
 
@@ -84,3 +84,11 @@ def test_weights_that_a_model_would_make_up_or_leave_out(change, got, make_confi
     edit_weights(tmp_path, change)
     with pytest.raises(CheckpointError, match=rf"got {got} \(1 such names\)\.$"):
         load_model(str(tmp_path))
+
+
+def test_bfloat16_on_a_cpu_without_instructions_for_it_is_advised_against(monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    cpu = torch.device("cpu")
+    assert bfloat16_advice(cpu, torch.bfloat16, "--dtype float32").endswith("use --dtype float32")
+    assert bfloat16_advice(cpu, torch.float32, "") is None
+    assert bfloat16_advice(torch.device("cuda"), torch.bfloat16, "") is None

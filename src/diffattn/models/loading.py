@@ -128,6 +128,18 @@ def usable_device(name: str | None) -> torch.device:
     return device
 
 
+def bfloat16_advice(device: torch.device, dtype: torch.dtype, remedy: str) -> str | None:
+    """A sentence that ends with ``remedy``, for bfloat16 on a CPU without instructions for it."""
+    if device.type != "cpu" or dtype != torch.bfloat16:
+        return None
+    if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return None
+    return (
+        "this CPU has no instructions for bfloat16 and takes about ten times as long as in "
+        f"float32: use {remedy}"
+    )
+
+
 def _find(folder: Path, revision: str | None, name: str) -> Path | None:
     """Path of a file of a model folder, or of a hub model after downloading it; else ``None``."""
     if folder.is_dir():

@@ -157,8 +157,10 @@ def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
         return load_model(model, **options)
 
     monkeypatch.setattr("diffattn.lab.inference.streaming.load_model", load)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
-    assert cli(*command, "--device", "cpu", "--dtype", "bfloat16").code == 0
+    slow = cli(*command, "--device", "cpu", "--dtype", "bfloat16")
+    assert (slow.code, "no instructions for bfloat16" in slow.err) == (0, True)
     assert cli(*command).code == 0
     assert asked == [torch.bfloat16, None]
     assert "device: must be one that works here" in fails(*command, "--device", "cdua", code=2)

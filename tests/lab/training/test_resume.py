@@ -70,9 +70,13 @@ def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
 @pytest.mark.parametrize(
     "settings", [{"micro_batch_sequences": 2}, {"precision": "bfloat16"}], ids=str
 )
-def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path):
-    config = make_run("diff", **settings)
-    train(config, data, tmp_path / "whole")
+def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    config, messages = make_run("diff", **settings), []
+    train(config, data, tmp_path / "whole", on_message=messages.append)
+    assert any("--set train.precision=float32" in line for line in messages) == (
+        "precision" in settings
+    )
     stop_and_continue(config, data, tmp_path / "run", 7)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 

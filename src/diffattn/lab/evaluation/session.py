@@ -18,6 +18,7 @@ from diffattn.lab.inference.named_models import is_address
 from diffattn.lab.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.lab.records.lock import BusyError
 from diffattn.lab.records.run import is_claimed
+from diffattn.models.loading import bfloat16_advice
 
 OnStart = Callable[[str], None]
 OnProgress = Callable[[str, int, int], None]
@@ -146,6 +147,10 @@ def run_evaluation(
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
             model = _load(label, models[label], servers.get(label), load)
+            if label not in servers and (
+                advice := bfloat16_advice(model.device, model.network.dtype, "--dtype float32")
+            ):
+                on_message(f"{label}: {advice}")
             left[label] = session.run_parts(model, label, left[label], wait)
     if not session.done:
         raise session.refused[0]

@@ -7,7 +7,13 @@ import torch
 from transformers import LogitsProcessorList, TextStreamer, set_seed
 
 from diffattn.errors import ConfigError
-from diffattn.models.loading import end_tokens, known_tokens, load_model, usable_device
+from diffattn.models.loading import (
+    bfloat16_advice,
+    end_tokens,
+    known_tokens,
+    load_model,
+    usable_device,
+)
 from diffattn.probes.finite import require_finite_logits
 
 
@@ -32,6 +38,8 @@ def stream_text(
         model, verify=verify, dtype=None if dtype == "auto" else getattr(torch, dtype)
     )
     network.to(where)
+    if advice := bfloat16_advice(where, network.dtype, "--dtype float32"):
+        on_message(advice)
     if prompt is None:
         prompt = tokenizer.init_kwargs.get("example", "Return the")
     inputs = tokenizer(prompt, return_tensors="pt", return_token_type_ids=False)

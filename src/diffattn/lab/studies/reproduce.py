@@ -42,7 +42,7 @@ from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
-from diffattn.lab.training.run import RESULTS, require_enough
+from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 from diffattn.models.config.known_names import check_known
 
 
@@ -277,6 +277,9 @@ def _train(
     waiting = processes.unfinished(members, runs)
     if waiting:
         on_message(f"{title}training {len(waiting)} of {len(members)} models")
+        config = waiting[0].config
+        if isinstance(config, RunConfig) and (advice := precision_advice(config)):
+            on_message(advice)
     if workers == 1 and not study.always_workers:
         processes.run_here(waiting, data, runs, on_progress=show_progress)
     else:

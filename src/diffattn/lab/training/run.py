@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PrinterCallback, set_seed
 
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
@@ -35,6 +36,7 @@ from diffattn.lab.training.distributed import (
     is_first,
     joined,
     micro_batch,
+    run_device,
     together,
     wait_for_files,
 )
@@ -58,7 +60,7 @@ from diffattn.lab.training.sharding import (
     untrained_model,
     written_by_all,
 )
-from diffattn.models.loading import without_bars
+from diffattn.models.loading import bfloat16_advice, without_bars
 from diffattn.probes.lambdas import layer_lambdas
 
 RESULTS = "results.json"
@@ -212,6 +214,12 @@ def require_enough(config: RunConfig, data: PreparedData) -> None:
         require_same_tokenizer(config.init, data.tokenizer)
 
 
+def precision_advice(config: RunConfig) -> str | None:
+    """Advice where the CPU is slow in the precision of a run."""
+    dtype = getattr(torch, config.train.precision)
+    return bfloat16_advice(torch.device(run_device()), dtype, "--set train.precision=float32")
+
+
 def _train(
     config: RunConfig,
     data: PreparedData,
@@ -220,6 +228,8 @@ def _train(
     on_message: OnMessage,
 ) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
+    if advice := precision_advice(config):
+        on_message(advice)
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
