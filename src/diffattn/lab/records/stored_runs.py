@@ -57,7 +57,11 @@ def results_folder(evaluation: Path) -> Path:
 @cache  # which keeps the folder until the process ends
 def _unpacked(table: Path) -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory(prefix="diffattn-runs-")
-    unpack_runs(table, Path(folder.name))
+    try:
+        unpack_runs(table, Path(folder.name))
+    except CheckpointError:
+        folder.cleanup()
+        raise
     return folder
 
 

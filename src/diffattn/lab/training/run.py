@@ -111,6 +111,8 @@ def train(
         on_progress, on_message = (lambda *event: None), (lambda *event: None)
 
     def train_until_done() -> None:
+        if advice := precision_advice(config):
+            on_message(advice)
         while True:  # again after every roll-back of the guard
             with contextlib.suppress(RolledBack):
                 return _train(config, data, folder, on_progress, on_message)
@@ -228,8 +230,6 @@ def _train(
     on_message: OnMessage,
 ) -> None:
     """Train from the start or from the last checkpoint, and write ``results.json``."""
-    if advice := precision_advice(config):
-        on_message(advice)
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
