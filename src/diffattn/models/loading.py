@@ -129,14 +129,14 @@ def usable_device(name: str | None) -> torch.device:
 
 
 def bfloat16_advice(device: torch.device, dtype: torch.dtype, remedy: str) -> str | None:
-    """A sentence that ends with ``remedy``, for bfloat16 on a CPU without instructions for it."""
+    """A sentence that ends with ``remedy``, for bfloat16 on a CPU where PyTorch is slow."""
     if device.type != "cpu" or dtype != torch.bfloat16:
         return None
     if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return None
     return (
-        "this CPU has no instructions for bfloat16 and takes about ten times as long as in "
-        f"float32: use {remedy}"
+        "PyTorch uses no bfloat16 instructions on this CPU, which makes bfloat16 many times slower "
+        f"than float32: use {remedy}"
     )
 
 

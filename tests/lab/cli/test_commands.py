@@ -160,7 +160,7 @@ def test_generate_takes_a_device_and_a_dtype(cli, fails, trained, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     command = ("generate", trained, "--prompt", "the cat", "--max-new-tokens", 1)
     slow = cli(*command, "--device", "cpu", "--dtype", "bfloat16")
-    assert (slow.code, "no instructions for bfloat16" in slow.err) == (0, True)
+    assert (slow.code, "no bfloat16 instructions" in slow.err) == (0, True)
     assert cli(*command).code == 0
     assert asked == [torch.bfloat16, None]
     assert "device: must be one that works here" in fails(*command, "--device", "cdua", code=2)
