@@ -64,3 +64,13 @@ def test_pairs_across_groups_are_not_split_over_devices(make_config):
     assert plan
     assert not any("self_attn" in name for name in plan)
     assert any("self_attn" in name for name in make_config("diff_v2").base_model_tp_plan)
+
+
+@torch.no_grad()
+def test_without_attention_tokens_never_meet(make_config, build, ids):
+    model = build(make_config("none"))
+    changed = ids.clone()
+    changed[:, 0] = (ids[:, 0] + 1) % 61
+    expected, logits = model(input_ids=ids).logits, model(input_ids=changed).logits
+    assert torch.equal(logits[:, 1:], expected[:, 1:])
+    assert not torch.equal(logits[:, 0], expected[:, 0])

@@ -106,3 +106,20 @@ def test_a_broken_model_is_said(fails, folder, tmp_path):
     line = fails("inspect", broken, "--text", "abc", "--out", tmp_path / "page.html", code=1)
     assert "attention maps must be finite" in line
     assert "model.layers.1.self_attn.q_proj.weight holds NaN" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--needle",), "must have at most the 64 tokens of tiny, got 256"),
+        (("--file", "."), "must be a regular file, got a folder"),
+        (("--text", "a", "--layers", "0,0"), "--layers: must be different layers"),
+    ],
+    ids=str,
+)
+def test_misuse_is_one_line_and_writes_nothing(
+    fails, folder, tmp_path, monkeypatch, options, message
+):
+    monkeypatch.chdir(tmp_path)
+    assert message in fails("inspect", folder, *options, "--out", "page.html", code=2)
+    assert list(tmp_path.iterdir()) == []

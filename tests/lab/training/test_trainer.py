@@ -20,6 +20,7 @@ from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.data.context_parts import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.callbacks import require_finite
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.loop.schedule import learning_rate_factor
 from diffattn.lab.training.loop.trainer import RunTrainer
@@ -281,3 +282,10 @@ def test_data_that_the_run_cannot_read_is_refused_before_anything_is_written(
     with pytest.raises(ConfigError, match=r"model.vocab_size must be at least the data's \d+, got"):
         train(few, data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [math.nan, [1.0, math.inf], {"quarter_1": 1.0, "b": -math.inf}])
+def test_every_measured_number_must_be_finite(value):
+    require_finite(7, {"a": 1.0, "b": [1.0, None], "c": {"quarter_1": 2.0}, "d": None})
+    with pytest.raises(DiffAttnError, match=r"validation_\w+ must stay finite, .* at step 7"):
+        require_finite(7, {"validation_numbers": value})
