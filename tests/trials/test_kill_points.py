@@ -4,7 +4,6 @@ The end is that of an undisturbed run, to the byte apart from times, and nothing
 loss of power there are four kinds, see ``disk.Moment``.
 """
 
-import multiprocessing
 import os
 import random
 import re
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from children import in_child
-from diffattn.lab.training.loop.trainer import RunTrainer
 from tally import trial
 from trials import commands
 from trials.commands import Command, call
@@ -85,15 +82,6 @@ def die_at(out, arguments, number):
     recorder = Recorder(Path(out), die, snapshots=False)
     with commands.small_batches(), recording(recorder):
         call(arguments)
-
-
-@pytest.fixture(scope="module")
-def warm():
-    """Processes that start with everything loaded."""
-    context = multiprocessing.get_context("forkserver")
-    loaded = ["diffattn.lab.cli.app", "diffattn.lab.training.run", "tokenizers"]
-    context.set_forkserver_preload(loaded)
-    return context
 
 
 @pytest.mark.scheduled
@@ -172,24 +160,3 @@ def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
             ended = child.exitcode != -signal.SIGKILL
             tally.check(f"kill {number}", "it had ended before" if ended else None)
         tally.check("at the end", command.run() or command.difference())
-
-
-def test_sigterm_is_one_line_and_a_status(recorded):
-    command = recorded("train").command
-    command.start()
-
-    def terminated():
-        real = RunTrainer.training_step
-
-        def training_step(self, *rest):
-            if self.state.global_step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return real(self, *rest)
-
-        RunTrainer.training_step = training_step
-        return call(command.arguments)
-
-    how, line = in_child(terminated)
-    assert how == "done"
-    assert line.startswith("exit 143: diffattn: stopped after step 3 of ")
-    assert (command.out / "checkpoints" / "checkpoint-3" / "manifest.json").exists()

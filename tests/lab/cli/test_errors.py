@@ -1,13 +1,11 @@
 """Whatever a user does wrong ends in one line and the right exit code, and costs nothing."""
 
-import errno
 import os
 from pathlib import Path
 
 import pytest
 from transformers.utils import logging
 
-from diffattn.files import io as records
 from lab.cli.misuse import LATER
 from trials.made_up_folders import evaluation, text_study
 from trials.wrong_calls import calls_besides_evaluate
@@ -54,6 +52,9 @@ def test_missing_and_foreign_folders(fails, trained, tmp_path, monkeypatch):
         (("reproduce", "text", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "mine"), 1, "mine: must be empty or hold a run"),
         (("analyze", trained, "--text", "a", "--out", "mine"), 1, "must be empty or hold an analy"),
+        (("analyze", trained), 2, "one of --text, --file and --data must be given, got none"),
+        (("analyze", trained, "--text", "a", "--data", "b"), 2, "got --text and --data"),
+        (("analyze", trained, "--file", "none"), 2, "must be a text file, got none"),
         (("fit", "nothing.csv"), 1, "nothing.csv"),
         (("train", "smoke", "--out", "file"), 2, "file: must be a folder"),
         (("train", "smoke", "--out", "x", "--data", "mine"), 1, "data.json: file must exist"),
@@ -105,16 +106,6 @@ def test_report_replaces_its_own_pages_alone(cli, fails, tmp_path, monkeypatch):
     assert Path("page.html").read_bytes() == page
 
 
-def test_one_text_is_analysed(fails, trained, tmp_path):
-    out = tmp_path / "out"
-    for options, message in (
-        ((), "one of --text, --file and --data must be given, got none"),
-        (("--text", "a", "--data", "b"), "got --text and --data"),
-        (("--file", out), "must be a text file, got none"),
-    ):
-        assert message in fails("analyze", trained, *options, "--out", out, code=2)
-
-
 def test_loading_leaves_the_settings_of_transformers(cli, trained):
     verbosity = logging.get_verbosity()
     try:
@@ -126,18 +117,6 @@ def test_loading_leaves_the_settings_of_transformers(cli, trained):
         assert logging.is_progress_bar_enabled()
     finally:
         logging.set_verbosity(verbosity)
-
-
-def test_a_disk_that_is_full_from_the_start(fails, small, tmp_path, monkeypatch):
-    def full(path, text):
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
-
-    monkeypatch.setattr(records, "write_text", full)
-    for arguments in (
-        ("reproduce", "text", "--scale", "smoke", "--out", tmp_path / "study", *small),
-        ("train", "smoke", "--out", tmp_path / "run", *small),
-    ):
-        assert "No space left on device" in fails(*arguments, code=1)
 
 
 def test_a_sample_of_the_trial_of_wrong_calls(fails, tmp_path, monkeypatch):

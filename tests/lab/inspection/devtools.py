@@ -13,11 +13,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from trials.browser import NAMES
-
 _KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
 _KEYS |= {"PageUp": 33, "PageDown": 34, "Tab": 9}
 _LIMIT_SECONDS = 30
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _MOVE = """
 import os, sys
 for end, wanted in ((int(sys.argv[1]), 3), (int(sys.argv[2]), 4)):
@@ -151,12 +150,18 @@ class Page:
         return [url for url in sent if not url.startswith("data:")]
 
 
+def find_browser():
+    """The path of a browser; without one, a skip."""
+    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    if program is None:
+        pytest.skip(f"needs a browser, one of {', '.join(_NAMES)}")
+    return program
+
+
 @contextmanager
 def browser(folder):
     """A :class:`Page` of a fresh browser, its profile in ``folder``; without one, a skip."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")
+    program = find_browser()
     # The browser reads from 3 and writes to 4; nothing that is moved there may lie there already.
     (read, commands), (answers, write) = os.pipe(), os.pipe()
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
