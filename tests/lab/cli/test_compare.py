@@ -103,7 +103,7 @@ def test_nothing_is_written_among_the_records(folders, tmp_path, options):
     ("arguments", "message"),
     [
         (["--out", "same", "--answers", "same"], "--out and --answers must differ"),
-        (["--format", "cvs"], "--format must be one of table, csv"),
+        (["--format", "cvs"], "Did you mean 'csv'?"),
         (["--format", "lm-eval"], "writes one file per model: name --out"),
         (["--baseline", "z"], "--baseline: must be one of a, b"),
     ],

@@ -46,8 +46,8 @@ def test_another_baseline_turns_the_share_around(cli, table):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--baseline", "dif"], "--baseline: must be in {softmax, diff}, got 'dif'"),
-        (["--form", "cubic"], "--form: must be in {offset, kaplan}"),
+        (["--baseline", "dif"], "--baseline must be in {softmax, diff}, got 'dif'. Did you"),
+        (["--form", "cubic"], "--form must be in {offset, kaplan}"),
         (["--at", "nan"], "--at: must be positive and finite"),
     ],
 )
