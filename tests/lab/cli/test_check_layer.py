@@ -36,12 +36,15 @@ def _my_layers(tmp_path, monkeypatch):
     ],
 )
 def test_a_layer_is_right_or_fails(name, message, code, cli):
-    report = json.loads(cli("check", "--layer", f"my_layers:{name}", "--json").out)
-    assert report["right"] is (code == 0)
     called = cli("check", "--layer", f"my_layers:{name}")
     assert called.code == code
     assert called.out.startswith(f"{name}(hidden_size=64, ")
     assert f"\n{message}" in called.out
+
+
+def test_json_names_the_mistakes(cli):
+    report = json.loads(cli("check", "--layer", "my_layers:Zero", "--json").out)
+    assert (report["right"], list(report["mistakes"])) == (False, ["zero_vectors"])
 
 
 def test_a_layer_that_does_not_exist_is_one_line(fails):
