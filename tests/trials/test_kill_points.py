@@ -4,6 +4,7 @@ The end is that of an undisturbed run, to the byte apart from times, and nothing
 loss of power there are four kinds, see ``disk.Moment``.
 """
 
+import multiprocessing
 import os
 import random
 import re
@@ -139,8 +140,9 @@ def rows_of(log):
 
 
 @pytest.mark.parametrize("kills", [pytest.param(20, marks=pytest.mark.scheduled), 2])
-def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
+def test_one_training_is_killed_again_and_again(tmp_path, kills):
     """Its log has the loss of every step, which is that of the windows it read."""
+    forks = multiprocessing.get_context("fork")  # of this process, as it has loaded everything
     out, rng = tmp_path / "train", random.Random(0)
     changes = commands.settings(commands.corpus(tmp_path / "text"), 20 + 10 * kills)
     arguments = ["train", "smoke", "--attention", "diff", "--out", out, *changes]
@@ -150,7 +152,7 @@ def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
     command.start()
     with trial(f"one training killed {kills} times", minimum=kills + 1) as tally:
         for number in range(kills):
-            child = warm.Process(target=call, args=(arguments,))
+            child = forks.Process(target=call, args=(arguments,))
             rows = rows_of(out / "metrics.jsonl") + rng.randint(3, 12)
             child.start()
             while child.is_alive() and rows_of(out / "metrics.jsonl") < rows:
