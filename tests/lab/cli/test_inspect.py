@@ -64,13 +64,6 @@ def test_a_file_layers_and_a_cut(cli, folder, tmp_path):
     assert "endoftext" not in page
 
 
-def test_a_second_model_that_fails_leaves_nothing(fails, folder, tmp_path):
-    out = tmp_path / "page.html"
-    line = fails("inspect", folder, tmp_path / "none", "--text", "a", "--out", out, code=1)
-    assert "none: must be a run directory, a model folder or a hub name, got nothing." in line
-    assert not out.exists()
-
-
 def test_another_file_is_replaced_only_by_force(cli, fails, folder, tmp_path):
     out = tmp_path / "thesis.html"
     out.write_text("mine")
