@@ -8,7 +8,6 @@ import torch
 
 from diffattn.errors import ShapeError
 from diffattn.ops import attention as api
-from diffattn.ops.inputs import backends
 from ops.plain_attention import plain_attention
 from tools import fuzz
 from tools.fuzz_calls import BROKEN, DTYPES, LAYOUTS, VALUES, draw_call, make_inputs
@@ -171,16 +170,6 @@ def test_every_broken_call_is_broken(broken):
     api.diff_attention(**arguments)
     with pytest.raises((ShapeError, api.backends.BackendError)):
         api.diff_attention(**(arguments | BROKEN[broken](arguments)))
-
-
-def test_a_slow_interpreter_is_left_out_unless_named(monkeypatch):
-    row = backends.Backend(name="triton", summary="made up")
-    monkeypatch.setitem(backends._TABLE, "diff_attention", (*backends.table("diff_attention"), row))
-    assert "triton" not in fuzz.usable_backends("cpu")
-    assert "triton" in fuzz.usable_backends("cuda")
-    monkeypatch.setitem(api._FORWARD, "triton", api._FORWARD["reference"])
-    report = fuzz.run(3, seed=0, backends=["triton"])
-    assert report.by_backend == {"triton": 3}
 
 
 def test_command_line_and_record(tmp_path, capsys):

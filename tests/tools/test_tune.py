@@ -220,12 +220,6 @@ def test_a_table_of_another_chip_or_file_is_refused(tmp_path):
             read_table(other, "cpu")
 
 
-@interpreted
-def test_the_interpreter_has_no_tiles_to_tune(tmp_path):
-    with pytest.raises(ConfigError, match="must run on a GPU, got triton's interpreter"):
-        tune(TINY, tmp_path / "tune.json", timer=None)
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")
 def test_without_a_gpu_the_command_is_one_line(capsys):
     assert module.main(["--device", "cpu"]) == 2

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op
@@ -101,15 +100,6 @@ def test_backward_operators_pass_opcheck(op, kernel_device):
     torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[4:]))
 
 
-def test_only_the_output_is_differentiable(kernel_device):
-    out, o2, lse = torch.ops.diffattn.triton_diff_attention(
-        *positional(PACKED, "diff", kernel_device)
-    )
-    assert out.requires_grad
-    assert not o2.requires_grad
-    assert not lse.requires_grad
-
-
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
     tensors, options = arguments(PACKED, kernel_device, op)
@@ -121,15 +111,3 @@ def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
         seconds.append(torch.autograd.grad(first.square().sum(), tensors))
     for actual, expected in zip(*seconds, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("transform", ["vmap", "grad"])
-def test_functional_transforms_are_refused_by_name(transform, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    q, *rest = (x.detach() for x in tensors)
-
-    def loss(q):
-        return diff_attention(q, *rest, backend="triton", **options).sum()
-
-    with pytest.raises(BackendError, match=r"must be called outside torch\.func transforms"):
-        torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)

@@ -113,9 +113,3 @@ def test_what_the_kernel_is_not_built_for_is_refused(change, message, kernel_dev
     inputs = make_diff_attention_inputs(case, device=kernel_device)
     with torch.no_grad(), pytest.raises(BackendError, match=message):
         diff_attention(**inputs.tensors(), backend="triton_decode", **inputs.options)
-
-
-def test_compiles_to_one_graph(kernel_device):
-    tensors = make_diff_attention_inputs(CASES[0], device=kernel_device).tensors()
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(**tensors, backend="decode"), run(**tensors, backend="decode"))

@@ -10,7 +10,6 @@ from diffattn.lab.testing.assertions import assert_close_to_reference, assert_eq
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.backends import hopper_op, reference
-from diffattn.ops.inputs import kernel_support
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .gluon_emulation import emulate
@@ -114,27 +113,6 @@ def test_inference_writes_the_output_alone(form, device, monkeypatch):
         out, *rest = FORMS[form].forward(**inputs.tensors(), scale=0.125, inference=True)
     assert torch.equal(out, expected)
     assert [x.numel() for x in rest] == [0, 0]
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("needs_gradient", [True, False])
-def test_what_serves_the_gradients_is_asked_for_where_one_is_wanted(
-    needs_gradient, form, monkeypatch
-):
-    asked = []
-
-    def forward(q, k, v, lam, *, scale, causal, inference=False):
-        asked.append(not inference)
-        out = reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(causal))
-        return out, torch.zeros_like(out), q.new_zeros(q.shape[0], q.shape[2], 2, q.shape[1])
-
-    monkeypatch.setattr(FORMS[form], "forward", forward)
-    monkeypatch.setenv(kernel_support.BY_MAP, str(int(form == "by_map")))
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2, **D64))
-    with torch.set_grad_enabled(needs_gradient):
-        out = hopper_op.diff_attention(**inputs.tensors(), scale=0.125)
-    assert asked == [needs_gradient]
-    assert out.requires_grad is needs_gradient
 
 
 def test_emulated_kernel_reads_strides_in_place(monkeypatch):
