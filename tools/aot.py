@@ -36,6 +36,11 @@ _MULTIPROCESSORS = {
     100: (233_472, 2048, 32), 120: (102_400, 1536, 24),
 }  # fmt: skip
 """Shared memory, threads and programs that one multiprocessor holds, per compute capability."""
+_INSTRUCTIONS = {
+    "mma": r"\bmma\.sync\.", "wgmma": r"wgmma\.mma_async", "tma": r"cp\.async\.bulk\.tensor",
+    "setmaxnreg": "setmaxnreg", "tcgen05": r"tcgen05\.mma",
+}  # fmt: skip
+"""Kinds of instructions that matter, and how PTX spells them."""
 _RESERVED_SHARED_BYTES = 1024
 """Shared memory of every program that the system takes."""
 
@@ -53,11 +58,8 @@ class AotReport:
     shared_bytes: int
     tmem_columns: int
     has_trap: bool
-    uses_mma: bool
-    uses_wgmma: bool
-    uses_tma: bool
-    uses_setmaxnreg: bool
-    uses_tcgen05: bool
+    instructions: str
+    """Names of :data:`_INSTRUCTIONS` that the code has."""
     serializes_wgmma: bool
     """The assembler waits after every wgmma, because the code does not let it run ahead."""
     max_spill_bytes: int
@@ -128,11 +130,7 @@ def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotRep
         shared_bytes=compiled.metadata.shared,
         tmem_columns=tmem_columns,
         has_trap=re.search(r"^\s*(@\S+\s+)?trap;", ptx, re.MULTILINE) is not None,
-        uses_mma=re.search(r"\bmma\.sync\.", ptx) is not None,
-        uses_wgmma="wgmma.mma_async" in ptx,
-        uses_tma="cp.async.bulk.tensor" in ptx,
-        uses_setmaxnreg="setmaxnreg" in ptx,
-        uses_tcgen05="tcgen05.mma" in ptx,
+        instructions=" ".join(kind for kind, word in _INSTRUCTIONS.items() if re.search(word, ptx)),
         serializes_wgmma="wgmma" in log and "serialized" in log,
         max_spill_bytes=case.max_spill_bytes,
         work_ratio=products / case.tile_products if case.tile_products else None,
@@ -260,13 +258,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _row(report: AotReport) -> str:
-    uses = ("mma", "wgmma", "tma", "setmaxnreg", "tcgen05")
-    used = [name for name in uses if getattr(report, f"uses_{name}")]
     work = "-" if report.work_ratio is None else f"{report.work_ratio:.2f}"
     return (
         f"{report.name:44} {report.capability:>4} {report.registers:>5} {report.spill_bytes:>6} "
         f"{report.shared_bytes:>7} {report.tmem_columns:>5} {work:>5} {report.loop_copies:>6} "
-        f"{report.loop_reloads:>7} {report.programs:>8}  {' '.join(used)}"
+        f"{report.loop_reloads:>7} {report.programs:>8}  {report.instructions}"
     )
 
 

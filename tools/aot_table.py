@@ -118,10 +118,7 @@ def measure(case: "AotCase", capability: int) -> TableRow:
     except AssertionError as error:
         row["broken"] = str(error).split(": ", 1)[1]
     names = TableRow.__dataclass_fields__.keys() & AotReport.__dataclass_fields__.keys()
-    row |= {name: getattr(report, name) for name in names - row.keys()}
-    uses = ("mma", "wgmma", "tcgen05")
-    used = " ".join(name for name in uses if getattr(report, f"uses_{name}"))
-    return TableRow(**row, instructions=used)
+    return TableRow(**row | {name: getattr(report, name) for name in names - row.keys()})
 
 
 def tile_of(case: "AotCase") -> str:

@@ -15,7 +15,7 @@ from diffattn.ops.inputs import backends
 def pytest_collection_modifyitems(items):
     """Leave most of FlexAttention to the scheduled tier: half a second a case on a CPU.
 
-    A push runs its own tests (test_flex.py), and every case against the reference in one dtype.
+    A push runs its own tests (test_flex.py), and a ninth of the cases in one dtype.
     """
     for item in items:
         if not (item.path.is_relative_to(Path(__file__).parent) and hasattr(item, "callspec")):
@@ -24,6 +24,7 @@ def pytest_collection_modifyitems(items):
         in_every_push = (
             item.originalname == "test_backend_matches_reference"
             and params.get("dtype") is torch.float32
+            and zlib.crc32(item.name.encode()) % 9 == 0
         )
         if params.get("backend", params.get("name")) == "flex" and not in_every_push:
             item.add_marker(pytest.mark.scheduled)

@@ -26,7 +26,7 @@ def run(num_calls, seed, device):
 
 
 def test_random_calls(device):
-    report = run(75, 7, device)
+    report = run(75 if device.type == "cuda" else 30, 7, device)
     assert_all_right(report)
     assert set(report.by_backend) == set(fuzz.usable_backends(device.type))
     assert len(report.by_dtype) == 4
@@ -45,11 +45,7 @@ def test_draws_reach_every_corner():
     assert {call.broken for call in calls} == {None, *BROKEN}
     assert {call.values for call in calls} == set(VALUES)
     assert {layout for call in calls for layout in call.layouts} == {"dense", *LAYOUTS}
-    facets = {facet for call in calls for facet in call.facets()}
-    for facet in ("causal", "window", "padding", "kv_lengths", "packed", "scale", "shared keys",
-                  "grouped heads", "odd widths", "one query", "T > S", "empty", "strided",
-                  "batch of thousands", "λ outside [0, 1]"):  # fmt: skip
-        assert facet in facets
+    assert len({facet for call in calls for facet in call.facets()}) == 15 + len(VALUES)
     lengths = {length for call in calls for length in call.case.kv_lengths or ()}
     assert {0, 1} <= lengths
     assert {1, 3, 7, 33} <= {call.case.head_dim for call in calls}

@@ -16,15 +16,6 @@ ROW = aot_table.TableRow(
 )
 
 
-def test_every_admitted_width_layout_and_mask_is_listed_once():
-    names = [case.name for case in aot_table.table_cases(90)]
-    assert len(set(names)) == len(names)
-    forms = {name.split("-d")[0] for name in names}
-    assert forms == {"v1", "v1-narrow", "v2", "v2-wide", "softmax", "softmax-wide"}
-    assert {"v2-wide-d96-dq-padding", "softmax-d32-dkv-ranges", "v1-d128-fwd_by_map"} <= {*names}
-    assert names[0] == "v1-d64-fwd"
-
-
 @pytest.mark.parametrize("capability", aot.SHARED_BYTES)
 def test_the_record_has_every_launch_of_the_table_and_all_are_accepted(capability):
     tiles = {case.name: aot_table.tile_of(case) for case in aot_table.table_cases(capability)}

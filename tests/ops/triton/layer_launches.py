@@ -1,4 +1,4 @@
-"""Run by test_launcher.py without Triton's interpreter: launches of one attention layer.
+"""Run by test_launcher.py without Triton's interpreter: launches of a call, and of one layer.
 
 Every operator counts that would start a kernel on a GPU, thus no view and no new memory. Triton's
 kernels count by their names. PyTorch's attention counts once in each direction.
@@ -6,12 +6,13 @@ kernels count by their names. PyTorch's attention counts once in each direction.
 
 import json
 from collections import Counter
+from itertools import product
 from unittest.mock import patch
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diffattn.lab.benchmark.host import no_device
+from diffattn.lab.benchmark.host import host_call, no_device, record_launches
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
@@ -66,11 +67,24 @@ def count(make, dtype=torch.bfloat16):
     return ahead + back
 
 
+def count_calls():
+    """Launches and new tensors of each call."""
+    for name, with_backward in product(("V1", "V2"), (False, True)):
+        call, _ = host_call(name, with_backward, "cpu")
+        call()  # compiles
+        with torch.profiler.profile() as profile:
+            call()
+        events = profile.key_averages()
+        tensors = sum(event.count for event in events if event.key.startswith("aten::empty"))
+        yield len(record_launches(call)), tensors
+
+
 def count_all():
     return {name: count(make) for name, make in LAYERS.items()}
 
 
 with no_device():
+    print(json.dumps(list(count_calls())))
     for module in (forward, backward, kernels):
         module.run_kernel = note
     for module in (operators, layer_parts):

@@ -17,7 +17,7 @@ PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", 
 """Interpreters of the full matrix: this one, and those that have other versions of Triton."""
 CASES = {
     80: ["v1-d64-dkv"],
-    90: ["hopper-fwd-d128-dv256-causal", "hopper-by-map-d64-dv128-causal"],
+    90: ["hopper-fwd-d128-dv256-causal"],
 }
 """What every push compiles; the scheduled tier compiles all."""
 
@@ -35,20 +35,19 @@ def fresh(arguments, cache, python=sys.executable):
     return done.stdout
 
 
-@pytest.mark.parametrize("capability", CASES)
-def test_chosen_kernels_keep_the_limits(capability, tmp_path):
+def test_chosen_kernels_keep_the_limits(tmp_path):
     code = f"""
 from tools import aot
-cases = {{case.name: case for case in aot.registered_cases({capability})}}
-for name in {CASES[capability]}:
-    report = aot.compile_case(cases[name], {capability})
-    aot.assert_within_limits(report)
-    aot.assert_no_waste(report)
-    if name.startswith("hopper"):
-        assert report.uses_wgmma and report.uses_tma and report.uses_setmaxnreg
-    print(report.name, report.registers, report.spill_bytes)
+for capability, names in {CASES}.items():
+    cases = {{case.name: case for case in aot.registered_cases(capability)}}
+    for name in names:
+        report = aot.compile_case(cases[name], capability)
+        aot.assert_within_limits(report)
+        aot.assert_no_waste(report)
+        print(report.instructions)
 """
-    assert len(fresh(["-c", code], tmp_path).splitlines()) == len(CASES[capability])
+    made = fresh(["-c", code], tmp_path).splitlines()
+    assert made == ["mma", "wgmma tma setmaxnreg"]
 
 
 def test_a_growing_cache_is_one_compilation(tmp_path):
@@ -77,7 +76,7 @@ jit.JITFunction.run = note
 placed = no_device()
 placed.__enter__()
 decode._num_multiprocessors = lambda device: 132
-for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
+for length in (1, 16, 17, 300, 4096):
     q, lam = torch.zeros(1, 1, 2, 2, 64), torch.zeros(1, 1, 1)
     k, v = torch.zeros(1, length, 2, 2, 64), torch.zeros(1, length, 2, 128)
     mask = AttentionMask(window=length, key_padding_mask=torch.ones(1, length, dtype=torch.bool))

@@ -31,7 +31,7 @@ CASES = [
     OpCase(name="d64-T<S", num_queries=70, num_keys=700, lam_axes="h", **D64),
     OpCase(name="d64-T>S", num_queries=300, num_keys=140, **D64),
     OpCase(name="d64-gqa-batch", num_queries=65, num_keys=130, lam_axes="t", scale=0.3,
-           **(D64 | {"batch": 2, "num_heads": 4})),
+           **(D64 | {"batch": 2, "num_heads": 4, "num_kv_heads": 2})),
     OpCase(name="d64-full", num_queries=64, num_keys=512, causal=False, **D64),
     OpCase(name="d64-full-ragged", num_queries=70, num_keys=389, causal=False, **D64),
     OpCase(name="v2-gqa", num_queries=130, num_keys=260, num_kv_heads=2, lam_axes="bth", **V2),
@@ -92,7 +92,7 @@ def test_programs_cover_all_heads_in_any_sections(l2_bytes, monkeypatch):
     """Sections of one key/value head; sections of two, of which the last has one."""
     emulated(monkeypatch, "by_map", 0)
     monkeypatch.setattr(by_map, "L2_BYTES", l2_bytes)
-    case = OpCase(name="", num_queries=400, num_keys=130, **(D64 | {"batch": 3, "num_heads": 2,
+    case = OpCase(name="", num_queries=200, num_keys=130, **(D64 | {"batch": 3, "num_heads": 2,
                   "num_kv_heads": 1}))  # fmt: skip
     inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16)
     assert_close_to_reference(run, inputs, backend="by_map", gradients=False)
@@ -120,9 +120,9 @@ def test_emulated_kernel_reads_strides_in_place(monkeypatch):
     emulated(monkeypatch, "hopper", 0)
     inputs = make_diff_attention_inputs(CASES[1], dtype=torch.bfloat16)
     plain = run(**inputs.tensors(), backend="hopper")
-    wide = torch.full((1, 200, 3, 2, 2, 64), math.nan, dtype=torch.bfloat16)
+    wide = torch.full((1, 200, 3, 1, 2, 64), math.nan, dtype=torch.bfloat16)
     wide[:, :, 1] = inputs.k.detach()
-    odd = torch.full((1, 200, 2, 131), math.nan, dtype=torch.bfloat16)
+    odd = torch.full((1, 200, 1, 131), math.nan, dtype=torch.bfloat16)
     odd[..., 2:130] = inputs.v.detach()
     strided = run(inputs.q, wide[:, :, 1], odd[..., 2:130], inputs.lam, backend="hopper")
     assert torch.equal(plain, strided)

@@ -37,7 +37,7 @@ CASES = [
     OpCase(name="d64-T<S", num_queries=70, num_keys=300, lam_axes="h", **D64),
     OpCase(name="d64-T>S", num_queries=300, num_keys=140, **D64),
     OpCase(name="d64-gqa-batch", num_queries=65, num_keys=130, lam_axes="t", scale=0.3,
-           **(D64 | {"batch": 2, "num_heads": 4})),
+           **(D64 | {"batch": 2, "num_heads": 4, "num_kv_heads": 2})),
     OpCase(name="d64-full", num_queries=128, num_keys=256, causal=False, **D64),
     OpCase(name="d64-full-ragged", num_queries=70, num_keys=189, causal=False, **D64),
     OpCase(name="d64-full-steep", num_queries=33, num_keys=70, causal=False, **D64),

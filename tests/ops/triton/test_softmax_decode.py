@@ -38,7 +38,8 @@ def test_one_map_is_softmax_attention(case, dtype, op, kernel_device):
 
 
 def test_opcheck_without_lambda(kernel_device):
-    inputs = inputs_of(softmax_decode, CASES[0], device=kernel_device)
+    case = replace(CASES[0], batch=1, num_heads=1, num_kv_heads=1, num_keys=5)
+    inputs = inputs_of(softmax_decode, case, device=kernel_device)
     q, k, v = inputs.q.detach()[:, :, :, 0], inputs.k.detach(), inputs.v.detach()
     arguments = [q, k, v, None, 0.2, True, None, None, None]
     torch.library.opcheck(decode_op.triton_decode, arguments)
