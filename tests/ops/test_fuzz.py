@@ -1,6 +1,5 @@
 """Random calls of every backend, and proof that they would notice what is wrong."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -166,15 +165,3 @@ def test_every_broken_call_is_broken(broken):
     api.diff_attention(**arguments)
     with pytest.raises((ShapeError, api.backends.BackendError)):
         api.diff_attention(**(arguments | BROKEN[broken](arguments)))
-
-
-def test_command_line_and_record(tmp_path, capsys):
-    out = tmp_path / "fuzz.json"
-    assert (
-        fuzz.main(["--calls", "5", "--seed", "2", "--backends", "composed", "--out", str(out)]) == 0
-    )
-    assert capsys.readouterr().out.startswith("5 calls, seed 2")
-    record = json.loads(out.read_text(encoding="utf-8"))
-    assert record["by_backend"] == {"composed": 5}
-    assert record["failures"] == []
-    assert {"date", "torch", "python", "machine", "wall_seconds", "worst"} <= set(record)
