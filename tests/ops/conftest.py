@@ -10,6 +10,9 @@ import torch
 
 from diffattn.ops.inputs import backends
 
+EVERY_PUSH = {"test_properties", "test_groups", "test_empty_batch_or_length"}
+"""Modules and tests of which each kernel runs one case."""
+
 
 @pytest.hookimpl(tryfirst=True)  # before marks are chosen
 def pytest_collection_modifyitems(items):
@@ -41,12 +44,13 @@ def _leave_most_kernels_to_the_scheduled_tier(items):
     for item in items:
         if item.path.parent == Path(__file__).parent and hasattr(item, "callspec"):
             backend = item.callspec.params.get("backend")
-            if backend in ("triton", "triton_decode") and "device" in item.callspec.params:
+            computes = "device" in item.callspec.params or item.path.stem == "test_groups"
+            if backend in ("triton", "triton_decode") and computes:
                 cases[item.path.stem, item.originalname, backend].append(item)
     for (module, test, _), group in cases.items():
         group.sort(key=lambda item: zlib.crc32(item.name.encode()))
         for i, item in enumerate(group):
-            if i == 0 and (module == "test_properties" or test == "test_empty_batch_or_length"):
+            if i == 0 and {module, test} & EVERY_PUSH:
                 # Instead of the share that a test names for its other backends.
                 item.add_marker(pytest.mark.sampled(one_of=1), append=False)
             else:
