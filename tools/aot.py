@@ -84,10 +84,7 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             capability is unknown.
     """
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.runtime.jit import JITFunction
-
-    from diffattn.ops.triton.configs import FP_FUSION
 
     if capability not in SHARED_BYTES:
         raise BackendError(
@@ -98,21 +95,28 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             f"aot: {case.name} can be compiled only in a process without TRITON_INTERPRET=1, "
             f"which makes a kernel an interpreter object; got {type(case.kernel).__name__}."
         )
-    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FP_FUSION}
     log = io.StringIO()
     with triton.knobs.nvidia.scope(), triton.knobs.compilation.scope(), redirect_stdout(log):
         triton.knobs.nvidia.dump_ptxas_log = True  # of Triton's own call: its options count
         triton.knobs.compilation.always_compile = True  # what comes from a cache has no report
-        compiled: Any = triton.compile(
-            _source(case),
-            target=GPUTarget("cuda", capability, 32),
-            options=options | case.options,
-        )
-    return _report(case, capability, compiled, log.getvalue())
+        kernel = compiled(case, capability)
+    return _report(case, capability, kernel, log.getvalue())
 
 
-def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotReport:
-    ptx = compiled.asm["ptx"]
+def compiled(case: "AotCase", capability: int) -> Any:
+    """What Triton makes of ``case`` for a chip of this capability."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from diffattn.ops.triton.configs import FP_FUSION
+
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FP_FUSION}
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(_source(case), target=target, options=options | case.options)
+
+
+def _report(case: "AotCase", capability: int, kernel: Any, log: str) -> AotReport:
+    ptx = kernel.asm["ptx"]
     allotted = re.search(r"Used (\d+) registers", log)
     assert allotted, f"an assembler's report, got {log!r}"
     registers = int(allotted[1])
@@ -120,14 +124,14 @@ def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotRep
     spill_bytes = max(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
     loops = count_loops(ptx, case.loop_warps or case.num_warps)
     threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
-    tmem_columns = getattr(compiled.metadata, "tmem_size", None) or 0
+    tmem_columns = getattr(kernel.metadata, "tmem_size", None) or 0
     products = max((loop.products for loop in loops), default=0)
     return AotReport(
         name=case.name,
         capability=capability,
         registers=registers,
         spill_bytes=spill_bytes,
-        shared_bytes=compiled.metadata.shared,
+        shared_bytes=kernel.metadata.shared,
         tmem_columns=tmem_columns,
         has_trap=re.search(r"^\s*(@\S+\s+)?trap;", ptx, re.MULTILINE) is not None,
         instructions=" ".join(kind for kind, word in _INSTRUCTIONS.items() if re.search(word, ptx)),
@@ -135,12 +139,12 @@ def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotRep
         max_spill_bytes=case.max_spill_bytes,
         work_ratio=products / case.tile_products if case.tile_products else None,
         loop_copies=max((loop.copies for loop in loops), default=0),
-        loop_reloads=count_reloads(_disassemble(compiled.asm["cubin"])) if spill_bytes else 0,
+        loop_reloads=count_reloads(disassemble(kernel.asm["cubin"])) if spill_bytes else 0,
         programs=resident_programs(
             capability,
             threads=int(threads[1]) if threads else 32 * case.num_warps,
             registers=registers,
-            shared_bytes=compiled.metadata.shared,
+            shared_bytes=kernel.metadata.shared,
             tmem_columns=tmem_columns,
         ),
     )
@@ -288,7 +292,8 @@ def _source(case: "AotCase") -> Any:
     return make(case.kernel, signature, dict(case.constexprs), attributes)
 
 
-def _disassemble(cubin: bytes) -> str:
+def disassemble(cubin: bytes) -> str:
+    """The machine code of a kernel."""
     import triton
 
     binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

@@ -101,7 +101,6 @@ def aot_case(
     capability: int,
     *,
     shared_keys: bool | None = None,
-    config: LaunchConfig | None = None,
     **flags: bool,
 ) -> AotCase | None:
     """One launch as the compiler sees it; ``None`` if the table has no row for it.
@@ -110,7 +109,6 @@ def aot_case(
         launch: Name of a launch; see :func:`kernels`.
         head_dim, value_dim, capability: D, Dv, and ten times the compute capability.
         shared_keys: Whether both maps read the same keys. Default: if Dv equals D, as in V2.
-        config: Tiles, warps and stages. Default: those of the table.
         flags: Compile-time switches other than those of a plain causal call.
     """
     is_softmax = launch.startswith("softmax_")
@@ -119,7 +117,7 @@ def aot_case(
         shared_keys = is_softmax or value_dim == head_dim
     row = capability_row(*divmod(capability, 10))
     padding = flags.get("PADDING", False)
-    config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
+    config = seed(launch, head_dim, value_dim, row, shared_keys, padding)
     if config is None:
         return None
     given = _constants(launch, head_dim, value_dim, shared_keys, config, flags)

@@ -97,7 +97,7 @@ def table_cases(capability: int) -> Iterator["AotCase"]:
                                 continue
                             case = aot_case(
                                 launch, head_dim, value_dim, capability,
-                                shared_keys=shared, config=None, **flags,
+                                shared_keys=shared, **flags,
                             )  # fmt: skip
                             if case is not None:
                                 yield case
