@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inspection.maps import viewed_layers
 from diffattn.models.modeling_diff_transformer import DiffTransformerForSequenceClassification
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import read_layers, require_readable
@@ -87,13 +85,6 @@ def test_both_maps_and_lambda_are_read(make_model, input_ids, wrap):
     seen = {}
     read_layers(wrapped, ids, seen.__setitem__)
     assert [seen[layer].lam is not None for layer in sorted(seen)] == [True] * 3
-
-
-def test_a_page_shows_both_maps(make_model):
-    model, tokenizer = make_model("diff").eval(), SimpleNamespace(bos_token_id=0)
-    layers = viewed_layers(LanguageModel(Wrapper(model), tokenizer), [0, 3, 5])
-    plain = viewed_layers(LanguageModel(model, tokenizer), [0, 3, 5])
-    assert [rows.lam for rows in layers] == [rows.lam for rows in plain] != [None] * 3
 
 
 def test_tokens_before_every_text_are_refused(make_model, input_ids):
