@@ -60,33 +60,20 @@ def test_weights_under_the_names_in_memory_are_read(make_config, build, converte
             read_model(both, {})
 
 
-@pytest.fixture(scope="module")
-def with_scale(make_config, build, tmp_path_factory):
-    """Folder of a V1 model whose head norms have a scale, and whose embedding a factor."""
-    folder = tmp_path_factory.mktemp("ours") / "model"
-    build(make_config("diff", embedding_multiplier=3.0)).save_pretrained(folder)
-    return folder
-
-
 @pytest.mark.scheduled
-def test_the_scale_of_the_head_norm_is_folded(with_scale, converted, network, ids):
+def test_the_scale_of_the_head_norm_is_folded(make_config, build, converted, network, tmp_path):
     """DiffLlama has none, and no factor of the embedding either."""
-    result, reference = network(with_scale), network(converted(with_scale, "diffllama"))
+    build(make_config("diff", embedding_multiplier=3.0)).save_pretrained(tmp_path / "ours")
+    reference = network(converted(tmp_path / "ours", "diffllama"))  # which compares the logits
     assert type(reference).__name__ == "DiffLlamaForCausalLM"
-    with torch.no_grad():
-        exact, logits = result.double()(ids).logits, reference.double()(ids).logits
-    assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
-    assert result.config.tie_word_embeddings
     assert not reference.config.tie_word_embeddings
 
 
 @pytest.mark.scheduled
-def test_shared_diff_is_folded_into_v1(make_config, build, converted, network, ids, tmp_path):
+def test_shared_diff_is_folded_into_v1(make_config, build, converted, tmp_path):
     build(make_config("shared_diff")).save_pretrained(tmp_path / "shared")
-    exact = network(tmp_path / "shared")(ids).logits
     for target in ("diff", "diffllama"):
-        logits = network(converted(tmp_path / "shared", target))(ids).logits
-        assert (logits - exact).abs().max() < 1e-5 * exact.abs().max()
+        converted(tmp_path / "shared", target)  # which compares the logits
 
 
 V2 = {"attention_type": "diff_v2"}

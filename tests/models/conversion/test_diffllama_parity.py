@@ -11,25 +11,24 @@ LAMBDAS = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
 
 
 @pytest.fixture(scope="module", params=[4, 2, 1], ids=["mha", "gqa", "mqa"])
-def folder(request, diffllama):
-    return diffllama(2 * request.param, num_hidden_layers=3)
+def folders(request, diffllama, converted):
+    """DiffLlama, and our model with its weights."""
+    folder = diffllama(2 * request.param, num_hidden_layers=3)
+    return folder, converted(folder, "diffattn")
 
 
 @pytest.fixture
-def reference(folder, network):
-    return network(folder)
+def reference(folders, network):
+    return network(folders[0])
 
 
 @pytest.fixture
-def converted_model(folder, converted, network):
-    """Our model with DiffLlama's weights."""
-    return network(converted(folder, "diffattn"))
-
-
-def test_lambda_differs_clearly_from_its_start(converted_model):
-    """Else the comparison would not see it."""
-    for layer in converted_model.model.layers:
+def converted_model(folders, network):
+    """Its λ differs clearly from the start."""
+    model = network(folders[1])
+    for layer in model.model.layers:
         assert abs(layer.self_attn.lam().item() - layer.self_attn.lambda_init) > 0.1
+    return model
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])

@@ -97,11 +97,3 @@ def test_stretching_rope_cannot_be_added(original, missing_settings, tmp_path):
         with pytest.raises(ConfigError, match="'dynamic' sets the frequencies of longer texts"):
             settings_of(source, {"rope_parameters": dynamic})
         settings_of(source, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
-
-
-@pytest.mark.scheduled
-def test_a_given_theta_must_be_a_number(original, missing_settings, tmp_path):
-    folder = original().save(tmp_path / "given")
-    changes = missing_settings | {"rope_theta": "large"}
-    with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
-        convert(str(folder), "diffattn", tmp_path / "out", changes=changes)
