@@ -31,6 +31,7 @@ COUNTED = [
 ]
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize(("kind", "options"), COUNTED, ids=str)
 def test_parameter_count_is_the_built_models(kind, options, make_config, built_parameters):
     config = make_config(kind, **options)

@@ -50,6 +50,7 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
         assert (signed[..., hidden] == 0).all()
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("name", WITH_MAPS)
 def test_maps_and_logits_beside_them_are_those_of_the_reference(
     model, ids, implementation, assert_only_rounding, name
@@ -72,7 +73,8 @@ def test_maps_and_logits_beside_them_are_those_of_the_reference(
 
 
 @pytest.mark.parametrize("option", ["output_attentions", "output_attention_maps"])
-def test_kernels_without_maps_refuse(model, ids, implementation, option):
+def test_kernels_without_maps_refuse(make_config, build, ids, implementation, option):
+    model = build(make_config("diff"))
     message = "attention maps need attn_implementation 'diffattn' or 'eager', got 'sdpa'"
     with implementation(model, "sdpa"), pytest.raises(ConfigError, match=message):
         model(ids, **{option: True})

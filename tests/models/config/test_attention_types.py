@@ -7,8 +7,6 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.catalog.models import TYPES, VARIANTS
-from diffattn.lab.cli.list_ import _types
 from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -46,12 +44,6 @@ def test_the_row_describes_the_layer(row):
     assert any("lambda" in name and "proj" in name for name in names) == row.lambda_projection
     assert ("q_up" in names) == row.low_rank_maps
     assert ("head_norm.weight" in names) == row.head_norm
-
-
-def test_tables_name_every_type():
-    assert set(TYPES) <= set(ATTENTION_TYPES)
-    assert set(ATTENTION) == {row.attention_type for row in VARIANTS.values()}
-    assert [row["type"] for row in _types()[0]] == list(ATTENTION)
 
 
 def test_settings_are_the_configuration_without_hugging_face(row):
