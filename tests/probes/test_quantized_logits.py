@@ -56,22 +56,6 @@ def test_masked_entries_never_count(granularity):
         assert torch.equal(actual[..., ~CAUSAL], changed[..., ~CAUSAL])
 
 
-def test_one_scale_per_granularity():
-    """Another head, or another row, leaves a scale alone; the tensor's is shared."""
-    logits = random_logits()
-    for axis, same in (
-        (1, {"tensor": False, "head": True, "row": True}), (2, {"head": False, "row": True}),
-    ):  # fmt: skip
-        changed = logits.clone()
-        changed.select(axis, 1).mul_(100)
-        for granularity, is_same in same.items():
-            first, second = (
-                quantize_logits(x, CAUSAL, 4, granularity=granularity).select(axis, 0)
-                for x in (logits, changed)
-            )
-            assert torch.equal(first, second) is is_same
-
-
 def test_nothing_to_round():
     zeros = torch.zeros(1, 1, 5, 9)
     assert torch.equal(quantize_logits(zeros, CAUSAL, 4), zeros)

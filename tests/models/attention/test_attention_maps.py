@@ -39,10 +39,8 @@ def test_attentions_are_the_differential_maps(model, ids, implementation, lambda
         assert signed.shape == (2, config.num_heads, 11, 11)
         assert raw.shape == (2, config.num_heads, num_maps, 11, 11)
         budget = 4 * 11 * epsilon * (1 + lam.abs())
-        assert (raw >= 0).all()
         assert raw[..., -1, :].max() > 0.3  # else a swapped head or map would not show in this file
         assert ((raw.sum(-1) - 1).abs() <= 4 * 11 * epsilon).all()
-        assert ((signed.sum(-1) - (1 - lam)).abs() <= budget).all()
         expected = raw[:, :, 0] - (lam[..., None] * raw[:, :, 1] if num_maps == 2 else 0)
         assert ((signed - expected).abs() <= budget[..., None]).all()
         hidden = torch.ones(11, 11, dtype=torch.bool).triu(1)

@@ -6,7 +6,7 @@ import shutil
 import pytest
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
 from diffattn.lab.training.initial import initial_config, initial_model, initial_weights
 from diffattn.models.conversion.convert import convert
 from diffattn.models.conversion.layouts import STARTS
@@ -192,15 +192,3 @@ def test_other_members_and_settings_are_refused_by_name(family, changes, message
     with pytest.raises(CheckpointError, match=message):
         convert(str(given), "diff_v2", tmp_path / "out")
     assert [x.name for x in tmp_path.iterdir()] == ["given"]
-
-
-@pytest.mark.scheduled
-def test_weights_of_another_kind_are_no_start(start):
-    """Neither with an option too many nor with one too few."""
-    plain = start("llama")
-    for folder, other, must in (
-        (plain, start("qwen3"), "model.qk_norm must be False"),
-        (start("qwen3"), plain, "model.qk_norm must be True"),
-    ):
-        with pytest.raises(ConfigError, match=must):
-            initial_weights(folder, initial_config(other))
