@@ -1,8 +1,5 @@
 """One row per attention type, and what is derived from it."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -55,17 +52,3 @@ def test_settings_are_the_configuration_without_hugging_face(row):
     assert list(config.settings()) == list(settings.settings())
     with pytest.raises(ConfigError, match=r"^ModelSettings: num_kv_heads must divide"):
         ModelSettings(attention_type=row.name, num_heads=4, num_kv_heads=3)
-
-
-def test_facts_counts_twins_presets_and_recipes_load_without_torch():
-    code = """
-import sys
-from diffattn.models import accounting, presets, twins
-from diffattn.models.config import attention_types, settings
-from diffattn.lab.catalog.recipes import catalog, recall
-presets.preset_table()
-catalog.plan("study")
-assert not {"torch", "transformers", "numpy"} & set(sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -67,7 +67,6 @@ CASES = {
         r"must hold safetensors \(model\.safetensors\), got 2 without an index",
     ),
     "of no layout": (of_no_layout, r"must be of one layout, got tensors of none \('encoder"),
-    "ambiguous V1": (without_config, "got tensors that fit diffattn and diffllama, and no config"),
     "foreign": (
         lambda folder: edit_config(folder, model_type="gpt2"),
         "model_type must be one of diff_transformer, diffllama, .*, got 'gpt2'",
