@@ -19,17 +19,6 @@ BILLIONS = {
 }
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_shapes_are_the_papers(name):
-    config = preset(name)
-    assert config.attention_type == "diff"
-    assert config.num_kv_heads == config.num_heads
-    assert 2 * config.num_heads * config.head_dim == config.hidden_size
-    assert config.tie_word_embeddings
-    assert config.rope_parameters["rope_theta"] == 10_000.0
-    assert abs(config.intermediate_size - config.hidden_size * 8 / 3) <= 32
-
-
 @pytest.mark.parametrize("name", BILLIONS)
 def test_totals_are_those_in_the_papers_names(name):
     config = preset(name)
