@@ -214,7 +214,7 @@ NUMBERED = {
 }
 
 
-@pytest.mark.sampled(one_of=7)
+@pytest.mark.sampled(one_of=11)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
 @pytest.mark.parametrize(("mask", "borders"), NUMBERED.values(), ids=NUMBERED)
