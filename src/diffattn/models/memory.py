@@ -1,15 +1,11 @@
 """Available main memory, and an early error if a task needs more."""
 
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
 from diffattn.errors import ConfigError
-
-try:  # not on Windows
-    import resource
-except ImportError:
-    resource = None  # type: ignore[assignment]
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
@@ -60,8 +56,6 @@ def _container_bytes() -> int | None:
 
 def _process_bytes() -> int | None:
     """Bytes that the limit ``ulimit -v`` still leaves."""
-    if resource is None:
-        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return None
