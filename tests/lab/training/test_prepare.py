@@ -13,7 +13,7 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training import prepare
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
-from record_files import contents, entries, read_record, snapshot, write_record
+from record_files import entries, read_record, snapshot, write_record
 
 
 @pytest.fixture
@@ -41,7 +41,6 @@ def test_the_second_time_nothing_is_trained_or_written(data, config, monkeypatch
 def test_facts_and_files_describe_the_corpus(data, corpus):
     text = "".join(path.read_text(encoding="utf-8") for path in corpus.iterdir())
     facts = data.facts()
-    assert facts["train_tokens"] == len(data.train.tokens)
     assert facts["validation_tokens"] == len(data.validation.tokens) > 0
     assert data.train.num_bytes + data.validation.num_bytes == len(text.encode())
     assert data.bytes_per_token == data.validation.num_bytes / data.validation.num_tokens
@@ -51,10 +50,7 @@ def test_facts_and_files_describe_the_corpus(data, corpus):
     assert entries(data.folder) == ["data.json", "tokenizer", *packed]
     marker = read_record(data.folder / "data.json")
     assert (marker["config"], marker["source"]) == (asdict(data.config), pin(str(corpus)))
-    recorded = {name: marker[name] for name in ("corpus_hash", "tokenizer_hash")}
-    recorded["train_hash"] = marker["packed"]["train"]["token_hash"]
-    recorded["validation_bytes"] = marker["packed"]["validation"]["num_bytes"]
-    assert recorded.items() <= facts.items()
+    assert marker["packed"]["train"]["token_hash"] == facts["train_hash"]
     assert {"python", "tokenizers", "transformers", "diffattn"} <= marker["versions"].keys()
 
 
@@ -137,26 +133,6 @@ def test_progress_counts_the_bytes_of_the_source(config, corpus, tmp_path, monke
     assert all(total == size >= read for read, total, _ in seen)
     assert seen[0][0] < size == seen[-1][0]
     assert seen[-1][2] == prepared.train.num_tokens + prepared.validation.num_tokens
-
-
-@pytest.mark.parametrize("survives", ["marker", "tokenizer", "half a tokenizer", "half a packing"])
-def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_path, survives):
-    folder = tmp_path / "data"
-    folder.mkdir()
-    whole = read_record(data.folder / "data.json")
-    begun = ("schema", "config", "source")
-    write_record(folder / "data.json", {key: whole[key] for key in begun})
-    if survives in ("tokenizer", "half a packing"):
-        shutil.copytree(data.folder / "tokenizer", folder / "tokenizer")
-    if survives == "half a tokenizer":
-        (folder / ".tokenizer.7.tmp").mkdir()
-        (folder / ".tokenizer.7.tmp" / "tokenizer.json").write_text("{")
-    if survives == "half a packing":
-        (folder / ".packing-x").mkdir()
-        (folder / ".packing-x" / "train.bin").write_bytes(b"12")
-        shutil.copy(data.folder / "train.bin", folder)
-    assert prepare_data(config, folder).facts() == data.facts()
-    assert contents(folder) == contents(data.folder)
 
 
 def test_a_full_disk_is_one_error_and_the_next_call_continues(config, data, tmp_path, monkeypatch):
