@@ -84,7 +84,7 @@ def test_impossible_settings_are_named(settings, message):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
 def test_tensorboard_writes_beside_the_run(make_run, data, tmp_path):
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    train(make_run(engine={"report_to": "tensorboard"}), data, tmp_path / "run")
+    train(make_run(engine={"report_to": "tensorboard"}, num_steps=4), data, tmp_path / "run")
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tracking")).Reload()
     losses = [(e.step, e.value) for e in events.Scalars("eval/loss")]
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
