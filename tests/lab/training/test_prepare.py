@@ -1,6 +1,5 @@
 """Data is prepared once, reused, and never mixed with another corpus or with foreign files."""
 
-import json
 import shutil
 from dataclasses import asdict, replace
 
@@ -85,22 +84,6 @@ def test_a_corpus_that_changes_while_it_is_packed_is_refused(config, corpus, tmp
         prepare_data(moved, tmp_path / "data", on_message=change)
     with pytest.raises(CheckpointError, match=r"'03\.txt' has changed"):
         prepare_data(moved, tmp_path / "data")
-
-
-def test_a_local_dataset_is_streamed(config, data, corpus, tmp_path):
-    pytest.importorskip("datasets", reason="the extra 'data' is not installed")
-    (tmp_path / "set").mkdir()
-    rows = [{"text": path.read_text(encoding="utf-8")} for path in sorted(corpus.iterdir())]
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (tmp_path / "set" / "rows.jsonl").write_text(lines)
-    hub = replace(config, source=f"hub:{tmp_path / 'set'}")
-    packed = prepare_data(hub, tmp_path / "data")
-    assert packed.facts()["tokenizer_hash"] == data.facts()["tokenizer_hash"]
-    assert prepare_data(hub, tmp_path / "data").facts() == packed.facts()
-    with (tmp_path / "set" / "rows.jsonl").open("a") as file:
-        file.write(lines)
-    with pytest.raises(CheckpointError, match=r"'rows\.jsonl' has changed"):
-        prepare_data(hub, tmp_path / "data")
 
 
 def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
