@@ -39,8 +39,10 @@ def test_every_value_has_its_own_budget():
     ("actual", "off"),
     [
         ([1.0, math.nan], 1.0),
+        ([1.0, math.nan], torch.ones(2)),
         ([1.0, math.inf], torch.ones(2)),
         ([1.0, 1.0], torch.tensor([0.5, math.nan])),
+        ([1.0, 1.0], torch.tensor([0.5, math.inf])),
         ([1.0, 1.0], math.inf),
         ([1.0], 1.0),
     ],
