@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
+from diffattn.lab.analysis.redundancy import HeadCka
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers
 from tensor_sizes import Sizes
@@ -253,6 +254,21 @@ def test_uniform_maps_are_what_the_reference_says():
     assert found["heads"]["negative_mass"] == pytest.approx([0, 0], abs=1e-12)
     assert found["map_cosine"]["signed"] == pytest.approx(1)
     assert found["map_correlation"]["signed"] is None
+
+
+def test_cka_of_independent_and_of_equal_heads():
+    """The usual estimator would give independent features 16 / (16 + 32)."""
+    generator = torch.Generator().manual_seed(0)
+    cka, same = HeadCka(2), HeadCka(2)
+    rotation = torch.linalg.qr(torch.randn(16, 16, generator=generator))[0]
+    for _ in range(40):
+        x = torch.randn(2, 32, 16, generator=generator)
+        cka.add(x)
+        same.add(torch.stack([x[0], 3 * x[0] @ rotation]))
+    assert abs(cka.mean()) < 0.02
+    assert same.mean() == pytest.approx(1, abs=1e-5)
+    assert HeadCka(1).mean() is None
+    assert HeadCka(2).mean() is None
 
 
 def test_a_text_of_one_token_says_nothing_of_maps(network):
