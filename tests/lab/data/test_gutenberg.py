@@ -44,7 +44,6 @@ def test_the_last_of_two_start_markers_counts():
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         BODY,
         "Produced by hand.\n\nA story of Project Gutenberg.",
         "*** START OF THE STORY ***\nProse.",
