@@ -130,10 +130,6 @@ class Page:
         done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(done["data"]))
 
-    def pdf(self):
-        done = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=False)
-        return base64.b64decode(done["data"])
-
     def complaints(self):
         """Everything of the console, errors of scripts and what the policy refused."""
         self.run("0")
