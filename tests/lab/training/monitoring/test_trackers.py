@@ -82,7 +82,7 @@ def test_several_and_none():
         ({"report_to": "none,wandb"}, "none or names of trackers, got 'none,wandb'"),
         ({"peak_flops": 1e12}, "peak_flops must come with watch_every"),
         ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
-        ({"replicas": 2}, "replicas must come with parallel 'fsdp'"),
+        ({"replicas": 2}, "replicas above 1 must come with parallel 'fsdp'"),
         ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
     ],
     ids=str,
