@@ -10,6 +10,14 @@ from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Bench
 from lab.report.made_up_study import write_study
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_chart_library():
+    """In place of plotly's 5 MB, which take a second to pack and to unpack; trials have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+        yield
+
+
 @pytest.fixture
 def make_study(tmp_path: Path) -> Callable[..., Path]:
     """Writes a made-up study into a folder of the given name."""
