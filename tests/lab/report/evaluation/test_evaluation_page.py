@@ -60,7 +60,6 @@ def test_charts_hold_the_values_of_their_model(folder):
 @pytest.mark.parametrize(
     ("value", "unit", "shown"),
     [
-        (0.5, "share", "0.500 (0.250 to 1.000)"),
         (182.879, "perplexity", "182.9 (91.4 to 365.8)"),
         (1_580_333.0, "perplexity", "1,580,333 (790,166 to 3,160,666)"),
         (38_137_920_067_191.0, "perplexity", "3.81e+13 (1.91e+13 to 7.63e+13)"),
