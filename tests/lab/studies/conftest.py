@@ -38,11 +38,25 @@ def run_in_this_process(members, data, folder, *, workers, on_progress, short):
     workers_module.run_here(members, open_data(data), folder, on_progress=on_progress)
 
 
+def make_short_pages(patch):
+    """Without plotly's 5 MB and the claims in all committed records; tests of pages have them."""
+    patch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+    patch.setattr("diffattn.lab.studies.page.committed_claims", lambda: None)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _short_pages():
+    with pytest.MonkeyPatch.context() as patch:
+        make_short_pages(patch)
+        yield
+
+
 @pytest.fixture(scope="session")
 def study(settings, tmp_path_factory):
     """A whole smoke study; read-only."""
     out = tmp_path_factory.mktemp("study") / "smoke"
     with pytest.MonkeyPatch.context() as patch:
+        make_short_pages(patch)
         patch.setattr(workers_module, "run_members", run_in_this_process)
         path = diffattn.reproduce("smoke", out=out, settings=settings, on_message=[].append)
     assert path == out / "report.html"

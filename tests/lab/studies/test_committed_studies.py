@@ -1,6 +1,7 @@
 """The committed studies: whole, clean, and their results follow from their runs."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ READERS = {
 }
 
 
+@cache
 def runs_of(name):
     """The runs of a committed study."""
     folder = runs_folder(PUBLISHED_STUDIES / name)
@@ -60,10 +62,12 @@ def of_today(record):
     return json.loads(text)
 
 
+@cache
 def committed(name, file="results.json"):
     return of_today(read_json(PUBLISHED_STUDIES / name / file))
 
 
+@cache
 def config_of(name):
     """The recipe, if it is the one that was run: if it moves on, the study must be run again."""
     study = committed(name, "study.json")

@@ -5,13 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies import reproduce as driver
-from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
+from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import recall_results
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.workers import run_members
@@ -156,13 +155,6 @@ def test_what_is_counted(two_rates):
     assert (lead["values"], lead["mean"], lead["low"]) == ([-4, -4, 0], -4, None)
     assert lead["p"] == log_rank([None] * 3, [2, 2, None], 4)
     assert task["ceilings"] == {"values": 1 / 7, "pairs": 0.5, "elimination": 0.75}
-
-
-def test_tasks_must_start_from_softmax():
-    config = recall_study("smoke")
-    twin = config.trials(rates_of(config, {}))[1].config
-    with pytest.raises(ConfigError, match="tasks must be a softmax model"):
-        RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
 
 
 # The rule for learning rates, and sweeps that extend themselves.

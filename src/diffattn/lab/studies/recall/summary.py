@@ -36,14 +36,13 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
-    """Maps of every type on the first test sequence; ``None`` without weights or noisy recall.
+    """Maps of every type on the first test sequence; ``None`` without weights.
 
     They show the last layer's head with the most weight on the answers. Keys are shown as letters,
     values as numbers and noise as dots.
     """
     task, setting = config.tasks[0], config.tasks[0].task
-    if not isinstance(setting, NoisyRecallConfig):
-        return None
+    assert isinstance(setting, NoisyRecallConfig), "the first task of every recipe is noisy recall"
     batch = held_out(task, TEST)
     is_answer = (key_groups(setting, batch)[0] == GROUPS.index("answer")).float()  # [Q, T]
     ids, queries = batch.input_ids[0], batch.queries[0]
@@ -230,15 +229,12 @@ def find_leak(
     guess = ceilings["values"]
     limit = guess + 4 * (guess * (1 - guess) / test_sequences) ** 0.5
     blind = [controls[name]["test_accuracy"] for name in NEVER_ATTEND if name in controls]
-    highest = max((accuracy for of_runs in blind for accuracy in of_runs), default=None)
-    leaks = None if highest is None else highest > limit
-    return {"limit": limit, "highest": highest, "leaks": leaks}
+    highest = max(accuracy for of_runs in blind for accuracy in of_runs)
+    return {"limit": limit, "highest": highest, "leaks": highest > limit}
 
 
 def explain_uninformative(types: Mapping[str, Any], leak: Leak) -> str:
     """The reason why a task is uninformative about types; empty if it is informative."""
-    if leak["leaks"] is None:
-        return "no model without attention was trained, so the task may give its answers away."
     if leak["leaks"]:
         return (
             f"a model without attention answers {leak['highest']:.3f} of the queries, more than "

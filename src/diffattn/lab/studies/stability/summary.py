@@ -59,14 +59,14 @@ def stability_results(
     adjustment its p-value is 1, so that it makes no other difference easier to show.
     """
     runs = _Measured(config, results, rows)
-    floors = [name for name in NEVER_ATTEND if name in config.types]
     to_floors = runs.differences_to_floors()
     attending = attending_rates(to_floors)
     diverged = {
         name: [rate for rate in config.learning_rates if runs.diverged(name, rate)]
         for name in config.types
     }
-    shared = {pair: shared_rates(attending, diverged, pair, floors) for pair in runs.among(PAIRS)}
+    shared = {pair: shared_rates(attending, diverged, pair) for pair in PAIRS}
+    void = sorted({rate for floor in NEVER_ATTEND for rate in diverged[floor]})
     return {
         "schema": 1,
         "kind": "stability",
@@ -87,13 +87,7 @@ def stability_results(
         },
         "attending": attending,
         "differences": runs.differences(shared) + to_floors,
-        "verdict": verdict(
-            attending,
-            shared,
-            config.learning_rates,
-            lacking=[name for name in NEVER_ATTEND if name not in floors],
-            void=sorted({rate for floor in floors for rate in diverged[floor]}),
-        ),
+        "verdict": verdict(attending, shared, config.learning_rates, void),
         "statement": statement(config),
         "complete": True,
     }
@@ -115,9 +109,6 @@ class _Measured:
                 max_gradient_norm=train.max_grad_norm,
                 validation_loss=results[run]["validation_loss"],
             )
-
-    def among(self, pairs: Sequence[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if set(pair) <= set(self.config.types)]
 
     def at(self, name: str, rate: float) -> list[Stability]:
         return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
@@ -149,7 +140,7 @@ class _Measured:
         def why(pair: Pair, rate: float) -> Silent | None:
             return Silent.DIVERGED if any(self.diverged(name, rate) for name in pair) else None
 
-        return _adjusted(self._rate_differences(self.among(AGAINST_FLOORS), "loss", why))
+        return _adjusted(self._rate_differences(AGAINST_FLOORS, "loss", why))
 
     def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
         """Differences of all pairs at each rate, a Holm family per measure; and over rates, one."""
