@@ -114,20 +114,13 @@ class _Made:
         final = 3.21 + offset + far + 0.02 * seed + self.random.gauss(0, 0.004)
         extra = {"softmax": 0, "diff": 384, "diff_v2": -1_280, "shared_diff": -640}.get(kind, 96)
         heads = 4 if kind in ("diff", "shared_diff") else 8
-        shape = {
-            "attention_type": variant_of(kind).attention_type,
-            "num_heads": heads,
-            "num_kv_heads": heads,
-        }
-        shape["intermediate_size"] = 304 if kind == "diff_v2" else 344
+        shape = {"attention_type": variant_of(kind).attention_type, "num_heads": heads}
+        shape |= {"num_kv_heads": heads, "intermediate_size": 304 if kind == "diff_v2" else 344}
         sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
         sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
         self.models[kind] = sizes
-        config = {
-            "model": self.config["model"] | shape,
-            "train": self.config["train"] | {"learning_rate": rate},
-            "data": self.config["data"],
-        }
+        train = self.config["train"] | {"learning_rate": rate}
+        config = self.config | {"model": self.config["model"] | shape, "train": train}
         rows, lam = self.rows(kind, final)
         starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers)]
         result = {"validation_loss": final, "validation_bits_per_byte": final * 0.4976}
@@ -207,15 +200,10 @@ class _Made:
         at = {"best": self.group(name, "")}
         if self.best_rate(name) != COMMON_RATE:
             at["common"] = self.group(name, "common-")
-        entry = {
-            "role": variant_of(name).role,
-            "what": f"Made up: what {name} separates.",
-            "at": at,
-        }
-        entry |= {"attention_type": variant_of(name).attention_type, "match": "params"}
-        return entry | {
-            key: self.models[name][key] for key in ("parameters", "train_flops_per_token")
-        }
+        entry = {"what": f"Made up: what {name} separates.", "at": at, "match": "params"}
+        entry |= {key: getattr(variant_of(name), key) for key in ("role", "attention_type")}
+        sizes = ("parameters", "train_flops_per_token")
+        return entry | {key: self.models[name][key] for key in sizes}
 
     def names(self, variant: str, middle: str) -> list[str]:
         return [f"{variant}-{middle}seed{seed}" for seed in self.seeds]

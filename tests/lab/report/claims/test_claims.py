@@ -109,7 +109,6 @@ def test_a_lead_has_to_stand_over_the_controls(losses, why):
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
-        ({}, NO_CONTROL),
         (dict.fromkeys(own_side_effects("diff_v2"), LEAD["softmax"]), ""),
         ({"diff_v2_gate": LEAD["diff"], "diff_v2_added": LEAD["softmax"]},
          f"{NOT_BETTER}DIFF V2, gate only"),

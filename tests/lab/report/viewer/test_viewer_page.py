@@ -3,7 +3,6 @@
 import re
 import unicodedata
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from diffattn.lab.report.viewer.page import shown, write_viewer
 from diffattn.lab.report.viewer.values import Segment, ViewedModel, ViewedText
 from lab.report.page_reader import outline_of
 from lab.report.viewer.viewed_models import (
-    block_bytes,
     half_step,
     made_up_layer,
     made_up_model,
@@ -162,22 +160,3 @@ def test_no_character_is_shown_invisible():
 def test_lines_end_where_the_text_does(tmp_path):
     model = made_up_model(pieces=("<s>", "a\n", "\n", "\na", "", b"\n"))
     assert page_data(page_of(tmp_path / "page.html", model))["texts"][0]["breaks"] == [1, 2]
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize(("maps", "row_scales"), [(2, False), (1, True)])
-def test_the_size_stays_below_8_mb(tmp_path, maps, row_scales):
-    """512 tokens, 4 layers, 8 heads; scores whose bytes compress worst."""
-    ends = [0, 1, 200, 230, 470, 512]
-    segments = [
-        Segment(name=name, start=a, end=b)
-        for name, (a, b) in zip("abcde", pairwise(ends), strict=True)
-    ]
-    model = made_up_model(
-        pieces=[f"token{i}" for i in range(512)], layers=4, heads=8, maps=maps, spread=1.0,
-        row_scales=row_scales, per_token=True, segments=segments,
-    )  # fmt: skip
-    path = tmp_path / "page.html"
-    page = page_of(path, model)
-    assert len(block_bytes(page, "m0l3")) > maps * 8 * 512 * 513 // 2
-    assert 5_000_000 < path.stat().st_size < 8_000_000

@@ -133,6 +133,16 @@ def test_means_are_over_the_rates_at_which_both_models_attend():
     assert outcome["verdict"]["informative"]
     assert outcome["verdict"]["sentence"].startswith("Shown to end 0.1 nats or more below")
     assert "diverged: over rate 2: DIFF V2 − DIFF V1; over all" in outcome["verdict"]["sentence"]
+    # A difference that says nothing counts with 1 for its p-value, at a rate and over rates.
+    silent = [e for e in outcome["differences"] if e["why"]]
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
+    assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
+    assert {e["p_holm"] for e in silent} == {1.0}
+    entry = entry_of(outcome, ("diff_v2", "diff"))  # one of 30; those that speak come first
+    assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
+    nobody = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
+    assert not any(nobody["attending"].values())
+    assert nobody["verdict"]["sentence"].startswith("Uninformative: at no learning rate")
 
 
 def test_the_lowest_rate_alone_says_nothing_of_large_ones():
@@ -198,17 +208,6 @@ def test_where_one_attends_and_the_other_diverges_they_are_compared():
     assert "says nothing of attention" in entry_of(neither, ("diff_v2", "diff"))["why"]
 
 
-def test_what_says_nothing_makes_nothing_else_easier_to_show():
-    """It counts with 1 for its p-value, at a rate and over rates."""
-    outcome = attended(BOTH)
-    silent = [e for e in outcome["differences"] if e["why"]]
-    assert min(e["p_value"] for e in silent if e["learning_rate"] is None) < 0.01 / 30
-    assert min(e["p_value"] for e in silent if e["learning_rate"] is not None) < 0.01 / 12
-    assert {e["p_holm"] for e in silent} == {1.0}
-    entry = entry_of(outcome, ("diff_v2", "diff"))  # one of 30; those that speak come first
-    assert entry["p_holm"] == pytest.approx(min(1, 30 * entry["p_value"]))
-
-
 def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
     outcome = attended(BOTH)
     assert "says nothing" in entry_of(outcome, ("diff_v2", "diff"), metric="sensitivity")["why"]
@@ -219,10 +218,3 @@ def test_sensitivity_is_over_all_rates_so_both_models_must_attend_at_all():
     apart = attended(never | {("diff_v2", rate): 1.5 for rate in (0.002, 2.0)})
     assert entry_of(apart, ("diff_v2", "diff"))["why"] == ""  # where one diverges they are compared
     assert "says nothing" in entry_of(apart, ("diff_v2", "diff"), metric="sensitivity")["why"]
-
-
-def test_a_study_that_no_attention_wins_says_nothing_of_attention():
-    outcome = attended({("none", 0.002): 1.0, ("none", 2.0): 1.0})
-    assert not any(outcome["attending"].values())
-    assert outcome["verdict"]["informative"] is False
-    assert outcome["verdict"]["sentence"].startswith("Uninformative: at no learning rate")

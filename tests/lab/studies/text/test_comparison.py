@@ -30,17 +30,6 @@ def runs(config, rates=None):
     return config.trials(rates or config.base_rates())
 
 
-def test_runs_come_seed_by_seed_with_one_name_each():
-    members = runs(comparison("smoke", seeds=(3, 1)))
-    assert [member.config.name for member in members] == [
-        f"{name}-seed{seed}" for seed in (3, 1) for name in SWEPT
-    ]
-    for member in members:
-        name, seed = member.config.name.split("-seed")
-        assert member.config.model.attention_type == name
-        assert (member.config.train.seed, member.config.train.data_seed) == (int(seed), int(seed))
-
-
 def test_models_differ_in_their_attention_alone():
     base = recipe("study")
     free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size"}

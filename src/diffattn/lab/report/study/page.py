@@ -117,7 +117,6 @@ def _results(study: TextStudy) -> list[Element]:
         tables.endpoints_table(study),
         *tables.other_tables(study),
         tables.rows_table(study),
-        tables.matching_table(study),
     )
     level = tables.level_of(study)
     intervals = (
@@ -208,7 +207,7 @@ def _maps(study: TextStudy) -> list[Element]:
             "wide as the head, and half as many heads as their Transformer twin."
         ),
         *attention_maps(study, "map-"),
-        Fold("λ over training", shown(Pair(lambdas), details.lambda_table(study))),
+        Fold("λ over training", shown(Pair(lambdas))),
     )
 
 
