@@ -154,7 +154,7 @@ def write_stability(folder):
             ("loss", 0.128, {"why": "not both do"}),
             ("loss", None, {"rates": [0.128], "why": ""}),
             ("clipped_share", None, {"rates": list(RATES), "why": "at no rate do both"}),
-            ("sensitivity", None, {}),  # as older records have it
+            ("sensitivity", None, {"rates": list(RATES), "why": ""}),
         )
     ]
     to_nothing = pair | {"metric": "loss", "learning_rate": 0.128, "why": ""}

@@ -54,7 +54,6 @@ SHOWN = {
         "0.250 0.000 to 0.500",
         "Final validation loss 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 not both do",
         "Clipped steps 0.002, 0.128 +0.1250 −0.125 to +0.375 0.012 0.046 at no rate do both",
-        "Sensitivity to the rate — +0.1250 −0.125 to +0.375 0.012 0.046 counted by earlier rules",
         "DIFF V1 − No attention Final validation loss 0.128 −0.3750",
         "a model whose whole intervals lie 0.1 nats or more below 0 uses its context",
     ),

@@ -50,7 +50,6 @@ class RecallStudyConfig(Study):
     sweep_seeds: tuple[int, ...] = (100,)
     """Seeds of the sweep's runs. They must differ from those of the trials."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds of the trials."""
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
@@ -244,4 +243,3 @@ def swept_run(task: str, name: str, rate: float, seed: int) -> str:
 
 
 recall_study = partial(RecallStudyConfig.planned, RECALL)
-"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`."""
