@@ -164,14 +164,6 @@ def test_damaged_files_are_refused(make_study, name, content):
     assert not (study / "report.html").exists()
 
 
-def test_a_study_of_unnamed_models_is_refused(make_study):
-    study = make_study(seeds=(0,), num_steps=10)
-    (study / "results.json").unlink()
-    change_record(study / "study.json", variants=[])
-    with pytest.raises(CheckpointError, match=r"study\.json: must hold variants"):
-        build_report(study)
-
-
 def test_a_run_goes_by_the_name_of_its_folder(make_study):
     """A copied one has a record of another name, perhaps that of a run of this study."""
     study = make_study(variants=("softmax", "none"), sweep=True, seeds=(0,), num_steps=10)

@@ -126,7 +126,9 @@ def test_a_verdict_in_words():
 
 
 def test_one_seed_is_said_to_be_one_seed():
-    message = study(seeds=1, fewer_seeds=1)["verdict"]
+    results = study(seeds=1, fewer_seeds=1)
+    assert {entry["p"] for entry in results["endpoints"]} == {None}
+    message = results["verdict"]
     assert message["informative"]
     assert "DIFF V1 −0.100 (one seed: this may be chance)" in message["sentence"]
     assert "p " not in message["details"][0].split(";")[0].replace("per", "")
