@@ -148,18 +148,12 @@ def statement(config: RecallStudyConfig) -> str:
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
-    sweeps_controls = set(config.swept) > set(config.types)
-    others = "models without attention" if sweeps_controls else "controls"
     if len(config.learning_rates) > 1:
-        chosen = (
-            "The learning rate of each type and of each control that attends"
-            if sweeps_controls
-            else "Each type's learning rate"
-        )
         seeds = plural(len(config.sweep_seeds), "other seed")
         rates = (
-            f"{chosen} was chosen by one rule from {len(config.learning_rates)} rates or more on "
-            f"{seeds}, so it need not be its best"
+            "The learning rate of each type and of each control that attends was chosen by one "
+            f"rule from {len(config.learning_rates)} rates or more on {seeds}, so it need not be "
+            "its best"
         )
     elif config.member_rates:
         rates = "Each type's learning rate is the one that the study of this task chose"
@@ -168,11 +162,11 @@ def statement(config: RecallStudyConfig) -> str:
     control_seeds = plural(len(config.seeds[: config.control_seeds]), "seed")
     return (
         f"{size}Learning to recall is a sudden change, so what counts is when each of "
-        f"{plural(len(config.seeds), 'seed')} gets there; {others} have {control_seeds} each. A "
-        "run that did not may have with more steps. Only large differences between so few can be "
-        f"told from chance. {rates}; {others} use the rate of what they are compared with. Models "
-        "and sequences are small: they show what is learned sooner here, not what the papers' "
-        "models can do."
+        f"{plural(len(config.seeds), 'seed')} gets there; models without attention have "
+        f"{control_seeds} each. A run that did not may have with more steps. Only large "
+        f"differences between so few can be told from chance. {rates}; models without attention "
+        "use the rate of what they are compared with. Models and sequences are small: they show "
+        "what is learned sooner here, not what the papers' models can do."
     )
 
 
