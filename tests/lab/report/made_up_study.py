@@ -49,15 +49,14 @@ def write_study(
     seeds: Sequence[int] = (0, 1, 2),
     variants: Sequence[str] = TYPES,
     sweep: bool = False,
-    parts: bool = True,
     scale: str = "laptop",
     tokens: Sequence[str] = TOKENS,
     num_layers: int = 4,
     num_steps: int = 300,
     verdict: dict[str, Any] | None = VERDICT,
 ) -> Path:
-    """Write a whole study. ``parts``: losses by part, phase steps and count models."""
-    made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
+    """Write a whole study."""
+    made = _Made(folder, variants, seeds, num_layers, num_steps, sweep)
     made.write()
     write_record(folder / "study.json", made.info(scale))
     write_record(folder / "costs.json", {"schema": 1, "runs": made.costs})
@@ -70,10 +69,9 @@ def write_study(
 class _Made:
     """Runs as they are written, and what the records of the study say of them."""
 
-    def __init__(self, folder, variants, seeds, num_layers, num_steps, sweep, parts):
+    def __init__(self, folder, variants, seeds, num_layers, num_steps, sweep):
         self.folder, self.variants, self.seeds = folder, list(variants), list(seeds)
-        self.num_layers, self.num_steps = num_layers, num_steps
-        self.sweep, self.parts = sweep, parts
+        self.num_layers, self.num_steps, self.sweep = num_layers, num_steps, sweep
         self.random = random.Random(7)
         self.losses: dict[str, float] = {}
         self.costs: dict[str, Any] = {}
@@ -126,11 +124,9 @@ class _Made:
         result = {"validation_loss": final, "validation_bits_per_byte": final * 0.4976}
         result |= {"tokens": 4096 * self.num_steps, "lam": lam}
         result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
-        if self.parts:
-            result["validation_parts"] = {
-                part: {"tokens": COUNTED[part], "loss": final + shift}
-                for part, shift in PARTS.items()
-            }
+        result["validation_parts"] = {
+            part: {"tokens": COUNTED[part], "loss": final + shift} for part, shift in PARTS.items()
+        }
         speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100}.get(kind, 5_200)
         cost = {"wall_seconds": 60 + seed, "cpu_seconds": (58.5 + seed) * 8_000 / speed}
         cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
@@ -155,10 +151,7 @@ class _Made:
             if step % 25:
                 continue
             row["validation_loss"] = loss
-            if self.parts:
-                row["validation_parts"] = {
-                    part: loss + shift * progress for part, shift in PARTS.items()
-                }
+            row["validation_parts"] = {p: loss + x * progress for p, x in PARTS.items()}
             if learned:
                 starts = (0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers))
                 lam = [s + 0.1 * progress * (1 + layer / 4) for layer, s in enumerate(starts)]
@@ -173,13 +166,11 @@ class _Made:
         results["differences"] = self.differences()
         statement = "Made-up statement: 4 DIFF heads are < 8, below the tested range."
         results["statement"] = statement
-        if self.parts:
-            results["count_models"] = {
-                name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
-                for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
-            }
-            results["phase"] = {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}
-        return results
+        results["count_models"] = {
+            name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
+            for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
+        }
+        return results | {"phase": {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}}
 
     def rates(self) -> dict[str, Any]:
         variants = {}
@@ -213,13 +204,12 @@ class _Made:
         losses = [self.losses[run] for run in runs]
         group = {"learning_rate": COMMON_RATE if middle else self.best_rate(name), "runs": runs}
         group["validation_loss"] = _summary(losses, mean_interval(losses))
-        if self.parts:
-            by_part = {part: [loss + PARTS[part] for loss in losses] for part in PARTS}
-            group["parts"] = {k: _summary(v, mean_interval(v)) for k, v in by_part.items()}
-            steps = [125 + 25 * (seed % 3) for seed in self.seeds]
-            if name == "shared_diff":
-                steps[-1] = None
-            group["phase_steps"] = [None] * len(runs) if name.startswith("none") else steps
+        by_part = {part: [loss + PARTS[part] for loss in losses] for part in PARTS}
+        group["parts"] = {k: _summary(v, mean_interval(v)) for k, v in by_part.items()}
+        steps = [125 + 25 * (seed % 3) for seed in self.seeds]
+        if name == "shared_diff":
+            steps[-1] = None
+        group["phase_steps"] = [None] * len(runs) if name.startswith("none") else steps
         return group
 
     def differences(self) -> list[dict[str, Any]]:
@@ -238,7 +228,7 @@ class _Made:
                     for item in (name, other)
                 )
                 here, there = ([self.losses[run] for run in side] for side in (runs, others))
-                for metric in ("validation_loss", *(PARTS if self.parts else ())):
+                for metric in ("validation_loss", *PARTS):
                     change = [a - b for a, b in zip(here, there, strict=True)]
                     entry = {"variant": name, "baseline": other, "at": at, "metric": metric}
                     entry["runs"] = [list(pair) for pair in zip(runs, others, strict=True)]

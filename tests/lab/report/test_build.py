@@ -17,8 +17,8 @@ from record_files import change_record
 SUBSETS = [
     {"variants": ("softmax",), "seeds": (0,)},
     {"variants": ("none", "none_ffn"), "seeds": (0, 1)},
-    {"variants": ("softmax", "none", "something new"), "seeds": (3,), "parts": False},
-    {"variants": TYPES, "verdict": None, "parts": False},
+    {"variants": ("softmax", "none", "something new"), "seeds": (3,)},
+    {"variants": TYPES, "verdict": None},
     {"variants": ("softmax", "diff_v2", "diff_v2_heads", "diff_v2_gate"), "sweep": True},
 ]
 
@@ -63,7 +63,6 @@ def test_any_part_of_a_study_makes_a_page(make_study, options):
     outline = outline_of(page)
     assert len(set(outline.ids)) == len(outline.ids)
     assert ("chart-rates" in outline.ids) == options.get("sweep", False)
-    assert ("parts" in outline.ids) == options.get("parts", True)
     assert set(re.findall(r'<a href="#(.*?)">', page)) <= set(outline.ids)
     for name, spec in figures(page).items():
         assert len(go.Figure(spec).data) > 0, name

@@ -37,7 +37,7 @@ def text(losses, *, informative=True, parts=types.MappingProxyType({})):
     variants = {}
     for name, values in losses.items():
         best = {"runs": [f"{name}-seed{i}" for i in range(len(values))]}
-        best |= {"validation_loss": {"values": values}}
+        best |= {"validation_loss": {"values": values}, "phase_steps": [500] * len(values)}
         best["parts"] = {key: {"values": of} for key, of in parts.get(name, {}).items()}
         variants[name] = {"parameters": 1_000, "at": {"best": best}}
     sentence = "Uninformative about attention types: Made up."

@@ -17,7 +17,6 @@ from diffattn.lab.report.study.details import (
     runs_table,
 )  # fmt: skip
 from diffattn.lab.report.study.files import PARTS, read_study
-from diffattn.lab.report.study.page import text_document
 from diffattn.lab.report.study.tables import other_tables, results_table
 from lab.report.made_up_study import ALL, TYPES, VERDICT
 from lab.report.page_reader import build, outline_of
@@ -159,9 +158,6 @@ def test_losses_by_part_and_their_differences(make_study):
     assert row[-1].note.startswith(wording.number(change["mean"], signed=True) + " (")
     assert "repeated pair 20 %" in part_shares(study)
     assert row_of(of, "Bigram + copy counts")[1].text == "2.6400"
-    without = read_study(make_study("none", parts=False, num_steps=10))
-    assert parts_table(without, without.variants, PARTS, "By part.") is None
-    assert "parts" not in [section.id for section in text_document(without).sections]
 
 
 def test_runs_that_did_not_pass_are_counted(make_study):

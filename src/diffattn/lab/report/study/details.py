@@ -85,7 +85,7 @@ def parts_table(
     for name in (name for name in names if name in every):
         best = every[name]["at"]["best"]
         cells = dict.fromkeys(parts, number_cell(MISSING))
-        known = [part for part in parts if part in best.get("parts", {})]
+        known = [part for part in parts if part in best["parts"]]
         for part in known:
             mean, note = number(best["parts"][part]["mean"]), _change(study, name, part)
             cells[part] = number_cell(mean, best["runs"], note=note)
@@ -134,9 +134,7 @@ def phase_table(study: TextStudy) -> Table | None:
     rows = []
     for name, variant in study.entries.items():
         for group in groups_of(variant):
-            steps = sorted(inf if x is None else x for x in group.get("phase_steps", ()))
-            if not steps:
-                continue
+            steps = sorted(inf if x is None else x for x in group["phase_steps"])
             passed = sum(step < inf for step in steps)
             coverage = number(100 * (1 - 2.0 ** (1 - len(steps))), 0)
             spread = f"{step_name(steps[0])} to {step_name(steps[-1])} ({coverage} %)"
