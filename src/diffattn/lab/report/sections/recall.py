@@ -180,8 +180,6 @@ def _comparison(info: dict[str, Any]) -> str:
 
 def _answer_sentence(study: Study, task: str) -> str:
     entry, members = task_results(study, task), members_of(study, task)
-    if V1 not in members or BASELINE not in members:
-        return ""
     if entry["uninformative"]:
         return f"Uninformative: {entry['uninformative']}"
     seeds = len(members[V1]["runs"])
