@@ -22,17 +22,24 @@ _TYPES = ("softmax", "diff")
 """Names of the models in the rows of a table, Transformer and DIFF; the names give colours."""
 
 
+class Throughput(NamedTuple):
+    """Tokens per second on H100 GPUs, as printed."""
+
+    transformer: int
+    diff: int
+
+
 THROUGHPUT_SOURCE = "arXiv:2410.05258v2, Table 7"
 
 
 @cache
-def throughput() -> dict[tuple[str, int, str], tuple[int, int]]:
-    """Preset, tokens per sequence and mode -> tokens per second of Transformer and DIFF."""
+def throughput() -> dict[tuple[str, int, str], Throughput]:
+    """Preset, tokens per sequence and mode -> the speeds that the paper prints."""
     train, train_diff, read, read_diff = (row[1:] for row in published_tables()["throughput"].rows)
     places = (("3b", 2_048), ("3b", 4_096), ("13.1b", 2_048))
     pairs = {"forward_backward": (train, train_diff), "forward": (read, read_diff)}
     return {
-        (*place, mode): speeds
+        (*place, mode): Throughput(*speeds)
         for mode, pair in pairs.items()
         for place, speeds in zip(places, zip(*pair, strict=True), strict=True)
     }

@@ -272,7 +272,7 @@ def _train(
         on_message(f"{title}copied {len(copied)} of {len(members)} models")
     for name in copied:
         on_progress(name, {"done": True})
-    waiting = [x for x in members if not processes.is_done(runs / x.config.name)]
+    waiting = processes.unfinished(members, runs)
     if waiting:
         on_message(f"{title}training {len(waiting)} of {len(members)} models")
         config = waiting[0].config

@@ -44,6 +44,11 @@ def visible_devices() -> list[str]:
     return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
 
 
+def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
+    """The members that are not done."""
+    return [m for m in members if not is_done(folder / m.config.name)]
+
+
 def is_done(run: Path) -> bool:
     """Whether a run directory has results and no leftovers of a killed process."""
     left = (run / name for name in ("checkpoints", LOCK))

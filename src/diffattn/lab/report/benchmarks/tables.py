@@ -164,8 +164,8 @@ def _model_row(case: BenchCase) -> dict[str, str]:
     over_t, printed = diff.ratio_t if diff else None, MISSING
     key: Any = (shape.get("size"), shape.get("N"), case.mode)
     if case.device == "cuda" and (speeds := throughput().get(key)) is not None:
-        share = number(speeds[1] / speeds[0], 3)
-        printed = f"{count(speeds[0])}, {count(speeds[1])} ({share}×)"
+        share = number(speeds.diff / speeds.transformer, 3)
+        printed = f"{count(speeds.transformer)}, {count(speeds.diff)} ({share}×)"
     rows = {title: case.row(name) for name, title in _MODEL_COLUMNS.items()}
     return {
         "Size": str(shape.get("size")),
