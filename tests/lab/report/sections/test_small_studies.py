@@ -45,7 +45,6 @@ SHOWN = {
         "0.5 0.25 to 0.75",
         "6.8 billion parameters 2.917 10.93 62.2 % 17 to 232 % 62.3 %",
         "160 billion tokens 2.536 251.26 63.7 % 55 to 74 % 63.7 %",
-        "25.17 plotted: 25.1708",
     ),
     "stability": (
         "Made-up verdict.",
