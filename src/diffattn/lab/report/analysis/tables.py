@@ -12,6 +12,7 @@ from diffattn.lab.report.page.wording import (
     count,
     listing,
     number,
+    pairs,
     plural,
     span,
 )
@@ -180,10 +181,10 @@ def provenance_tables(result: AnalysisResult) -> list[Table]:
         "Text": result.text["source"],
         "Documents": listing([*documents[:5], *more]) or MISSING,
         "Text hash": result.text["sha256"],
-        "Settings": _pairs(dict(result.settings)),
+        "Settings": pairs(dict(result.settings)),
         "Commit": (result.commit or "not recorded") + (" with changes" if result.dirty else ""),
-        "Versions": _pairs(result.versions),
-        "Hardware": _pairs(result.hardware),
+        "Versions": pairs(result.versions),
+        "Hardware": pairs(result.hardware),
     }
     return [
         table("Weights and tokens as hashes: equal ones are equal inputs.", headers, models),
@@ -234,7 +235,3 @@ def _visible(text: Any) -> str:
 
 def _windows(lengths: Sequence[int]) -> str:
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
