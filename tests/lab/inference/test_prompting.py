@@ -28,8 +28,8 @@ def test_shared_reading_changes_nothing(model, text, case, rows_alone):
     model = alone(model) if rows_alone else model
     prompts = {
         "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
-        "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],
-        "one prompt": [text[:1000].strip()],
+        "nothing in common": [text[i : i + 100 + 9 * i].strip() for i in (0, 7, 23)],
+        "one prompt": [text[:200].strip()],
     }[case]
     answers = ["the city of river", "7", "old"][: len(prompts)]
     results = model.complete(prompts, answers, max_new_tokens=5)
