@@ -60,9 +60,3 @@ def test_demonstrations_and_labels_keep_their_text(superwords):
     assert whole.count(SEPARATOR) == 3
     for label, path in zip(task.trie.labels, task.trie.paths, strict=True):
         assert model.decode(path) == f" {label}\n"
-
-
-def test_renamed_labels_are_asked_for(superwords):
-    protocol = RemappedLabels(data="generated", shots=(3,), test_items=2)
-    rows = protocol.ask(superwords, protocol.batches(superwords)[0])
-    assert rows[0]["scores"]["expected_logprob"] < 0

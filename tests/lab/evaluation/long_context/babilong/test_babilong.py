@@ -98,7 +98,7 @@ TAKE = re.compile(r"(\w+) (?:grabbed|got|picked up|took) the (\w+)\.")
 DROP = re.compile(r"(\w+) (?:discarded|dropped|left|put down) the (\w+)\.")
 GIVE = re.compile(r"(\w+) (?:gave|handed|passed) the (\w+) to (\w+)\.")
 SIDE = re.compile(r"The (\w+) is (\w+) of the (\w+)\.")
-STEP = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 
 
 def follow(facts):
@@ -137,35 +137,24 @@ def answer_of(task, story):
         return track[track.index(words[-1]) - 1]
     if task == "qa4":
         return side_answer(story)
-    gifts = [GIVE.fullmatch(fact).groups() for fact in story.facts if GIVE.fullmatch(fact)]
-    found = [gift_answer(words, gift) for gift in gifts]
-    found = [one for one in found if one]
-    assert len(found) == 1
-    return found[0]
+    gifts = [match.groups() for fact in story.facts if (match := GIVE.fullmatch(fact))]
+    (answer,) = filter(None, (gift_answer(words, *gift) for gift in gifts))
+    return answer
 
 
 def side_answer(story):
-    """Places on a grid: exactly one lies where the question says."""
-    (a, d, b), (a2, d2, b2) = (SIDE.fullmatch(fact).groups() for fact in story.facts)
-    grid = {b: (0, 0), a: STEP[d]}
-    x, y = STEP[d2]
-    if b2 in grid:
-        grid[a2] = (grid[b2][0] + x, grid[b2][1] + y)
+    """Each fact says where both of its places lie: exactly one lies where the question says."""
+    sides = [SIDE.fullmatch(fact).groups() for fact in story.facts]
+    sides += [(b, OPPOSITE[side], a) for a, side, b in sides]
+    if match := re.fullmatch(r"What is (\w+) of the (\w+)\?", story.question):
+        (answer,) = [a for a, *rest in sides if tuple(rest) == match.groups()]
     else:
-        grid[b2] = (grid[a2][0] - x, grid[a2][1] - y)
-    match = re.fullmatch(r"What is (\w+) of the (\w+)\?", story.question)
-    if match:
-        side, other = match.groups()
-        wanted = (grid[other][0] + STEP[side][0], grid[other][1] + STEP[side][1])
-    else:
-        other, side = re.fullmatch(r"What is the (\w+) (\w+) of\?", story.question).groups()
-        wanted = (grid[other][0] - STEP[side][0], grid[other][1] - STEP[side][1])
-    (found,) = [place for place, at in grid.items() if at == wanted]
-    return found
+        match = re.fullmatch(r"What is the (\w+) (\w+) of\?", story.question)
+        (answer,) = [b for *rest, b in sides if tuple(rest) == match.groups()]
+    return answer
 
 
-def gift_answer(words, gift):
-    giver, what, receiver = gift
+def gift_answer(words, giver, what, receiver):
     patterns = {
         ("What", "did", giver, "give", "to", receiver): what,
         ("Who", "gave", "the", what, "to", receiver): giver,
