@@ -10,7 +10,6 @@ import torch
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
@@ -152,8 +151,8 @@ def test_other_protocols_run_every_row_alone(models, corpus, name, settings):
     assert set(rows) == {1}
 
 
-def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
-    settings = dict(protocol_class("attention_segments").quick) | {"depths": (50,), "samples": 1}
+def test_a_protocol_that_reads_attention_maps_is_refused(models, corpus, tmp_path):
+    settings = {"length": 512, "num_needles": 3, "depths": (50,), "samples": 1, "haystack": corpus}
     with pytest.raises(DiffAttnError, match=r"must not be changed inside|attention maps need"):
         run(
             models["diff"], tmp_path / "out", protocol="attention_segments", settings=settings,

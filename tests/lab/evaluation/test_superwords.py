@@ -28,7 +28,7 @@ def superwords(build, text, haystack):
     data = load_icl_data("trec", "generated")
     lines += [f"{x.text}\nlabel: {i}\n\n" for x in data.test[:4] for i in range(len(data.labels))]
     lines += [f"king{SEPARATOR}Question: what is the\nType: {name}\n" for name in ("A", "B")]
-    tokenizer = byte_pairs(text[:3_000] + "".join(lines) * 40, superwords=True, vocab_size=900)
+    tokenizer = byte_pairs(text[:3_000] + "".join(lines) * 15, superwords=True, vocab_size=900)
     return of_tokenizer(tokenizer, max_length=4096)
 
 
