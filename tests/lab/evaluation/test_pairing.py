@@ -65,8 +65,6 @@ def test_every_protocol_declares_its_primary_score_which_is_a_share_or_not():
         "answer_signed", "ar_hit_2_nll", "largest hidden state", "nll", "nll_per_word",
         "nll_window_{windows}",
     }  # fmt: skip
-    for name in ("bits_per_byte", "text loss, 4 bits", "expected_logprob", "lookback_signed"):
-        assert not is_share(name)
 
 
 def test_other_texts_are_not_paired_and_named():

@@ -46,6 +46,11 @@ def test_a_chat_template_keeps_its_own_and_lets_no_text_add_any(build, forged, m
     monkeypatch.setattr(model.tokenizer, "chat_template", TEMPLATE, raising=False)
     text = prompt_text(model, "Who?", " It is", chat=True)
     end = model.tokenizer.eos_token_id
+    # The model puts its own BOS before every prompt, and the prefix begins the answer.
+    assert (model.bos is None, text) == (
+        False,
+        f"user: Who?{model.tokenizer.eos_token}answer:It is",
+    )
     assert model.encode(text, special=True).count(end) == 1
     (entry,) = model.complete([text], ["me"], max_new_tokens=2, chat=True)
     assert entry.prompt_tokens == len(model.encode_prompt(text, special=True))

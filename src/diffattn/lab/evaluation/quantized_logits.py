@@ -36,8 +36,6 @@ from diffattn.probes.quantized_logits import (
 )
 
 _LOSS = "text loss"
-_BY_SCORE = ("scores", "weights")
-"""Fields of a row that are dictionaries with names of scores as keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +207,11 @@ def _item(asked: _Asked, item: Item) -> Item:
 
 
 def _renamed(row: Row, rename: Callable[[str], str]) -> dict[str, Any]:
-    """The row with its scores renamed."""
+    """The row with its scores renamed, which ``scores`` and ``weights`` have for keys."""
     return dict(row) | {
-        key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
+        key: {rename(name): x for name, x in row[key].items()}
+        for key in ("scores", "weights")
+        if key in row
     }
 
 
