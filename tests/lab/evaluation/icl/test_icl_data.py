@@ -59,7 +59,7 @@ def test_banking_and_clinic_labels_have_spaces_and_texts_one_line(files):
         ("trec", "trec/TREC_10.label", "NUM:date\n", "TREC_10.label:1: text and label must not"),
         ("trec", "trec/TREC_10.label", "When was it?\n", "like 'NUM:date', got 'When'"),
         ("trec", "trec/TREC_10.label", "", "test must hold one example or more"),
-        ("trec_fine", "trec/TREC_10.label", "NUM:new Why ?", "must occur in train, got 'numeric n"),
+        ("trec_fine", "trec/TREC_10.label", "NUM:new Why ?", "got none of 'numeric n"),
         ("banking77", "banking77/test.csv", "text,label\na,b\n", "columns must be text and cat"),
         ("clinic150", "clinc150/data_full.json", "[", "must be JSON"),
         ("clinic150", "clinc150/data_full.json", '{"train": ["a"]}', r"train\[0\]: must be a text"),
