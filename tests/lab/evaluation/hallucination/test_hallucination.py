@@ -25,21 +25,14 @@ def run(model, folder, **parameters):
     return evaluated(model, protocol, folder)
 
 
-def test_every_kind_of_model(model, tmp_path):
-    result, rows = run(model, tmp_path / "out", dataset="xsum")
-    assert (result.num_items, result.num_failed) == (3, 0)
-    tables = result.tables["lookback"]
-    assert {f"lookback_{name}" for name in tables} < set(rows[0]["scores"])
-    is_equal = [tables[name] == tables["a1"] for name in MAPS]
-    assert is_equal == [True, *[model.label in ("softmax", "llama")] * 2]
-
-
 @pytest.mark.parametrize("dataset", TASKS)
 def test_every_data_set(dataset, models, tmp_path):
     result, rows = run(models["diff"], tmp_path / "out", dataset=dataset, samples=2)
     assert result.num_failed == 0
     names = {metric.name for metric in result.metrics}
     assert ("span_match" in names) == (TASKS[dataset].kind == "answer")
+    assert {f"lookback_{name}" for name in MAPS} < names
+    assert result.tables["lookback"].keys() == set(MAPS)
     assert all(row["prompt_tokens"] <= 600 for row in rows)
 
 
@@ -106,7 +99,8 @@ PROMPT, WRITTEN, CONTEXT = list(range(5, 30)), list(range(40, 61)), 21
 @torch.no_grad()
 def test_ratios_equal_those_of_full_maps(model):
     found = lookback_ratios(model, PROMPT, WRITTEN, CONTEXT)
-    assert tuple(found) == MAPS
+    if model.label in ("softmax", "llama"):
+        assert found["a1"] == found["difference"] == found["absolute"]
     for layer, (map_1, acting) in enumerate(whole_maps(model, PROMPT + WRITTEN[:-1])):
         assert len(found["a1"][layer]) == len(map_1)
         for head in range(len(map_1)):
