@@ -18,7 +18,7 @@ from diffattn.lab.evaluation.metrics import (
     row_clusters,
     row_weight,
 )
-from diffattn.lab.evaluation.perplexity.documents import first_windows
+from diffattn.lab.evaluation.perplexity.documents import WindowProtocol
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.inference.language_model import LanguageModel
@@ -48,7 +48,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedLogits(Protocol):
+class QuantizedLogits(WindowProtocol):
     """Scores of a model whose attention logits are rounded to a few bits.
 
     Source: arXiv:2410.05258v2, Fig. 8.
@@ -186,16 +186,7 @@ class QuantizedLogits(Protocol):
             return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        windows = first_windows(
-            self.name,
-            model,
-            self.text,
-            self.text_field,
-            start=start,
-            size=size,
-            windows=self.num_windows,
-            per_document=self.windows_per_document,
-        )
+        windows = self.first_windows(model, self.text, self.text_field, start=start, size=size)
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)
