@@ -165,6 +165,12 @@ class Hallucination(Protocol):
                 f"hallucination: prompt_tokens and max_new_tokens must fit the {model.max_length} "
                 f"tokens of {model.label}, got {prompt} + {new}. Set hallucination.prompt_tokens."
             )
+        bare = len(model.encode_prompt(self.task.prompt("", "")))
+        if bare > prompt:
+            raise ConfigError(
+                f"hallucination: prompt_tokens must hold the instruction of {self.dataset}, "
+                f"{bare} tokens, got {prompt}."
+            )
         if self.rouge and self.task.kind == "summary":
             answer_metrics.rouge_scorer()
         examples = load_examples(self.task, self.data, self.samples, self.seed, self.columns)
