@@ -36,6 +36,11 @@ _MULTIPROCESSORS = {
     100: (233_472, 2048, 32), 120: (102_400, 1536, 24),
 }  # fmt: skip
 """Shared memory, threads and programs that one multiprocessor holds, per compute capability."""
+_INSTRUCTIONS = {
+    "mma": r"\bmma\.sync\.", "wgmma": r"wgmma\.mma_async", "tma": r"cp\.async\.bulk\.tensor",
+    "setmaxnreg": "setmaxnreg", "tcgen05": r"tcgen05\.mma",
+}  # fmt: skip
+"""Kinds of instructions that matter, and how PTX spells them."""
 _RESERVED_SHARED_BYTES = 1024
 """Shared memory of every program that the system takes."""
 
@@ -53,11 +58,8 @@ class AotReport:
     shared_bytes: int
     tmem_columns: int
     has_trap: bool
-    uses_mma: bool
-    uses_wgmma: bool
-    uses_tma: bool
-    uses_setmaxnreg: bool
-    uses_tcgen05: bool
+    instructions: str
+    """Names of :data:`_INSTRUCTIONS` that the code has."""
     serializes_wgmma: bool
     """The assembler waits after every wgmma, because the code does not let it run ahead."""
     max_spill_bytes: int
@@ -82,10 +84,7 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             capability is unknown.
     """
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.runtime.jit import JITFunction
-
-    from diffattn.ops.triton.configs import FP_FUSION
 
     if capability not in SHARED_BYTES:
         raise BackendError(
@@ -96,21 +95,28 @@ def compile_case(case: "AotCase", capability: int) -> AotReport:
             f"aot: {case.name} can be compiled only in a process without TRITON_INTERPRET=1, "
             f"which makes a kernel an interpreter object; got {type(case.kernel).__name__}."
         )
-    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FP_FUSION}
     log = io.StringIO()
     with triton.knobs.nvidia.scope(), triton.knobs.compilation.scope(), redirect_stdout(log):
         triton.knobs.nvidia.dump_ptxas_log = True  # of Triton's own call: its options count
         triton.knobs.compilation.always_compile = True  # what comes from a cache has no report
-        compiled: Any = triton.compile(
-            _source(case),
-            target=GPUTarget("cuda", capability, 32),
-            options=options | case.options,
-        )
-    return _report(case, capability, compiled, log.getvalue())
+        kernel = compiled(case, capability)
+    return _report(case, capability, kernel, log.getvalue())
 
 
-def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotReport:
-    ptx = compiled.asm["ptx"]
+def compiled(case: "AotCase", capability: int) -> Any:
+    """What Triton makes of ``case`` for a chip of this capability."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    from diffattn.ops.triton.configs import FP_FUSION
+
+    options = {"num_warps": case.num_warps, "num_stages": case.num_stages, **FP_FUSION}
+    target = GPUTarget("cuda", capability, 32)
+    return triton.compile(_source(case), target=target, options=options | case.options)
+
+
+def _report(case: "AotCase", capability: int, kernel: Any, log: str) -> AotReport:
+    ptx = kernel.asm["ptx"]
     allotted = re.search(r"Used (\d+) registers", log)
     assert allotted, f"an assembler's report, got {log!r}"
     registers = int(allotted[1])
@@ -118,31 +124,27 @@ def _report(case: "AotCase", capability: int, compiled: Any, log: str) -> AotRep
     spill_bytes = max(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", log)))
     loops = count_loops(ptx, case.loop_warps or case.num_warps)
     threads = re.search(r"\.(?:reqntid|maxntid)\s+(\d+)", ptx)
-    tmem_columns = getattr(compiled.metadata, "tmem_size", None) or 0
+    tmem_columns = getattr(kernel.metadata, "tmem_size", None) or 0
     products = max((loop.products for loop in loops), default=0)
     return AotReport(
         name=case.name,
         capability=capability,
         registers=registers,
         spill_bytes=spill_bytes,
-        shared_bytes=compiled.metadata.shared,
+        shared_bytes=kernel.metadata.shared,
         tmem_columns=tmem_columns,
         has_trap=re.search(r"^\s*(@\S+\s+)?trap;", ptx, re.MULTILINE) is not None,
-        uses_mma=re.search(r"\bmma\.sync\.", ptx) is not None,
-        uses_wgmma="wgmma.mma_async" in ptx,
-        uses_tma="cp.async.bulk.tensor" in ptx,
-        uses_setmaxnreg="setmaxnreg" in ptx,
-        uses_tcgen05="tcgen05.mma" in ptx,
+        instructions=" ".join(kind for kind, word in _INSTRUCTIONS.items() if re.search(word, ptx)),
         serializes_wgmma="wgmma" in log and "serialized" in log,
         max_spill_bytes=case.max_spill_bytes,
         work_ratio=products / case.tile_products if case.tile_products else None,
         loop_copies=max((loop.copies for loop in loops), default=0),
-        loop_reloads=count_reloads(_disassemble(compiled.asm["cubin"])) if spill_bytes else 0,
+        loop_reloads=count_reloads(disassemble(kernel.asm["cubin"])) if spill_bytes else 0,
         programs=resident_programs(
             capability,
             threads=int(threads[1]) if threads else 32 * case.num_warps,
             registers=registers,
-            shared_bytes=compiled.metadata.shared,
+            shared_bytes=kernel.metadata.shared,
             tmem_columns=tmem_columns,
         ),
     )
@@ -260,13 +262,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _row(report: AotReport) -> str:
-    uses = ("mma", "wgmma", "tma", "setmaxnreg", "tcgen05")
-    used = [name for name in uses if getattr(report, f"uses_{name}")]
     work = "-" if report.work_ratio is None else f"{report.work_ratio:.2f}"
     return (
         f"{report.name:44} {report.capability:>4} {report.registers:>5} {report.spill_bytes:>6} "
         f"{report.shared_bytes:>7} {report.tmem_columns:>5} {work:>5} {report.loop_copies:>6} "
-        f"{report.loop_reloads:>7} {report.programs:>8}  {' '.join(used)}"
+        f"{report.loop_reloads:>7} {report.programs:>8}  {report.instructions}"
     )
 
 
@@ -292,7 +292,8 @@ def _source(case: "AotCase") -> Any:
     return make(case.kernel, signature, dict(case.constexprs), attributes)
 
 
-def _disassemble(cubin: bytes) -> str:
+def disassemble(cubin: bytes) -> str:
+    """The machine code of a kernel."""
     import triton
 
     binaries = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

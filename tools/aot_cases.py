@@ -21,8 +21,8 @@ from tools.counted_work import PRODUCTS
 from tools.machine_code import max_spill_bytes
 
 _POINTERS = {
-    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum"),
-    "*i32": ("p_first", "p_last", "p_begin", "p_end", "p_before"),
+    "*fp32": ("p_lam", "p_lse", "p_delta", "p_dlam", "p_dq_sum", "p_acc", "p_max", "p_sum"),
+    "*i32": ("p_first", "p_last", "p_begin", "p_end", "p_before", "p_lengths", "p_table"),
     "*u8": ("p_padding",),
 }
 """The element types of pointers other than those to the inputs' dtype."""
@@ -101,7 +101,6 @@ def aot_case(
     capability: int,
     *,
     shared_keys: bool | None = None,
-    config: LaunchConfig | None = None,
     **flags: bool,
 ) -> AotCase | None:
     """One launch as the compiler sees it; ``None`` if the table has no row for it.
@@ -110,7 +109,6 @@ def aot_case(
         launch: Name of a launch; see :func:`kernels`.
         head_dim, value_dim, capability: D, Dv, and ten times the compute capability.
         shared_keys: Whether both maps read the same keys. Default: if Dv equals D, as in V2.
-        config: Tiles, warps and stages. Default: those of the table.
         flags: Compile-time switches other than those of a plain causal call.
     """
     is_softmax = launch.startswith("softmax_")
@@ -119,7 +117,7 @@ def aot_case(
         shared_keys = is_softmax or value_dim == head_dim
     row = capability_row(*divmod(capability, 10))
     padding = flags.get("PADDING", False)
-    config = config or seed(launch, head_dim, value_dim, row, shared_keys, padding)
+    config = seed(launch, head_dim, value_dim, row, shared_keys, padding)
     if config is None:
         return None
     given = _constants(launch, head_dim, value_dim, shared_keys, config, flags)
@@ -178,22 +176,28 @@ def _constants(
     return given
 
 
-def _signature(kernel: Any, constexprs: dict[str, Any]) -> dict[str, str]:
-    """The types of a kernel's run-time arguments, which its naming rules give away.
+def _signature(
+    kernel: Any,
+    constexprs: dict[str, Any],
+    aligned: tuple[str, ...] = ("stride_", "num_q", "num_k"),
+    **exceptions: str,
+) -> dict[str, str]:
+    """The types of a kernel's run-time arguments but descriptors, which its names give away.
 
-    Strides and lengths count as divisible by 16, as they are in usual calls.
+    Integers whose names begin with ``aligned`` count as divisible by 16, as in usual calls.
     """
     types = {name: f"{kind}:16" for kind, names in _POINTERS.items() for name in names}
+    types |= exceptions
     signature = {}
     for name in kernel.arg_names:
-        if name in constexprs:
+        if name in constexprs or name.endswith("_desc"):
             continue
         if name.startswith("p_"):
             signature[name] = types.get(name, "*bf16:16")
         elif name.startswith("scale"):
             signature[name] = "fp32"
         else:
-            signature[name] = "i32:16" if name.startswith(("stride_", "num_q", "num_k")) else "i32"
+            signature[name] = "i32:16" if name.startswith(aligned) else "i32"
     return signature
 
 
@@ -206,9 +210,9 @@ def _decode_cases(capability: int) -> list[AotCase]:
         for shared_keys, value_dim in ((False, 2 * head_dim), (True, head_dim)):
             for num_rows in (2, 256):
                 tiles = decode.tiles_of(num_rows, head_dim, value_dim, shared_keys, 2, shared_bytes)
-                cases.append(_decode_case(head_dim, value_dim, shared_keys, tiles))
-                if head_dim in (64, 128):
-                    cases.append(_paged_case(cases[-1], page_size=64))
+                for page_size in (0, 64) if head_dim in (64, 128) else (0,):
+                    sizes = (head_dim, value_dim, shared_keys, page_size)
+                    cases.append(_decode_case(*sizes, dict(tiles)))
     cases.append(_combine_case(256))
     ones = ("num_queries", "num_kv_heads", "GROUP")
     constants = {"p_padding": None, "WINDOWED": False, "HAS_PADDING": False} | dict.fromkeys(
@@ -218,62 +222,35 @@ def _decode_cases(capability: int) -> list[AotCase]:
 
 
 def _decode_case(
-    head_dim: int, value_dim: int, shared_keys: bool, tiles: dict[str, int]
+    head_dim: int, value_dim: int, shared_keys: bool, page_size: int, tiles: dict[str, int]
 ) -> AotCase:
-    tiles = dict(tiles)
-    num_warps, num_stages = tiles.pop("num_warps"), tiles.pop("num_stages")
-    signature = dict.fromkeys(("p_q", "p_k", "p_v"), "*bf16:16")
-    signature |= {"p_lengths": "*i32:16", "p_padding": "*i8:16"}
-    signature |= dict.fromkeys(("stride_tb", "num_pages"), "i32")
-    signature |= dict.fromkeys(("p_acc", "p_max", "p_sum"), "*fp32:16")
-    strides = ("qb", "qt", "qh", "qm", "kb", "ks", "kh", "km", "vb", "vs", "vh")
-    signature |= {f"stride_{name}": "i32:16" for name in strides}
-    signature |= dict.fromkeys(("stride_pb", "window"), "i32") | {"scale_log2": "fp32"}
-    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "kv_heads", "splits")}
-    kind = "shared" if shared_keys else "own"
+    """A launch on a dense cache, or with a page size through a block table, without padding."""
+    kernel, num_warps = decode._diff_attention_decode_kernel, tiles.pop("num_warps")
+    num_stages = tiles.pop("num_stages") + (decode.TABLE_STAGES if page_size else 0)
+    constexprs = {
+        "NUM_MAPS": 2, "GROUP": 4,
+        "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
+        "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": not page_size,
+        "PRECISION": "tf32", **tiles, "PAGE_SIZE": page_size,
+        "p_padding" if page_size else "p_table": None,
+    }  # fmt: skip
+    aligned = ("stride_q", "stride_k", "stride_v")
+    kind = f"{'shared' if shared_keys else 'own'}-keys-rows{tiles['BLOCK_ROWS']}"
     return AotCase(
-        name=f"decode-d{head_dim}-{kind}-keys-rows{tiles['BLOCK_ROWS']}",
-        kernel=decode._diff_attention_decode_kernel,
-        signature=signature,
-        constexprs={
-            "NUM_MAPS": 2, "GROUP": 4,
-            "HEAD_DIM": head_dim, "VALUE_DIM": value_dim, "SHARED_KEYS": shared_keys,
-            "CAUSAL": True, "WINDOWED": True, "HAS_LENGTHS": True, "HAS_PADDING": True,
-            "PRECISION": "tf32", **tiles,
-            "p_table": None, "PAGE_SIZE": 0,
-        },
-        num_warps=num_warps,
-        num_stages=num_stages,
-    )  # fmt: skip
-
-
-def _paged_case(case: AotCase, page_size: int) -> AotCase:
-    """The same launch through a block table, which knows no padding."""
-    paged = {"PAGE_SIZE": page_size, "HAS_PADDING": False, "p_padding": None}
-    constexprs = {k: x for k, x in (case.constexprs | paged).items() if k != "p_table"}
-    signature = {k: x for k, x in case.signature.items() if k not in constexprs}
-    signature["p_table"] = "*i32:16"
-    return replace(
-        case, name=f"{case.name}-page{page_size}", signature=signature, constexprs=constexprs,
-        num_stages=case.num_stages + decode.TABLE_STAGES,
+        name=f"decode-d{head_dim}-{kind}{f'-page{page_size}' if page_size else ''}", kernel=kernel,
+        signature=_signature(kernel, constexprs, aligned, p_padding="*i8:16"),
+        constexprs=constexprs, num_warps=num_warps, num_stages=num_stages,
     )  # fmt: skip
 
 
 def _combine_case(value_dim: int) -> AotCase:
-    signature = dict.fromkeys(("p_acc", "p_max", "p_sum", "p_lam"), "*fp32:16")
-    signature |= {"p_out": "*bf16:16"}
-    signature |= dict.fromkeys(("stride_lb", "stride_lt", "stride_lh"), "i32")
-    signature |= {f"num_{name}": "i32" for name in ("queries", "kv_heads", "splits")}
+    kernel = decode._diff_attention_combine_kernel
+    widths = {"VALUE_DIM": value_dim, "BLOCK_V": value_dim}
+    constexprs = {"NUM_MAPS": 2, "GROUP": 4, "BLOCK_SPLITS": 16, **widths}
     return AotCase(
-        name=f"decode-combine-dv{value_dim}",
-        kernel=decode._diff_attention_combine_kernel,
-        signature=signature,
-        constexprs={
-            "NUM_MAPS": 2, "GROUP": 4, "VALUE_DIM": value_dim, "BLOCK_SPLITS": 16,
-            "BLOCK_V": value_dim,
-        },
-        num_warps=4,
-        num_stages=3,
+        name=f"decode-combine-dv{value_dim}", kernel=kernel,
+        signature=_signature(kernel, constexprs, aligned=()), constexprs=constexprs,
+        num_warps=4, num_stages=3,
     )  # fmt: skip
 
 
@@ -301,18 +278,15 @@ def _hopper_cases() -> list[AotCase]:
 
 def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
     block_keys = hopper.TILES[head_dim][0]
-    signature = _tiles(hopper.block_shapes(head_dim, value_dim, block_keys))
-    signature |= dict.fromkeys(("p_out", "p_o2"), "*bf16:16")
-    signature |= dict.fromkeys(("p_lse", "p_lam"), "*fp32:16")
-    signature |= {f"stride_{name}": "i32" for name in ("lb", "lt", "lh")}
-    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
-    signature |= {"scale_log2": "fp32"}
+    kernel = hopper._diff_attention_fwd_hopper_kernel
+    constants = hopper.kernel_constants(4, head_dim, value_dim, causal, shared_keys)
+    tiles = _tiles(hopper.block_shapes(head_dim, value_dim, block_keys))
     kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
     return AotCase(
         name=f"hopper-fwd-d{head_dim}-dv{value_dim}-{kind}",
-        kernel=hopper._diff_attention_fwd_hopper_kernel,
-        signature=signature,
-        constexprs=hopper.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
+        kernel=kernel,
+        signature=tiles | _signature(kernel, constants, aligned=()),
+        constexprs=constants,
         num_warps=4,
         num_stages=1,
         max_spill_bytes=0,
@@ -326,14 +300,15 @@ def _hopper_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool)
 def _by_map_case(head_dim: int, value_dim: int, causal: bool, shared_keys: bool) -> AotCase:
     """The form that takes map 2 and then map 1; its warpgroups have a loop for both."""
     case = _hopper_case(head_dim, value_dim, causal, shared_keys)
-    shapes = hopper.block_shapes(head_dim, value_dim, by_map.BLOCK_KEYS)
-    counts = dict.fromkeys(("all_heads", "section"), "i32")
+    kernel = by_map._diff_attention_fwd_by_map_kernel
+    constants = by_map.kernel_constants(4, head_dim, value_dim, causal, shared_keys)
+    tiles = _tiles(hopper.block_shapes(head_dim, value_dim, by_map.BLOCK_KEYS))
     return replace(
         case,
         name=case.name.replace("-fwd-", "-by-map-"),
-        kernel=by_map._diff_attention_fwd_by_map_kernel,
-        signature=case.signature | _tiles(shapes) | counts,
-        constexprs=by_map.kernel_constants(4, head_dim, value_dim, causal, shared_keys),
+        kernel=kernel,
+        signature=tiles | _signature(kernel, constants, aligned=()),
+        constexprs=constants,
         options={"maxnreg": by_map.MAX_REGISTERS[head_dim]},
         tile_products=hopper.BLOCK_QUERIES * by_map.BLOCK_KEYS * (head_dim + value_dim),
     )
@@ -348,14 +323,13 @@ def _hopper_backward_case(
     block = constants["BLOCK"]
     names = ("own_x", "own_v", "x", "v", "numbers")
     shapes = backward_launches.block_shapes(launch, head_dim, value_dim, block)
-    signature = _tiles(dict(zip(names, shapes, strict=True)))
-    signature |= dict.fromkeys(("p_x", "p_v"), "*bf16:16") | {"p_dq": "*fp32:16"}
-    signature |= {f"num_{name}": "i32" for name in ("queries", "keys", "heads")}
+    kernel = hopper_backward._diff_attention_bwd_hopper_kernel
+    tiles = _tiles(dict(zip(names, shapes, strict=True)))
     kind = ("causal" if causal else "full") + ("-shared-keys" if shared_keys else "")
     return AotCase(
         name=f"hopper-{launch.name}-d{head_dim}-dv{value_dim}-{kind}",
-        kernel=hopper_backward._diff_attention_bwd_hopper_kernel,
-        signature=signature | {"scale_log2": "fp32"},
+        kernel=kernel,
+        signature=tiles | _signature(kernel, constants, aligned=(), p_dq="*fp32:16"),
         constexprs=constants,
         num_warps=4,
         num_stages=1,

@@ -97,7 +97,7 @@ def table_cases(capability: int) -> Iterator["AotCase"]:
                                 continue
                             case = aot_case(
                                 launch, head_dim, value_dim, capability,
-                                shared_keys=shared, config=None, **flags,
+                                shared_keys=shared, **flags,
                             )  # fmt: skip
                             if case is not None:
                                 yield case
@@ -118,10 +118,7 @@ def measure(case: "AotCase", capability: int) -> TableRow:
     except AssertionError as error:
         row["broken"] = str(error).split(": ", 1)[1]
     names = TableRow.__dataclass_fields__.keys() & AotReport.__dataclass_fields__.keys()
-    row |= {name: getattr(report, name) for name in names - row.keys()}
-    uses = ("mma", "wgmma", "tcgen05")
-    used = " ".join(name for name in uses if getattr(report, f"uses_{name}"))
-    return TableRow(**row, instructions=used)
+    return TableRow(**row | {name: getattr(report, name) for name in names - row.keys()})
 
 
 def tile_of(case: "AotCase") -> str:

@@ -174,7 +174,7 @@ class _Plan:
         in_one_order = self.bench(
             "ops", *sized, file="hopper_in_one_order.json", program=_IN_ONE_ORDER
         )
-        hopper = _pytest(self.root, "ops/triton/test_hopper.py", "-k", "emulated_inference")
+        hopper = _pytest(self.root, "ops/triton/test_hopper.py", "-k", "inference and emulated")
         if self.full:
             hopper = _kernel_tests(self.root, HOPPER)
         backward = _pytest(self.root, "ops/triton/test_hopper_backward.py", *_side_by_side(),

@@ -130,21 +130,6 @@ def test_without_head_norm_there_is_no_factor(layer_class, formula, assert_match
     assert_matches_formula(layer, formula())
 
 
-def test_dex_without_head_norm_is_softmax_with_another_output_projection():
-    """O (I − λ W_D) W_O: both matrices and λ become one projection, head by head."""
-    layer = DexAttention(HIDDEN, 3, DIM).double()
-    twin = SoftmaxAttention(HIDDEN, 3, DIM).double()
-    weights = layer.state_dict()
-    for name, parameter in twin.named_parameters():
-        parameter.data.copy_(weights[name])
-    lost = layer.lam().double() * layer.dex_proj.weight
-    heads = layer.o_proj.weight.unflatten(1, (3, DIM))
-    twin.o_proj.weight.data.copy_((heads - heads @ lost).flatten(1))
-    x = torch.randn(2, LENGTH, HIDDEN, dtype=torch.float64)
-    assert lost.abs().max() > 0.01
-    torch.testing.assert_close(layer(x), twin(x))
-
-
 def test_swiglu_equals_the_formula(assert_matches_formula):
     def swiglu(layer, x, rotary):
         gate = x @ layer.gate_proj.weight.T

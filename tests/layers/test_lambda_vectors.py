@@ -8,8 +8,6 @@ import torch
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LambdaVectors
 
-HIDDEN, LENGTH, DIM = 12, 6, 4
-
 
 @pytest.fixture
 def layer():
@@ -64,16 +62,3 @@ def test_lambda_is_computed_by_the_module_that_holds_the_vectors(layer):
     layer(torch.randn(1, 3, 24))
     layer.lam()
     assert len(called) == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [({}, 0.2), ({"layer_idx": 2}, 0.4707), ({"layer_idx": 2, "lambda_init": -0.0099}, -0.0099)],
-)
-def test_lambda_init_follows_the_schedule_unless_given(options, expected):
-    layer = DiffAttention(HIDDEN, 2, DIM, **options)
-    assert layer.lambda_init == pytest.approx(expected, abs=5e-5)
-    assert layer.head_norm.factor == 1 - layer.lambda_init
-    for name in ("lambda_q1", "lambda_q2"):
-        torch.nn.init.zeros_(getattr(layer, name))
-    assert float(layer.lam().detach()) == pytest.approx(layer.lambda_init, rel=1e-7)

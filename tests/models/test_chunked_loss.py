@@ -153,26 +153,18 @@ def test_no_product_with_the_head_is_computed_again(monkeypatch):
 
 @pytest.mark.parametrize("watched", [False, True])
 def test_a_gpu_trains_without_logits_unless_its_head_is_watched(watched, model, monkeypatch):
-    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
     ids = torch.randint(60, (3, 16))
-    model.skips_logits = True
-    with torch.no_grad():
-        expected = model.eval()(ids, labels=ids)
+    model.train().skips_logits = True
+    expected = model(ids, labels=ids)  # on a CPU
     assert expected.logits.shape == (3, 16, 60)
+    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
     if watched:
         model.lm_head.register_forward_hook(lambda *arguments: None)
-    actual = model.train()(ids, labels=ids)
+    actual = model(ids, labels=ids)
     assert (actual.logits is None, actual.token_losses is None) == (not watched, watched)
     assert actual.loss.detach().item() == pytest.approx(expected.loss.item(), rel=2.0**-20)
     assert model(ids, labels=ids, skip_logits=False).logits is not None
-
-
-def test_logits_are_skipped_on_a_gpu_and_for_those_who_ask(model, monkeypatch):
-    """TRL and callbacks of users read the logits of a training step."""
-    ids = torch.randint(60, (3, 16))
-    model.train().skips_logits = True
-    assert model(ids, labels=ids).logits is not None  # on a CPU
-    model.skips_logits = False
-    monkeypatch.setattr(chunked_loss, "_is_gpu", lambda x: True)
+    assert model.eval()(ids, labels=ids).logits is not None
+    model.train().skips_logits = False  # TRL and callbacks of users read the logits of a step
     assert model(ids, labels=ids).logits is not None
-    assert model(ids, labels=ids, skip_logits=True).logits is None
+    assert (model(ids, labels=ids, skip_logits=True).logits is None) == (not watched)

@@ -14,6 +14,7 @@ def model(request, make_config, build):
     return build(make_config(request.param))
 
 
+@pytest.mark.sampled(one_of=2)
 @torch.no_grad()
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_cached_decoding_equals_the_full_pass(model, ids, cache):
@@ -22,6 +23,7 @@ def test_cached_decoding_equals_the_full_pass(model, ids, cache):
     assert torch.equal(cached, model.generate(ids, use_cache=False, **options))
 
 
+@pytest.mark.sampled(one_of=2)
 @torch.no_grad()
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_hugging_faces_kernels_agree_or_are_refused(model, ids, implementation):

@@ -1,6 +1,5 @@
 """Sound folders pass the check of strangers' models, wherever they lie."""
 
-import os
 import re
 
 import pytest
@@ -20,11 +19,6 @@ def check(folder):
 def folder(make_config, build, tmp_path):
     build(make_config("diff")).save_pretrained(tmp_path / "model")
     return tmp_path / "model"
-
-
-def test_saved_models_pass_the_check(config, build, tmp_path):
-    build(config).save_pretrained(tmp_path)
-    check(tmp_path)
 
 
 def test_shards_count_together(make_config, build, tmp_path):
@@ -63,14 +57,12 @@ def test_unknown_fields_of_a_folder_give_a_warning(make_config, build, tmp_path)
     ("name", "value", "message"),
     [
         ("num_hidden_layers", 10**7, "num_hidden_layers must be from 0 to 1,024"),  # of tensors
-        ("vocab_sise", 10, "unknown field 'vocab_sise'. Did you mean 'vocab_size'?"),
         (
             "fusion_config",
             {"x": True},
             "fusion_config must be None, as a DIFF Transformer lacks it",
         ),
         ("layer_lambda_init", 0.5, "must hold nothing but known settings, got 'layer_lambda_init'"),
-        ("_attn_implementation", "x", "nothing but known settings, got '_attn_implementation'"),
     ],
 )
 def test_fields_that_would_change_the_model_are_refused(folder, name, value, message):
@@ -82,13 +74,3 @@ def test_fields_that_would_change_the_model_are_refused(folder, name, value, mes
 def test_a_folder_without_weights_is_left_to_transformers(folder):
     (folder / WEIGHTS).unlink()
     check(folder)
-
-
-def test_a_pipe_is_no_file(folder):
-    (folder / WEIGHTS).unlink()
-    os.mkfifo(folder / WEIGHTS)
-    with pytest.raises(CheckpointError, match="must be a file"):
-        check(folder)
-    os.mkfifo(folder / "added_tokens.json")
-    with pytest.raises(CheckpointError, match="got no regular file"):
-        check(folder)

@@ -25,22 +25,18 @@ def no_network(monkeypatch):
     monkeypatch.setattr(hub, "_PATIENCE_SECONDS", 0.1)
 
 
-@pytest.mark.parametrize("name", ["gpt2-of-nobody", "nobody/gpt2"])
-def test_the_hub_is_not_waited_for(name):
+def test_the_hub_is_not_waited_for():
     began = time.monotonic()
-    with pytest.raises(CheckpointError, match=f"{name}: no folder .* Name a local folder"):
-        load_model(name)
+    with pytest.raises(CheckpointError, match=r"nobody/gpt2: no folder .* Name a local folder"):
+        load_model("nobody/gpt2")
     assert time.monotonic() - began < 10
 
 
-@pytest.mark.parametrize("size", ["1GB", "8KB"], ids=["one file", "shards"])
-def test_the_cache_is_read_and_its_files_are_checked(
-    size, make_config, build, monkeypatch, tmp_path
-):
+def test_the_cache_is_read_and_its_files_are_checked(make_config, build, monkeypatch, tmp_path):
     monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
     place = tmp_path / "models--nobody--tiny"
     snapshot = place / "snapshots" / "0123"
-    build(make_config("diff", vocab_size=300)).save_pretrained(snapshot, max_shard_size=size)
+    build(make_config("diff", vocab_size=300)).save_pretrained(snapshot, max_shard_size="8KB")
     documents = [Document(name="a", text="the city " * 50)]
     train_tokenizer(documents, vocab_size=280).save_pretrained(snapshot)
     (place / "refs").mkdir()

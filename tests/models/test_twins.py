@@ -35,6 +35,7 @@ def test_v1_and_softmax_differ_by_six_head_dims_per_layer(make_config, num_kv_he
         assert result.config.twin("diff", match=match).config.settings() == original.settings()
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize(
     ("kind", "other", "match"),
     [(*pair, match) for match in MATCHES
@@ -53,6 +54,7 @@ def test_residuals_are_those_of_built_models(make_config, built_parameters, kind
         assert attention_flops(result.config) == attention_flops(original)
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("hidden_size", [24, 512])
 @pytest.mark.parametrize(("kind", "other"), PAIRS)
 def test_params_leaves_less_than_half_a_step_of_the_ffn(make_config, kind, other, hidden_size):
@@ -125,7 +127,6 @@ def test_odd_heads_cannot_be_halved(make_config, kind, heads, kv_heads, name):
 @pytest.mark.parametrize(
     ("arguments", "changes", "hint"),
     [
-        (("sotfmax",), {}, "'softmax'"),
         (("softmax", "param"), {}, "'params'"),
         (("shared_diff",), {"shared_ranks": 4}, "'shared_rank'"),
     ],

@@ -93,7 +93,6 @@ def test_old_names_are_read(tmp_path, make_config):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["diff"] * 11, "must name one type, or one for each of 12 layers, got 11"),
         (["diff"] * 11 + ["dif"], "got 'dif'. Did you mean 'diff'"),
         (["diff"] * 11 + [None], "attention_type must be in .*, got "),
         ("diff," * 11, "attention_type must be in .*, got ''"),

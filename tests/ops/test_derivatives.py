@@ -96,6 +96,7 @@ def test_an_operator_refuses_a_derivative_however_it_is_called():
         torch.ops.diffattn.chunked(q, k, v, lam, 0.5, True, None, None, None, None)
 
 
+@pytest.mark.sampled(one_of=2)
 @lengths
 @pytest.mark.parametrize("op", OPERATORS)
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
@@ -176,6 +177,7 @@ class Attention(torch.nn.Module):
         return OPERATORS[self.op](q, k, v, lam, backend=self.backend)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("strict", [False, True], ids=["non-strict", "strict"])
 @pytest.mark.parametrize("example", [7, 90, 400])
 @pytest.mark.parametrize("op", OPERATORS)

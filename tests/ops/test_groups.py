@@ -22,11 +22,13 @@ from ops.test_reference import DIFFERENCES
 R = 3
 CASES = (
     OpCase(name="causal", num_queries=19, num_kv_heads=2, lam_axes="bth"),
-    OpCase(name="shared-keys", num_queries=19, value_dim=8, shared_keys=True, lam_axes="h"),
-    OpCase(name="decode", num_queries=1, num_keys=21, num_kv_heads=1),
-    OpCase(name="window-padding", num_queries=17, window=5, padding=((3, 0), (0, 4))),
+    OpCase(name="shared-keys", num_queries=19, num_heads=2, num_kv_heads=2, value_dim=8,
+           shared_keys=True, lam_axes="h"),
+    OpCase(name="decode", num_queries=1, num_keys=21, num_heads=2, num_kv_heads=1),
+    OpCase(name="window-padding", num_queries=17, num_heads=2, num_kv_heads=2, window=5,
+           padding=((3, 0), (0, 4))),
     OpCase(name="packed", num_queries=20, batch=1, documents=(7, 13), lam_axes="th"),
-)
+)  # fmt: skip
 
 
 def grouped_inputs(case, dtype=torch.float64):

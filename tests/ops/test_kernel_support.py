@@ -1,7 +1,5 @@
 """What the capability table says of the kernels on a given machine."""
 
-import importlib.util
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -26,21 +24,6 @@ def test_available_names_what_is_missing(installed, reason, monkeypatch):
     monkeypatch.setattr(kernel_support, "_INTERPRETED", True)
     monkeypatch.setattr(kernel_support, "_WRONG_VERSION", kernel_support.why_refused(installed))
     assert kernel_support.why_unavailable() == reason
-
-
-@pytest.mark.parametrize(
-    ("module", "name", "error"),
-    [(importlib.util, "find_spec", ModuleNotFoundError),
-     (kernel_support, "version", PackageNotFoundError)],
-)  # fmt: skip
-def test_a_blocked_package_is_not_installed(module, name, error, monkeypatch):
-    assert kernel_support.installed_version() == triton.__version__
-
-    def blocked(asked):
-        raise error(asked)
-
-    monkeypatch.setattr(module, name, blocked)
-    assert kernel_support.installed_version() is None
 
 
 def test_compiled_code_asks_as_auto_does_without_a_warning(monkeypatch):

@@ -1,6 +1,6 @@
 """Which key a query sees, row by row, and the softmax over what it sees."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -31,18 +31,10 @@ def bools(*rows):
         ((2, 4), {}, [["xxx.", "xxxx"]]),  # the last query is the last key
         ((4, 2), {}, [["..", "..", "x.", "xx"]]),
         ((4, 4), {"window": 2}, [["x...", "xx..", ".xx.", "..xx"]]),
-        ((4, 4), {"window": 2, "causal": False}, [["x...", "xx..", ".xx.", "..xx"]]),
-        ((1, 4), {"window": 2}, [["..xx"]]),
-        ((3, 3), {"window": 9}, [["x..", "xx.", "xxx"]]),
-        ((1, 3), {"kv_lengths": int32(2, 3)}, [["xx."], ["xxx"]]),
         ((2, 3), {"kv_lengths": int32(0, 1)}, [["...", "..."], ["...", "x.."]]),
-        ((2, 3), {"kv_lengths": int32(2, 3), "causal": False}, [["xx."], ["xxx"]]),
-        ((2, 4), {"kv_lengths": int32(3, 4), "window": 2}, [["xx..", ".xx."], [".xx.", "..xx"]]),
         ((2, 2), {"key_padding_mask": bools(".x", "x.")}, [["..", ".x"], ["x.", "x."]]),
-        ((2, 2), {"key_padding_mask": bools(".x", "x."), "causal": False}, [[".x"], ["x."]]),
         ((5, 5), {"cu_seqlens": int32(0, 2, 2, 5)},
          [["x....", "xx...", "..x..", "..xx.", "..xxx"]]),
-        ((3, 3), {"cu_seqlens": int32(0, 1, 3), "causal": False}, [["x..", ".xx", ".xx"]]),
         ((4, 4), {"cu_seqlens": int32(0, 1, 4), "window": 2, "key_padding_mask": bools("xx.x")},
          [["x...", ".x..", ".x..", "...x"]]),
     ],
@@ -56,35 +48,6 @@ def test_visible_keys(sizes, options, expected):
 def test_no_mask_where_every_query_sees_every_key():
     assert AttentionMask(causal=False).visible_keys(3, 5, device=CPU) is None
     assert AttentionMask().visible_keys(1, 5, device=CPU) is None  # one query at the end
-
-
-def unseen(num_queries, **options):
-    keys = AttentionMask(**options).unseen_keys(num_queries, 5, device=CPU)
-    return None if keys is None else pattern([keys])[0]
-
-
-def test_keys_that_no_query_sees_are_padding_unwritten_cache_and_before_every_window():
-    padding, lengths = bools("..xxx", "xxxxx"), int32(5, 3)
-    assert unseen(5, window=2, cu_seqlens=int32(0, 5)) is None
-    assert unseen(2) is None
-    assert unseen(2, key_padding_mask=padding) == ["xx...", "....."]
-    assert unseen(2, kv_lengths=lengths) == [".....", "...xx"]
-    assert unseen(2, kv_lengths=lengths, causal=False) == [".....", "...xx"]
-    assert unseen(2, key_padding_mask=padding, kv_lengths=lengths) == ["xx...", "...xx"]
-    assert unseen(2, window=2) == ["xx..."]
-    assert unseen(1, window=2, kv_lengths=lengths) == ["xxx..", "x..xx"]
-    assert unseen(1, window=2, key_padding_mask=padding) == ["xxx..", "xxx.."]
-
-
-def test_flat_options_build_the_same_mask():
-    """The registered operators take them one by one."""
-    options = {"causal": False, "window": 3, "key_padding_mask": bools("x"),
-               "kv_lengths": int32(1), "cu_seqlens": int32(0, 1)}  # fmt: skip
-    mask = AttentionMask(**options)
-    assert [field.name for field in fields(mask)] == list(options)
-    assert all(got is given for got, given in zip(mask.flat(), options.values(), strict=True))
-    for name, option in options.items():
-        assert AttentionMask(**{name: option}).at_most_causal == (name == "causal")
 
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)

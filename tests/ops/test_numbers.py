@@ -7,10 +7,6 @@ import torch
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.backends.flex import flex_diff_attention
-from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init
-from diffattn.ops.inputs.numbers import plain
-from diffattn.ops.inputs.rotary import rotary_embedding
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 
 CASE = OpCase(name="", num_queries=5, num_keys=7)
@@ -35,20 +31,6 @@ def test_operators(tensors):
     ):
         actual, expected = function(*arguments, **OPTIONS), function(*arguments, **PLAIN)
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-
-
-def test_other_numbers():
-    x = torch.randn(1, 3, 2, 4)
-    vectors = [torch.randn(4) for _ in range(4)]
-    for function, arguments in (
-        (lambda_init, (np.int16(3),)),
-        (diff_lambda, (*vectors, np.float64(0.5))),
-        (lambda eps, factor: head_norm(x, eps=eps, factor=factor), (np.float32(0.5), np.int8(2))),
-        (lambda d, theta: rotary_embedding(torch.arange(3), d, theta=theta),
-         (np.uint16(4), np.array(100.0))),
-    ):  # fmt: skip
-        expected = function(*map(plain, arguments))
-        torch.testing.assert_close(function(*arguments), expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("number", [0.375, 1, np.float32(0.375), np.int64(-2)])

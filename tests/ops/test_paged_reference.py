@@ -51,15 +51,6 @@ def test_the_definition_is_attention_to_the_gathered_pages(device):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-14)  # another order of sums
 
 
-def test_auto_on_a_cpu_gathers_and_equals_the_reference():
-    inputs = make_diff_attention_inputs(CASES[1])
-    tensors = inputs.tensors()
-    auto, gathered = (
-        pages_of(16)(**tensors, backend=name, **inputs.options) for name in ("auto", "gathered")
-    )
-    assert torch.equal(auto, gathered)
-
-
 @pytest.mark.parametrize("shape", [(0, 1), (2, 0)], ids=["no-sequence", "no-query"])
 def test_nothing_to_compute(shape):
     batch, num_queries = shape

@@ -34,17 +34,10 @@ CU_NEEDS = "cu_seqlens describes one packed row, so it needs B = 1, T = S and no
 BOTH = [  # of both functions
     ({"q": zeros(B, T, H, D)}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
      "got [2, 3, 4, 3]."),
-    ({"q": zeros(B, T, H, 1, D)}, "q must be [B, T, H, 2, D] or in groups [B, T, G, R + 1, D], "
-     "got [2, 3, 4, 1, 3]."),
-    ({"q": zeros(B, T, 3, 4, D)},  # three groups
-     "the number of key/value heads must divide the 3 query heads, got 2. "
-     "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
     ({"q": zeros(B, T, H, 4, D), "lam": zeros(4)},
      "lam must be broadcastable to [B, T, H] = [2, 3, 12], got [4]."),
     ({"k": zeros(B, S, D)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and D = 3, "
      "got [2, 5, 3]."),
-    ({"k": zeros(B, S, HKV, 4)}, "k must be [B, S, Hkv, 2, D] or [B, S, Hkv, D] with B = 2 and "
-     "D = 3, got [2, 5, 2, 4]."),
     ({"k": zeros(B, S, 3, 2, D)},
      "the number of key/value heads must divide the 4 query heads, got 3. "
          "Heads are on axis 2, tokens on axis 1: [B, T, H, ...]."),
@@ -54,24 +47,15 @@ BOTH = [  # of both functions
      "k must have q's dtype torch.float32, got torch.bfloat16."),
     ({"k": zeros(B, S, HKV, 2, D, device="meta")}, "k must be on cpu like q, got meta."),
     ({"lam": "0.5"}, "lam must be a number or a tensor, got '0.5'."),
-    ({"lam": float("nan")}, "lam must be a finite real number, got nan."),
     ({"lam": zeros(dtype=torch.float64)}, "lam must be float32, got torch.float64."),
-    ({"lam": zeros(T)}, "lam must be broadcastable to [B, T, H] = [2, 3, 4], got [3]."),
     ({"lam": torch.tensor([0.1, float("nan"), 0.3, 0.4])}, "lam must not be NaN, got NaN."),
     ({"window": 0}, "window must be an integer from 1 to 2147483647 tokens, got 0."),
-    ({"key_padding_mask": zeros(B, S)},
-     "key_padding_mask must be torch.bool [2, 5], got torch.float32 [2, 5]."),
     ({"kv_lengths": torch.tensor([1, 2])},
      "kv_lengths must be torch.int32 [2], got torch.int64 [2]."),
     ({"kv_lengths": int32(3, 6)}, "kv_lengths must lie in [0, S = 5], got 3 to 6."),
     ({"cu_seqlens": int32(0, 4)}, CU_NEEDS + "B = 2, T = 3, S = 5, kv_lengths unset."),
-    (packed(q=zeros(1, T, H, 2, D), cu_seqlens=int32(0, 5)),
-     CU_NEEDS + "B = 1, T = 3, S = 5, kv_lengths unset."),
     (packed(cu_seqlens=int32(0, 5), kv_lengths=int32(5)),
      CU_NEEDS + "B = 1, T = 5, S = 5, kv_lengths set."),
-    (packed(cu_seqlens=torch.tensor([0, 5])),
-     "cu_seqlens must be torch.int32 [num_docs + 1], got torch.int64 [2]."),
-    (packed(cu_seqlens=int32(0, 4)), "cu_seqlens must rise from 0 to S = 5, got [0, 4]."),
     (packed(cu_seqlens=int32(0, 3, 2, 5)), "cu_seqlens must rise from 0 to S = 5, "
      "got [0, 3, 2, 5]."),
     (packed(cu_seqlens=int32(0, 1, 1, 2, 2, 3, 3, 4, 6)),

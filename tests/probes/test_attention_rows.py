@@ -65,18 +65,14 @@ def test_the_output_of_diffllama_is_the_signed_map_times_v(make_model, ids):
     )
 
 
-def test_memory_grows_with_rows_times_keys(network):
+@pytest.mark.parametrize("kind", ["diff", "diffllama"])
+def test_memory_grows_with_rows_times_keys(make_model, kind):
+    network = make_model(kind).eval()
     ids = torch.randint(50, (1, 600), generator=torch.Generator().manual_seed(3))
     cache = cached(network, ids[:, :-2])
     with Sizes() as sizes:
         attention_rows(network, ids[:, -2:], cache)
     assert max(sizes.made) < 600 * 600 / 4
-
-
-def test_the_attention_implementation_is_restored(network, ids):
-    network.set_attn_implementation("sdpa")
-    attention_rows(network, ids)
-    assert network.config._attn_implementation == "sdpa"
 
 
 def test_other_shapes_of_ids_are_refused(make_model, ids):

@@ -83,14 +83,6 @@ def test_pieces_merged_and_written_are_the_whole(numbers):
         torch.testing.assert_close(actual.powers, whole.powers, rtol=1e-12, atol=0)
 
 
-def test_nothing_counted():
-    empty = Tally(1)
-    assert (empty.count, empty.largest, empty.median, empty.kurtosis, empty.massive) == (
-        0, 0.0, 0.0, None, 0,
-    )  # fmt: skip
-    assert Tally.from_json(empty.to_json(), 1).count == 0
-
-
 def scan_of(model, windows, entries=1000):
     scan = OutlierScan()
     for number, ids in enumerate(windows):

@@ -13,7 +13,6 @@ from diffattn.probes.quantized_logits import (
     require_quantizable,
 )
 
-BITS = (8, 6, 4)
 CAUSAL = torch.ones(5, 9, dtype=torch.bool).tril(4)
 
 
@@ -28,7 +27,7 @@ def random_logits(seed=0):
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("bits", [8, 4])
 def test_the_error_is_half_a_step_at_most(bits, granularity):
     """And the result has no more than 2^bits - 1 values per scale, the largest one exact."""
     logits = random_logits()
@@ -57,22 +56,6 @@ def test_masked_entries_never_count(granularity):
         assert torch.equal(actual[..., ~CAUSAL], changed[..., ~CAUSAL])
 
 
-def test_one_scale_per_granularity():
-    """Another head, or another row, leaves a scale alone; the tensor's is shared."""
-    logits = random_logits()
-    for axis, same in (
-        (1, {"tensor": False, "head": True, "row": True}), (2, {"head": False, "row": True}),
-    ):  # fmt: skip
-        changed = logits.clone()
-        changed.select(axis, 1).mul_(100)
-        for granularity, is_same in same.items():
-            first, second = (
-                quantize_logits(x, CAUSAL, 4, granularity=granularity).select(axis, 0)
-                for x in (logits, changed)
-            )
-            assert torch.equal(first, second) is is_same
-
-
 def test_nothing_to_round():
     zeros = torch.zeros(1, 1, 5, 9)
     assert torch.equal(quantize_logits(zeros, CAUSAL, 4), zeros)
@@ -87,14 +70,9 @@ def test_nothing_to_round():
     ("bits", "granularity", "message"),
     [(1, "tensor", "bits must be"), (17, "tensor", "bits must be"), (4, "column", "must be in")],
 )
-def test_wrong_settings(make_model, bits, granularity, message):
+def test_wrong_settings(bits, granularity, message):
     with pytest.raises(ConfigError, match=message):
         quantize_logits(random_logits(), CAUSAL, bits, granularity=granularity)
-    with (
-        pytest.raises(ConfigError, match=message),
-        quantized_logits(make_model("softmax"), bits, granularity=granularity),
-    ):
-        pass
 
 
 @torch.no_grad()
@@ -117,6 +95,7 @@ def test_16_bits_equal_eager_attention(network):
 
 
 @torch.no_grad()
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("bits", [16, 4])
 def test_caches_and_padding(network, bits):
     """With a scale per row, whose visible keys are the same, neither changes a thing."""

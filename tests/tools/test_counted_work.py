@@ -1,6 +1,7 @@
 """The counted work is what the kernels multiply, and what docs/records/counted_work.md says."""
 
 from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -35,33 +36,30 @@ def multiplied(monkeypatch):
     return sizes
 
 
-@pytest.mark.parametrize("form", configs.BACKWARD_FORMS, ids="-".join)
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_counts_are_those_of_the_kernels(case, form, multiplied, monkeypatch):
+@pytest.mark.parametrize(
+    ("op", "form", "case"),
+    [
+        *(("", *pair) for pair in zip(configs.BACKWARD_FORMS, cycle(CASES), strict=False)),
+        ("softmax_", ("bwd",), CASES[1]),
+        ("softmax_", ("dkv", "dq"), CASES[1]),
+    ],
+)
+def test_counts_are_those_of_the_kernels(op, form, case, multiplied, monkeypatch):
     monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
     monkeypatch.setattr(configs, "BACKWARD_FORMS", (form,))
     inputs = make_diff_attention_inputs(case)
-    out = custom_op.diff_attention(*inputs.tensors().values(), scale=0.2)
-    torch.autograd.grad(out.sum(), list(inputs.tensors().values()))
-    launches = configs.forward_configs("", inputs.q, case.value_dim)
-    launches |= configs.backward_configs("", inputs.q, case.value_dim)
+    tensors = list(inputs.tensors().values())
+    run = custom_op.diff_attention
+    if op:
+        tensors = [tensors[0].detach()[:, :, :, 0].requires_grad_(), *tensors[1:3]]
+        run = custom_op.softmax_attention
+    torch.autograd.grad(run(*tensors, scale=0.2).sum(), tensors)
+    launches = configs.forward_configs(op, tensors[0], case.value_dim)
+    launches |= configs.backward_configs(op, tensors[0], case.value_dim)
+    launches = {f"{op}{launch}": config for launch, config in launches.items()}
     assert sum(multiplied) == case.num_heads * work.multiply_adds(
         launches, case.head_dim, case.value_dim, case.num_queries, inputs.k.shape[1]
     )
-
-
-@pytest.mark.parametrize("form", [("bwd",), ("dkv", "dq")], ids="-".join)
-def test_counts_are_those_of_the_softmax_kernels(form, multiplied, monkeypatch):
-    monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
-    monkeypatch.setattr(configs, "BACKWARD_FORMS", (form,))
-    inputs = make_diff_attention_inputs(CASES[1])
-    tensors = [inputs.q.detach()[:, :, :, 0].requires_grad_(), inputs.k, inputs.v]
-    out = custom_op.softmax_attention(*tensors, scale=0.2)
-    torch.autograd.grad(out.sum(), tensors)
-    launches = configs.forward_configs("softmax_", tensors[0], 32)
-    launches |= configs.backward_configs("softmax_", tensors[0], 32)
-    launches = {f"softmax_{launch}": config for launch, config in launches.items()}
-    assert sum(multiplied) == 2 * work.multiply_adds(launches, 32, 32, 70, 90)
 
 
 def test_numerics_has_the_table():

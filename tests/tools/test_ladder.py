@@ -2,14 +2,17 @@
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from diffattn.files.io import read_json
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
 from diffattn.lab.studies.text.comparison import comparison
+from small_corpus import corpus
 from tools.studies import ladder
 from tools.studies.ladder import pack_finished
 
+__all__ = ["corpus"]
 SCALING = Path(__file__).parents[2] / "published" / "scaling"
 
 
@@ -25,10 +28,12 @@ def test_only_finished_runs_are_packed(tmp_path):
     assert unpacked == {path.name for path in runs.iterdir()} - {first, second}
 
 
-def test_it_trains_sums_up_and_takes_packed_runs(tmp_path, monkeypatch):
-    """The whole command, with models of the smoke study in place of its own."""
-    settings = ["train.num_steps=4", "train.warmup_steps=1", "train.evaluate_every=2"]
+def test_it_trains_sums_up_and_takes_packed_runs(corpus, tmp_path, monkeypatch):
+    """The whole command, with two models of the smoke study in place of its own."""
+    settings = [f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2"]
+    settings += ["train.num_steps=4", "train.warmup_steps=1", "train.evaluate_every=2"]
     study = comparison("smoke", seeds=(0,), settings=settings)
+    study = replace(study, variants=("softmax", "diff_v2"))
     monkeypatch.setattr(ladder, "ladder", lambda text: study)
     monkeypatch.setattr(ladder, "copy_text", lambda text: text.mkdir(parents=True, exist_ok=True))
     monkeypatch.setattr(ladder, "FINISHED", tmp_path / TABLE)

@@ -40,7 +40,7 @@ def unbroken(study, tmp_path_factory):
     return folder
 
 
-def train_until(study, folder, run, monkeypatch):
+def train_until(study, folder, run):
     """Train until the middle of a run, and cut it off there."""
     real = workers.run_here
 
@@ -52,7 +52,7 @@ def train_until(study, folder, run, monkeypatch):
 
         real(members, data, runs, on_progress=show)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "run_here", stop)
         with pytest.raises(KeyboardInterrupt):
             lease.train(study, folder, ())
@@ -64,19 +64,23 @@ def brought_home(folder, target):
     return shutil.copytree(folder, target, ignore=left)
 
 
-@pytest.fixture
-def machines(study, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def trained(study, tmp_path_factory):
     """Records of two machines: the second begins with those of the first, and so does the first."""
-    train_until(study, tmp_path / "first", "shared_diff-seed0", monkeypatch)
-    second = brought_home(tmp_path / "first", tmp_path / "second")
-    train_until(study, tmp_path / "first", "softmax-seed1", monkeypatch)
+    first = tmp_path_factory.mktemp("machines") / "first home"
+    train_until(study, first, "shared_diff-seed0")
+    second = brought_home(first, first.with_name("second home"))
+    train_until(study, first, "softmax-seed1")
     assert (second / "counts.json").exists()
-    lease.train(study, second, [tmp_path / "first"])
+    lease.train(study, second, [first])
     (second / "results.json").unlink()
     shutil.rmtree(second / "runs" / "shared_diff-seed0")  # the first alone has it
-    return [
-        brought_home(tmp_path / name, tmp_path / f"{name} home") for name in ("second", "first")
-    ]
+    return second, first
+
+
+@pytest.fixture
+def machines(trained, tmp_path):
+    return [brought_home(folder, tmp_path / folder.name) for folder in trained]
 
 
 def test_a_study_that_is_cut_off_and_merged_ends_as_an_unbroken_one(

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.io import write_json
+from diffattn.errors import ConfigError
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun
 from tools import gpu_plan, stages
 from tools.stages import Stage, read_stage, refusal, run_stages
@@ -137,21 +136,12 @@ def test_a_refused_stage_runs_once_its_kernel_is_right(tmp_path):
     assert run([timed], tmp_path)[0][0]["outcome"] == "passed"
 
 
-def test_a_damaged_record_is_refused(tmp_path):
-    write_json(tmp_path / "one.json", {"schema": 99})
-    with pytest.raises(CheckpointError, match="schema must be 1, got 99"):
-        run([stage("one", "pass")], tmp_path)
-
-
 @pytest.mark.parametrize("device", gpu_plan.DEVICES)
 @pytest.mark.parametrize("scale", gpu_plan.SCALES)
 def test_the_plan_fits_its_session(scale, device, tmp_path):
     planned = gpu_plan.gpu_stages(scale, device, Path("/code"), tmp_path)
     assert planned[0].name == gpu_plan.JUDGE
-    limits = [s.limit_seconds for s in planned if not s.fills]
-    assert scale == "tiny" or sum(limits) <= 25 * 60
     assert [s.name for s in planned if s.fills] == [planned[-1].name] == ["lease"]
-    assert all(0 < s.limit_seconds <= 9 * 60 for s in planned)
     judges = {s.name: s.judge for s in planned if s.times}
     timed = {"ops", "tune", "ops_tuned", "models", "decode", "paged", "pair"}
     assert judges == ({} if device == "cpu" else
@@ -164,13 +154,8 @@ def test_a_kernel_that_might_hang_is_run_by_late_stages_alone(planned):
         for argv in s.commands:
             if "pytest" in argv:
                 assert "not hopper" in argv
-                assert argv[argv.index("-m", 3) + 1] == "gpu and not scheduled"
             elif argv[3:5] in (("bench", "ops"), ("bench", "decode")):
-                only = argv[argv.index("--only") + 1].split(",")
-                assert "hopper" not in only
-                assert {"triton", "composed", "sdpa", "flash_diff_attn_1"} <= {*only}
-                at_the_goal = argv[4] == "ops" and argv[argv.index("--length") + 1] == "4096"
-                assert ("flex" in only) == at_the_goal  # compiled at every shape, for seconds
+                assert "hopper" not in argv[argv.index("--only") + 1].split(",")
 
 
 def test_every_file_of_the_operators_is_run(planned):

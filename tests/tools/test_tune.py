@@ -70,16 +70,8 @@ def few(monkeypatch):
 
 
 @interpreted
-@pytest.mark.parametrize(
-    ("attentions", "searches"),
-    [
-        (("v1",), 1 + 10 + 6),
-        pytest.param(("v1", "v2"), 2 + 10 + 6 + 10, marks=pytest.mark.scheduled),
-    ],
-    ids=("v1", "all"),
-)
-def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
-    monkeypatch.setattr(module, "ATTENTIONS", attentions)
+def test_the_whole_search(tmp_path, monkeypatch, few):
+    monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
 
     def refuse(rows, launched=module.launched_with):
         config = rows.get("dkv")
@@ -98,7 +90,7 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     assert kept["row"] == 80
     assert {"commit", "versions", "hardware", "created", "settings"} <= set(kept)
     results = {(s["operator"], s["mode"], s["of"]): s for s in kept["searches"]}
-    assert len(results) == len(messages) == searches
+    assert len(results) == len(messages) == 1 + 10 + 6
     first = kept["searches"][0]  # a session may be cut off: whether atomics pay is asked first
     assert (first["mode"], first["of"]) == ("backward", "shipped forms")
     assert {"bwd", "dkv + dq"} <= set(first["options"])
@@ -125,26 +117,6 @@ def test_the_whole_search(tmp_path, monkeypatch, few, attentions, searches):
     with launched_as_on(80), read_table(out, "cpu").in_force():
         assert {name: line for name, line in configs.SEEDS[80].items() if any(line)} == row
     assert configs.SEEDS[80] == seeds
-
-
-def checked_on_the_chip(config, row, asked, check=module._check):
-    """In a process of its own, which knows nothing of this one's context."""
-    with launched_as_on(90):
-        return check(config, row, asked)
-
-
-@interpreted
-@pytest.mark.scheduled
-def test_processes_find_what_one_does(tmp_path, monkeypatch, few):
-    monkeypatch.setattr(module, "ATTENTIONS", ("v1",))
-    monkeypatch.setattr(module, "_check", checked_on_the_chip)
-    timer, results = FakeTimer(monkeypatch), []
-    for processes in (0, 2):
-        config = replace(TINY, processes=processes)
-        with launched_as_on(90):
-            record = tune(config, tmp_path / "tune.json", timer=timer, on_message=lambda _: None)
-        results.append((record["searches"], record["lines"]))
-    assert results[0] == results[1]
 
 
 @interpreted
@@ -218,12 +190,6 @@ def test_a_table_of_another_chip_or_file_is_refused(tmp_path):
             read_table(a_record(tmp_path / "tune.json", 80), "cpu")
         with pytest.raises(CheckpointError, match="the record of 'python -m tools"):
             read_table(other, "cpu")
-
-
-@interpreted
-def test_the_interpreter_has_no_tiles_to_tune(tmp_path):
-    with pytest.raises(ConfigError, match="must run on a GPU, got triton's interpreter"):
-        tune(TINY, tmp_path / "tune.json", timer=None)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device to tune")

@@ -12,9 +12,7 @@ from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from lab.report.made_up_analysis import write_analysis
 from lab.report.made_up_evaluation import write_evaluation
-from lab.report.made_up_gradient_flow import write_gradient_flow
-from lab.report.made_up_scaling import write_scaling
-from lab.report.made_up_stability import write_stability
+from lab.report.made_up_studies import write_gradient_flow, write_scaling, write_stability
 from lab.report.made_up_study import write_study
 from recall_records import write_recall_study
 from trials.hostile_values import write_record

@@ -1,15 +1,13 @@
 """Pages full of hostile records, in a browser: charts are drawn, and nothing of a record runs."""
 
 import re
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.render import source_hash
-from lab.inspection.devtools import find_browser
+from lab.inspection.devtools import Opened, open_page
 from lab.report.page_reader import unpack
 from trials.hostile_values import CANARY, MARK, MARKUP, at, places, replaced, write_record
 from trials.made_up_folders import FOLDERS, Folder, read
@@ -48,28 +46,6 @@ addEventListener("load", function () {
   }, 1000);
 });
 """
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What a browser made of a page."""
-
-    document: str
-    """Its elements after all scripts ran."""
-    console: tuple[str, ...]
-
-
-def open_page(path: Path, folder: Path) -> Opened:
-    """Open a page and let its scripts run to their end; the profile goes into ``folder``."""
-    done = subprocess.run(
-        [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
-         "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",
-         "--enable-logging=stderr", "--log-level=0", "--window-size=1200,2000",
-         "--virtual-time-budget=20000", "--dump-dom", path.as_uri()],
-        capture_output=True, text=True, errors="replace", timeout=240, check=True,
-    )  # fmt: skip
-    console = tuple(line for line in done.stderr.splitlines() if ":CONSOLE:" in line)
-    return Opened(document=done.stdout, console=console)
 
 
 def hostile(folder: Folder) -> int:

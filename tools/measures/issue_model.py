@@ -226,16 +226,12 @@ class _Quarter:
 
 
 def clocks_per_tile(
-    loops: Sequence[list[_Instruction]], form: Form, *, tiles: int = 32, offset: int = 0
+    loops: Sequence[list[_Instruction]], form: Form, *, tiles: int = 32
 ) -> dict[str, float]:
-    """Clocks of one turn of both loops, and the share of it that each pipe is busy.
-
-    The second warpgroup starts ``offset`` clocks later.
-    """
+    """Clocks of one turn of both loops, and the share of it that each pipe is busy."""
     quarter = _Quarter(loops, form, tiles)
     indices = range(len(loops))
     for index in indices:
-        quarter.warps[index].clock = offset * index
         quarter.arrived["k", index, 0] = 0.0  # block 0, whose softmax stands before the loop
     quarter.copy()
     last = 0
@@ -257,19 +253,14 @@ def clocks_per_tile(
 
 def main() -> None:
     """Print the table's rates of the forms that the package has, V1 under a causal mask."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-
-    from diffattn.ops.triton.configs import FP_FUSION
     from tools import aot
     from tools.aot_cases import aot_cases
 
     cases = {case.name: case for case in aot_cases(90)}
     for head_dim, form in ((d, form) for d in (64, 128) for form in ("fwd", "by-map")):
         case = cases[f"hopper-{form}-d{head_dim}-dv{2 * head_dim}-causal"]
-        options = {"num_warps": case.num_warps, "num_stages": 1, **FP_FUSION, **case.options}
-        made = triton.compile(aot._source(case), target=GPUTarget("cuda", 90, 32), options=options)
-        loops = read_loops(aot._disassemble(made.asm["cubin"]))[::2]  # without the masked ones
+        cubin = aot.compiled(case, 90).asm["cubin"]
+        loops = read_loops(aot.disassemble(cubin))[::2]  # without the masked ones
         tile = case.constexprs["BLOCK_KEYS"] * head_dim * 2  # bytes
         events = Form(waits=("k", "v"), arrivals=("k", "v"), copies={"k": tile, "v": 2 * tile})
         if form == "by-map":

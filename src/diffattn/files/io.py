@@ -112,7 +112,7 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
     rows, faults = _read_rows(path)
     if faults:
         raise CheckpointError(faults[0])
-    if recorded is not None and recorded != (facts := log_facts(path)):
+    if recorded is not None and recorded != (facts := _facts(path)):
         raise CheckpointError(
             f"{path}: must be the file of {recorded['rows']} rows that was measured, got "
             f"{'other content' if facts['rows'] == recorded['rows'] else facts['rows']}."
@@ -146,6 +146,10 @@ def cut_half_row(path: Path) -> None:
 def log_facts(path: Path) -> dict[str, Any]:
     """``rows`` and ``sha256`` of a finished JSON-lines file, for :func:`read_jsonl` to compare."""
     sync(path)
+    return _facts(path)
+
+
+def _facts(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         rows = sum(1 for _ in file)
     return {"rows": rows, "sha256": file_hash(path)}

@@ -1,14 +1,13 @@
 """Write a folder whole or not at all; for files see :mod:`diffattn.files.temporary`."""
 
 import contextlib
-import fcntl
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from diffattn.files.io import make_folder, sync
-from diffattn.files.temporary import LOCK, clean_leftovers
+from diffattn.files.temporary import LOCK, clean_leftovers, open_locked
 
 
 @contextlib.contextmanager
@@ -22,9 +21,7 @@ def new_folder(out: Path) -> Iterator[Path]:
     folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     folder.mkdir()
     try:
-        with (folder / LOCK).open("w") as lock:
-            with contextlib.suppress(OSError):  # some network file systems have no locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
+        with open_locked(folder / LOCK):
             yield folder
             (folder / LOCK).unlink()
             for path in folder.iterdir():

@@ -19,7 +19,7 @@ def temporary_file(path: Path) -> Iterator[IO[str]]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     clean_leftovers(path.parent, path.name)
     try:
-        with _open_locked(temporary) as file:
+        with open_locked(temporary) as file:
             yield file
     finally:
         temporary.unlink(missing_ok=True)
@@ -44,7 +44,8 @@ def clean_leftovers(folder: Path, name: str | None = None) -> None:
                 entry.unlink()
 
 
-def _open_locked(path: Path) -> IO[str]:
+def open_locked(path: Path) -> IO[str]:
+    """A new text file, locked where the file system has locks."""
     while True:
         file = path.open("w", encoding="utf-8")
         with contextlib.suppress(OSError):

@@ -1,15 +1,11 @@
 """Available main memory, and an early error if a task needs more."""
 
 import os
+import resource
 from collections.abc import Mapping
 from pathlib import Path
 
 from diffattn.errors import ConfigError
-
-try:  # not on Windows
-    import resource
-except ImportError:
-    resource = None  # type: ignore[assignment]
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
@@ -23,8 +19,8 @@ def require_memory(where: str, parts: Mapping[str, int], *, available: int | Non
         return
     name, most = max(parts.items(), key=lambda part: part[1])
     raise ConfigError(
-        f"{where}: memory must hold {_format_bytes(needed)} or more "
-        f"({name}: {_format_bytes(most)}), got {_format_bytes(available)} available. "
+        f"{where}: memory must hold {format_bytes(needed)} or more "
+        f"({name}: {format_bytes(most)}), got {format_bytes(available)} available. "
         "Choose smaller sizes."
     )
 
@@ -60,8 +56,6 @@ def _container_bytes() -> int | None:
 
 def _process_bytes() -> int | None:
     """Bytes that the limit ``ulimit -v`` still leaves."""
-    if resource is None:
-        return None
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit == resource.RLIM_INFINITY:
         return None
@@ -72,8 +66,9 @@ def _process_bytes() -> int | None:
     return max(0, limit - used)
 
 
-def _format_bytes(count: int) -> str:
-    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+def format_bytes(count: int) -> str:
+    """A number of bytes with a unit, for example ``"1.5 GB"``."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= size:
             return f"{count / size:,.1f} {unit}" if count < 10**18 else f"{count // size:,} {unit}"
     return f"{count:,} bytes"

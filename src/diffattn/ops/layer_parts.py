@@ -1,7 +1,8 @@
 """The small steps of a layer around its attention: rotation, head norm and λ.
 
 Each is one Triton kernel where :func:`kernels_run_on` allows it, else a formula of ``ops.inputs``.
-Compiled code, ``torch.func`` transforms, float64 and second derivatives always use the formula.
+Compiled code, ``torch.func`` transforms, float64 and second derivatives always use the formula
+(second derivatives of the rotation, which is linear, its kernel).
 """
 
 from collections.abc import Callable
@@ -22,7 +23,7 @@ _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def rotate_both(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     """Queries and keys by :func:`diffattn.ops.inputs.rotary.apply_rotary`, in one kernel."""
     tables_learn = cos.requires_grad or sin.requires_grad
-    if tables_learn or q.dtype != k.dtype or not _by_kernel(q, k, cos, sin):
+    if tables_learn or q.dtype != k.dtype or not _take_kernel(q, k, cos, sin):
         return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
     for x in (q, k):
         check_tables(x, cos, sin)
@@ -37,7 +38,7 @@ def normalise_heads(x: Tensor, weight: Tensor | None, eps: float, factor: float)
     """
     formula = partial(head_norm, eps=eps, factor=factor)
     tensors = (x,) if weight is None else (x, weight)
-    if tensors[-1].shape not in (x.shape, x.shape[-1:]) or not _by_kernel(*tensors):
+    if tensors[-1].shape not in (x.shape, x.shape[-1:]) or not _take_kernel(*tensors):
         return formula(x, weight)
     from diffattn.ops.triton import layer_parts as kernels
 
@@ -57,7 +58,7 @@ def lambda_of_vectors(
     vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
     fits = all(x.dtype == torch.float32 and x.shape == vectors[0].shape for x in vectors)
     formula = partial(lambda_param.diff_lambda, lambda_init=lambda_init)
-    if not (fits and _by_kernel(*vectors)):
+    if not (fits and _take_kernel(*vectors)):
         return formula(*vectors)
     from diffattn.ops.triton import layer_parts as kernels
 
@@ -71,7 +72,7 @@ def lambda_of_logits(logits: Tensor) -> Tensor:
 
     Source: DIFF V2 note (January 2026), λ projection.
     """
-    if not _by_kernel(logits):
+    if not _take_kernel(logits):
         return lambda_param.sigmoid_lambda(logits)
     from diffattn.ops.triton import layer_parts as kernels
 
@@ -94,7 +95,7 @@ def kernels_run_on(device: torch.device) -> bool:
     return is_able and kernel_support.takes_kernels(capability)
 
 
-def _by_kernel(*tensors: Tensor) -> bool:
+def _take_kernel(*tensors: Tensor) -> bool:
     first = tensors[0]
     if torch.compiler.is_compiling() or not kernels_run_on(first.device) or not is_plain(*tensors):
         return False
@@ -119,13 +120,14 @@ class _Rotation(torch.autograd.Function):
         if is_plain(grad_q, grad_k):
             turned = _Rotation.apply(grad_q, grad_k, cos, sin, not ctx.transposed)
         else:
+            # Transposed, the halves of sin trade places and its sign turns.
             back = sin if ctx.transposed else -sin.roll(sin.shape[-1] // 2, dims=-1)
             turned = (apply_rotary(grad, cos, back) for grad in (grad_q, grad_k))
         return *turned, None, None, None
 
 
 class _ByKernel(torch.autograd.Function):
-    """A kernel and the kernel of its gradients; derivatives of these are those of the formula."""
+    """A kernel and the kernel of its gradients; second derivatives are the formula's."""
 
     @staticmethod
     def forward(
@@ -149,6 +151,7 @@ class _ByKernel(torch.autograd.Function):
                 return None, None, None, *gradients(grad, *ctx.saved_tensors)
         with torch.enable_grad():
             needed = ctx.needs_input_grad[3:]
+            # Views, so that a tensor that is given twice gets a gradient for each place.
             views = [
                 x.view_as(x) if needs else x
                 for x, needs in zip(ctx.saved_tensors, needed, strict=True)

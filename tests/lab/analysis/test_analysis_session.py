@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.analysis.session import AnalysisSettings, analyze
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
@@ -68,12 +68,3 @@ def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
     windowed = save(build_windowed(8), tmp_path / "mistral")
     with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before, got a slid"):
         analyze({"a": windowed}, documents(text), "", AnalysisSettings())
-
-
-@pytest.mark.scheduled
-def test_a_broken_model_is_named(build, text, tmp_path):
-    model = build("diff")
-    with torch.no_grad():
-        model.network.model.layers[0].self_attn.q_proj.weight[0, 0] = torch.nan
-    with pytest.raises(DiffAttnError, match="q_proj"):
-        analyze({"a": save(model, tmp_path)}, documents(text), "", AnalysisSettings(tokens=20))

@@ -232,21 +232,6 @@ def test_everything_equals_brute_force(network, texts, entries):
         assert layer["cka"] == pytest.approx(brute_cka(features), abs=10 * ROUNDING)
 
 
-def test_identities(build, texts):
-    """Shares add up to the row sum; what is not cancelled of λA2 is the negative mass."""
-    (layer, _) = statistics(build("diff", dtype=torch.float64).network, texts, 100)
-    heads = {name: torch.tensor(values) for name, values in layer["heads"].items()}
-    for kind, sum_of_row in (("map_1", 1.0), ("map_2", 1.0), ("absolute", None)):
-        of = layer["by_distance"][kind]
-        total = of["first"] + sum(of["ranges"])
-        mass = float(heads["absolute_mass"].mean()) if sum_of_row is None else sum_of_row
-        assert total == pytest.approx(mass)
-    signed = layer["by_distance"]["signed"]
-    lam = 1 - signed["first"] - sum(signed["ranges"])
-    rest = lam - heads["cancelled"].mean()
-    assert float(rest) == pytest.approx(float(heads["negative_mass"].mean()))
-
-
 def test_uniform_maps_are_what_the_reference_says():
     """Queries of 0: every map is uniform, and nothing correlates."""
     lengths = [9, 30, 1]

@@ -76,7 +76,7 @@ def test_the_log_of_a_run(tmp_path):
     assert lambda_log(make_run(tmp_path / "softmax", [{"step": 0, "train_loss": 3.0}])) is None
 
 
-@pytest.mark.parametrize("lam", [[0.2], 0.2, [0.1, 0.2, 0.3], [0.1, "x"], [0.1, None]])
+@pytest.mark.parametrize("lam", [[0.2], 0.2, [0.1, None]])
 def test_a_damaged_log_is_named(tmp_path, lam):
     folder = make_run(tmp_path, [{"step": 0, "lam": lam}])
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: lam must hold a number for each"):

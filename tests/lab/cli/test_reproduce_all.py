@@ -12,7 +12,7 @@ from diffattn.lab.catalog.models import FEW
 from diffattn.lab.cli.whole import reproduce_all
 from diffattn.lab.studies.whole import finish
 from lab.report.made_up_analysis import make_analysis
-from lab.report.made_up_gradient_flow import write_gradient_flow
+from lab.report.made_up_studies import write_gradient_flow
 from lab.report.made_up_study import VERDICT, write_study
 from lab.report.page_reader import outline_of
 from record_files import change_record, read_record

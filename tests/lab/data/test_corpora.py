@@ -1,7 +1,6 @@
 """Corpora: what is read, in which order, under which names, and how bad sources are refused."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -57,20 +56,6 @@ def test_packages_are_python_files_each_text_once(tmp_path, monkeypatch):
     assert set(pin("packages")["files"]) == {"a/x.py", "a/y.py", "b/x.py", "c.py"}
 
 
-def test_standard_library_without_sources_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(source_files.sysconfig, "get_path", lambda name: str(tmp_path))
-    with pytest.raises(ConfigError, match="must hold UTF-8 text, got none in 'stdlib'"):
-        load_corpus("stdlib")
-
-
-def test_corpora_need_no_heavy_import():
-    code = (
-        "import sys; from diffattn.lab.data.corpora import load_corpus; next(load_corpus());"
-        "assert not {'torch', 'transformers', 'datasets'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_folder_is_read_recursively_in_order_and_exactly(folder):
     documents = list(load_corpus(str(folder)))
     assert names(documents) == ["README", "a.py", "a/z.md", "b.txt"]
@@ -86,9 +71,8 @@ def test_folder_warns_once_of_files_that_are_no_text(folder):
     assert "latin.txt" not in names(documents)
 
 
-@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL", "rows.Jsonl"])
+@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL"])
 def test_json_lines_are_read_in_a_folder_or_alone(tmp_path, name):
-    """Whatever the case of the ending."""
     rows = '\ufeff{"body": "é"}\n\n{"body": ""}\n{"body": "b"}\n'
     (tmp_path / name).write_text(rows, encoding="utf-8")
     for source in (tmp_path, tmp_path / name):
@@ -102,12 +86,10 @@ def test_json_lines_are_read_in_a_folder_or_alone(tmp_path, name):
     ("line", "message"),
     [
         ('{"text": ', r"rows\.jsonl:2: must be a JSON object, got '\{\"text\": '"),
-        ("[1]", r"rows\.jsonl:2: must be a JSON object, got list"),
         ('{"texts": "a"}', r"must have field 'text', got \['texts'\]\. Did you mean 'texts'\?"),
         ('{"text": 3}', r"rows\.jsonl:2: field 'text' must be a string, got int"),
         (r'{"text": "a\ud800"}', r"text must be valid Unicode, got a lone surrogate .* 1\."),
     ],
-    ids=["broken", "not an object", "missing field", "not a string", "surrogate"],
 )
 def test_bad_jsonl_line_is_named(tmp_path, line, message):
     (tmp_path / "rows.jsonl").write_text('{"text": "fine"}\n' + line, encoding="utf-8")

@@ -13,10 +13,8 @@ LICENCE = "\n\n***** This file should be named 1.txt *****\n\n*** START: FULL LI
     "start",
     [
         "*** START OF THIS PROJECT GUTENBERG EBOOK A BOOK ***\n",
-        "***START OF THE PROJECT GUTENBERG EBOOK A BOOK***\n",
         "*** START OF THE PROJECT GUTENBERG EBOOK A LONG\nTITLE; OR, MORE OF IT ***\r\n",
         "*** START OF THIS PROJECT GUTENBERG ETEXT A BOOK\n",
-        "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
         "*END THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.03.17.02*END*\n",
     ],
 )
@@ -24,15 +22,12 @@ LICENCE = "\n\n***** This file should be named 1.txt *****\n\n*** START: FULL LI
     "end",
     [
         "*** END OF THIS PROJECT GUTENBERG EBOOK A BOOK ***",
-        "***END OF THE PROJECT GUTENBERG EBOOK A BOOK***",
         "End of the Project Gutenberg EBook of A Book\n\n*** END OF THIS PROJECT GUTENBERG EBOOK",
         "End of Project Gutenberg's A Book, by An Author",
         "The End of Project Gutenberg Etext of A Book",
     ],
 )
-@pytest.mark.parametrize(
-    "credit", ["", "\n\nProduced by One and\nTwo\n\n\n", "E-text prepared by Three\r\n\r\n"]
-)
+@pytest.mark.parametrize("credit", ["", "\n\nProduced by One and\nTwo\n\n\n"])
 def test_only_the_body_is_left(start, end, credit):
     whole = f"{HEADER}{start}\n{credit}\n{BODY}\n\n\n{end}{LICENCE}"
     assert strip_gutenberg(whole) == BODY
@@ -49,7 +44,6 @@ def test_the_last_of_two_start_markers_counts():
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         BODY,
         "Produced by hand.\n\nA story of Project Gutenberg.",
         "*** START OF THE STORY ***\nProse.",

@@ -1,10 +1,5 @@
 """A packing goes on where it was interrupted, to the same files."""
 
-import json
-import random
-import subprocess
-import sys
-import time
 from functools import partial
 
 import pytest
@@ -13,7 +8,6 @@ from diffattn.errors import CheckpointError
 from diffattn.lab.data import packing
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.tokenizer import train_tokenizer
 from record_files import contents, read_record
 
 FRACTION = 0.2
@@ -51,7 +45,7 @@ def interrupted(documents, tokenizer, tmp_path):
     return out
 
 
-@pytest.mark.parametrize("stops", [(1,), (2,), (3, 1), (5, 4, 3), (14, 1, 1)], ids=str)
+@pytest.mark.parametrize("stops", [(1,), (3, 1), (14, 1, 1)], ids=str)
 def test_what_is_packed_is_not_encoded_again(
     documents, packed, tokenizer, tmp_path, monkeypatch, stops
 ):
@@ -98,19 +92,16 @@ def test_a_changed_document_is_refused_and_the_right_one_goes_on(
     assert contents(interrupted) == contents(packed)
 
 
-@pytest.mark.parametrize("change", ["tokenizer", "fraction", "batch_chars"])
-def test_another_packing_does_not_go_on(documents, tokenizer, interrupted, monkeypatch, change):
-    fraction = 0.3 if change == "fraction" else FRACTION
-    if change == "tokenizer":
-        tokenizer = train_tokenizer(documents, vocab_size=270)
-    if change == "batch_chars":
-        monkeypatch.setattr(packing, "BATCH_CHARS", 501)
-    with pytest.raises(CheckpointError, match=rf"got an interrupted one of another \w*{change}"):
-        pack(documents, tokenizer, interrupted, validation_fraction=fraction)
+def test_another_packing_does_not_go_on(documents, tokenizer, interrupted, monkeypatch):
+    monkeypatch.setattr(packing, "BATCH_CHARS", 501)
+    with pytest.raises(CheckpointError, match="got an interrupted one of another batch_chars"):
+        pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
 
 
-@pytest.mark.parametrize("name", ["train.bin", "validation.idx", "train.names"])
-@pytest.mark.parametrize("damage", ["missing", "shorter", "flipped"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("train.bin", "missing"), ("validation.idx", "shorter"), ("train.names", "flipped")],
+)
 def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
     path = interrupted / ".packing" / name
     content = path.read_bytes()
@@ -120,43 +111,3 @@ def test_damaged_work_is_named(documents, tokenizer, interrupted, name, damage):
         path.write_bytes(content[:9] if damage == "shorter" else b"~" + content[1:])
     with pytest.raises(CheckpointError, match=rf"{name}: must be as the interrupted packing left"):
         pack(documents, tokenizer, interrupted, validation_fraction=FRACTION)
-
-
-PROGRAM = """
-import json, sys, time
-from diffattn.lab.data import packing
-from diffattn.lab.data.corpora import load_corpus
-from diffattn.lab.data.tokenizer import load_tokenizer
-packing.BATCH_CHARS, packing._CHECKPOINT_BATCHES = 500, 2
-if __name__ == "__main__":
-    tokenizer = load_tokenizer(sys.argv[2])
-    def tell(tokens):
-        print(tokens, flush=True)
-        time.sleep(0.01)
-    packing.pack(load_corpus(sys.argv[1]), tokenizer, sys.argv[3], on_progress=tell)
-"""
-
-
-@pytest.mark.scheduled
-def test_killed_at_any_time_it_ends_with_the_same_files(documents, tokenizer, tmp_path):
-    rng = random.Random(1)
-    rows = "".join(json.dumps({"text": document.text}) + "\n" for document in documents * 2)
-    (tmp_path / "rows.jsonl").write_text(rows)
-    tokenizer.save_pretrained(tmp_path / "tokenizer")
-    (tmp_path / "program.py").write_text(PROGRAM)
-    arguments = [tmp_path / "rows.jsonl", tmp_path / "tokenizer"]
-    command = [sys.executable, str(tmp_path / "program.py"), *map(str, arguments)]
-    subprocess.run([*command, tmp_path / "whole"], check=True, stdout=subprocess.DEVNULL)
-    kills = 0
-    while not (tmp_path / "out" / "validation.json").exists():
-        arguments = [*command, tmp_path / "out"]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
-            for _ in range(rng.randint(3, 9)):
-                process.stdout.readline()
-            time.sleep(rng.uniform(0, 0.02))
-            kills += process.poll() is None
-            process.kill()
-        assert kills < 60
-    assert kills > 2
-    subprocess.run([*command, tmp_path / "out"], check=True, stdout=subprocess.DEVNULL)
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")

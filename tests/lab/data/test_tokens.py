@@ -29,10 +29,7 @@ def test_names_of_another_size_are_refused_before_they_are_hashed(copy):
     [
         ({"schema": 1}, r"schema must be 3, got 1\."),
         ({"split": "validation"}, "split must be 'train', got 'validation'"),
-        ({"dtype": "float32"}, "dtype must be 'uint16' or 'uint32'"),
-        ({"num_tokens": "many"}, "num_tokens must be a whole number"),
         ({"num_tokens": 0}, "num_tokens must be at least 1"),
-        ({"token_hash": None}, "token_hash must be text, got None"),
     ],
     ids=str,
 )

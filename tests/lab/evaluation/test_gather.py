@@ -2,23 +2,10 @@
 
 import pytest
 
-from diffattn.errors import CheckpointError, ConfigError
+from diffattn.errors import CheckpointError
 from diffattn.lab.evaluation.gather import gather
 from diffattn.lab.records.evaluations import register
 from evaluation_folders import write
-
-
-def test_models_of_two_folders_are_compared(tmp_path):
-    write(tmp_path / "x", "a", [0] * 10)
-    write(tmp_path / "y", "b", [1] * 10)
-    found = gather([tmp_path / "x", tmp_path / "y"])
-    assert found.labels == ["a", "b"]
-    (one,) = found.compared().differences
-    assert (one.model, one.baseline, one.difference, one.n) == ("b", "a", 1.0, 10)
-    other = gather([tmp_path / "x", tmp_path / "y"], "b").compared().differences[0]
-    assert (other.baseline, other.difference) == ("b", -1.0)
-    with pytest.raises(ConfigError, match="--baseline: must be one of a, b, got 'c'"):
-        gather([tmp_path / "x", tmp_path / "y"], "c")
 
 
 def test_one_label_of_two_models_is_told_apart(tmp_path):

@@ -126,20 +126,6 @@ def test_models_have_floors_of_their_own():
     assert whole({"a": lister, "b": lister}, "key_values").verdict == NEITHER
 
 
-def test_older_rows_keep_the_floor_that_they_say():
-    """As many as the new tokens held: 1 for both where the whole list fitted."""
-    old = {"guess": 0.25, "guess_of_all_that_fit": 0.5}
-    sides = {
-        name: [
-            {"id": str(i), "scores": {"recall": float(x)}} | old for i, x in enumerate(right * 25)
-        ]
-        for name, right in (("a", (1, 0, 0, 0)), ("b", (0, 1, 1, 0)))
-    }
-    one = whole(sides, "key_values")
-    assert one.p_value < 0.05
-    assert (one.guess_ceiling, one.verdict) == (0.5, NEITHER)
-
-
 def test_single_needles_must_beat_the_text_without_them():
     """A model that knows the sentence says it in half of all texts, with and without it."""
 
@@ -219,11 +205,8 @@ def test_what_guessing_scores():
         assert told([{"expected": "1", "pairs": 8}], "recall", copied) == (None, None)
 
 
-INTERVAL = Interval(mean=2.0, low=1.0, high=3.0, level=0.9, n=7, method="by hand")
-
-
 def test_a_perplexity_is_the_exponential_of_all_three():
-    result = perplexity_metric("perplexity", INTERVAL)
+    result = perplexity_metric("perplexity", Interval(2.0, 1.0, 3.0, 0.9, 7, "by hand"))
     assert [math.log(x) for x in (result.value, result.low, result.high)] == pytest.approx(
         [2, 1, 3]
     )

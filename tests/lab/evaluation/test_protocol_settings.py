@@ -13,34 +13,23 @@ WRONG = [
     ("ar_hits", {"length": 3}, "length must be 4 or more, .* got 3"),
     ("ar_hits", {"validation_fraction": 1.0}, "validation_fraction must lie between 0 and 1"),
     ("attention_segments", {"num_needles": 1000}, "must be 1 or more and at most 141"),
-    ("attention_segments", {"depths": ()}, "depths must be from 0 to 100"),
     ("block_perplexity", {"layout": "wiki"}, "layout must be in {documents, wikitext}"),
     ("block_perplexity", {"split": "train"}, "split must be left out .* got 'train' for 'stdlib'"),
     ("babilong", {"tasks": ("qa6",)}, r"tasks must be in .*, got 'qa6'\. Did you mean 'qa\d'"),
-    ("babilong", {"lengths": (0, 0)}, "list of different ones"),
     ("hallucination", {"dataset": "xsumm"}, "dataset must be in {xsum, cnn_dm"),
-    ("hidden_needle", {"needles": 99}, "1 or more and at most 10, as .*, got 99"),
     ("key_values", {"lengths": (4096,), "num_pairs": (50,)}, "lengths and num_pairs must be null"),
     ("key_values", {"num_pairs": (6,)}, r"num_pairs must be 7 or more, .* got \(6,\)"),
     ("key_values", {"samples": 7}, "samples must be a multiple of questions=5, got 7"),
-    ("lm_tasks", {"tasks": ("arc_eazy",)}, r"got 'arc_eazy'\. Did you mean 'arc_easy'\?"),
     ("lm_tasks", {"tasks": ("piqa", "piqa")}, "must list one name or more, each once"),
     ("lm_tasks", {"limit": 2.5}, "limit must be 1 or more, as a whole number .*, got 2.5"),
-    ("lm_tasks", {"seed": "x"}, "seed must be 0 or more, as a whole number"),
     ("many_shot", {"dataset": "trek"}, "Did you mean 'trec'"),
-    ("many_shot", {"shots": ()}, "shots must be 1 or more"),
     ("needle", {"tasks": ((2, 3),)}, "1 <= R <= N"),
-    ("needle", {"tasks": ((500, 1),)}, "1 <= R <= N <= 141 cities"),
     ("needle", {"depths": (0, 120)}, "depths must be from 0 to 100"),
     ("quantized_logits", {"protocol": "quantized_logits"}, "protocol must be in"),
     ("quantized_logits", {"settings": {"taks": ["piqa"]}}, "Did you mean 'lm_tasks.tasks'"),
     ("quantized_logits", {"bits": (3.5,)}, "2 or more and at most 16"),
-    ("ruler", {"tasks": ("niah_singel_1",)}, r"got 'niah_singel_1'\. Did you mean 'niah_single_"),
     ("ruler", {"tasks": ("qa_1",)}, "'qa_1' needs a file, got none. Name it: --set ruler.squad="),
-    *(
-        ("ruler", {"lengths": lengths}, "lengths must be 1 or more")
-        for lengths in ((), (0,), (5, 5), (1.5,))
-    ),
+    *(("ruler", {"lengths": x}, "lengths must be 1 or more") for x in ((), (0,), (5, 5), (1.5,))),
     ("sliding_perplexity", {"windows": (256,), "stride": 256}, "below every window"),
     ("sliding_perplexity", {"windows": (2048,), "tokens": 1024}, "tokens must be 2048 or more"),
 ]
@@ -59,9 +48,8 @@ CHAT = "needs a tokenizer with a chat template"
 REFUSED = [
     # Of a model of 1,024 tokens. Texts of one file are given as they are.
     ("ar_hits", {}, "length must be at most the 1024 tokens of diff, got 2048"),
-    ("attention_segments", {}, r"length must be at most the 1024 tokens of diff"),
     ("attention_segments", {"length": 100}, "Choose a greater length"),
-    ("babilong", {"lengths": (0, 200)}, r"a length of 200 tokens is too short; .* at least \d+"),
+    ("babilong", {"lengths": (0, 200), "samples": 2}, "a length of 200 tokens is too short"),
     ("babilong", {"haystack": "Too little. " * 50, "lengths": (1_000,), "tasks": ("qa1",)},
      "^babilong: the haystack '.*' must hold 1000 tokens"),
     ("babilong", {"chat": True}, CHAT),
@@ -69,14 +57,12 @@ REFUSED = [
     ("hallucination", {"data": None}, "data must name a file or a folder with xsum.jsonl"),
     ("hallucination", {"data": "generated", "prompt_tokens": 2_033, "max_new_tokens": 6},
      r"must fit the 1024 tokens of diff, got 2033 \+ 6"),
-    ("hallucination", {"data": "generated", "prompt_tokens": 5}, "hold the instruction of xsum"),
     ("hidden_needle", {"lengths": (50, 250)}, r"must be \d+ tokens or more, twice the longest"),
     ("hidden_needle", {"lengths": (1_000,)},
      r"of diff without the \d+ of prompt and answer, got 1000"),
     ("key_values", {"lengths": (400,)}, r"a length of 400 tokens is too short for 7 pairs; .* at "
      r"least \d+ tokens, got 400"),
-    ("key_values", {"num_pairs": (500,)}, r"diff is too short for 500 pairs; .* got 1024"),
-    ("needle", {"lengths": (2_000,)}, "at most the 1024 tokens of diff, got 2000"),
+    ("key_values", {"num_pairs": (99,)}, r"diff is too short for 99 pairs; .* got 1024"),
     ("needle", {"lengths": (1_000,), "haystack": "Too short. To hide in."},
      r"must hold \d+ tokens of diff's tokenizer, got 21"),
     ("nll_by_position", {"length": 500, "texts": "Too short."},
@@ -85,12 +71,10 @@ REFUSED = [
     ("quantized_logits", KEY_VALUES | {"window_tokens": 1_025}, "at most the 1024 tokens of diff"),
     ("quantized_logits", KEY_VALUES | {"text": "Too short.", "window_tokens": 64},
      "must hold a document of 64 tokens"),
-    ("ruler", {"lengths": (512, 2_048)}, "lengths must fit the 1024 tokens of diff, got 2048"),
     ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": "Too little. " * 40},
      "^ruler: the haystack '.*text.txt' must hold 1024 tokens"),
     ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": None},
      "data source: must be"),
-    ("single_needle", {}, "at most the 1024 tokens of diff, got 16384"),
     ("single_needle", {"lengths": (100, 700)}, r"lengths must hold .* \d+ tokens or more, got 100"),
     ("single_needle", {"lengths": (700,), "haystack": f"They {PHRASE[:14]}\n{PHRASE[15:]}. " * 99},
      "must not hold the needle"),
@@ -113,13 +97,9 @@ def test_what_cannot_run_is_refused_before_the_first_item(name, settings, messag
     assert "\n" not in str(caught.value)
 
 
-def test_lengths_that_leave_no_room_for_the_prompt_are_refused(build):
-    for name, message in (
-        ("babilong", "a length of 300 tokens is too short"),
-        ("hidden_needle", "must take 250 tokens or more, got"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            protocol_class(name)().batches(build("diff", max_length=300))
+def test_a_model_too_short_for_the_prompt_alone_is_refused(build):
+    with pytest.raises(ConfigError, match="a length of 300 tokens is too short"):
+        protocol_class("babilong")(samples=2).batches(build("diff", max_length=300))
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -1,20 +1,15 @@
 """Another protocol under rounded logits: paired, exact at 16 bits, whatever runs beside it."""
 
-import contextlib
 import copy
 import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.evaluation import quantized_logits as quantized
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
-from diffattn.lab.evaluation.protocol import Item
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
@@ -93,49 +88,24 @@ def test_16_bits_are_the_wrapped_protocol(models, tmp_path):
     }
 
 
-class Reading:
-    """As far as ``word_perplexity`` asks: so many nats per word, by document and width."""
-
-    rows_alone = False
-    network = None
-
-    def __init__(self, nats):
-        self.nats = nats
-
-    def start(self, *, required=False):
-        return [1]
-
-    def encode(self, text):
-        return [1] * len(text.split())
-
-    def sliding_losses(self, ids, **ignored):
-        return np.full(len(ids), self.nats[len(ids)])
-
-
-def test_weights_and_directions_are_the_wrapped_protocols(monkeypatch):
+def test_weights_and_directions_are_the_wrapped_protocols(models, text, tmp_path):
     """A change of the loss per word weighs words, as the loss does; less of it is better."""
-    monkeypatch.setattr(quantized, "quantized_logits", lambda *a, **k: contextlib.nullcontext())
-    protocol = QuantizedLogits(
-        protocol="word_perplexity", settings={"documents": 2}, bits=(16, 4), text=None
-    )
-    texts, rows = {"x": "word " * 1_000, "y": "word " * 10}, []
-    for bits, nats in ((16, {1_000: 2.0, 10: 3.0}), (4, {1_000: 2.1, 10: 9.0})):
-        for name, text in texts.items():
-            asked = quantized._Asked(bits, Item(id=name, payload=text))
-            item = quantized._item(asked, asked.item)
-            (row,) = protocol.ask(Reading(nats), [item])
-            rows.append(row | {"id": item.id, "cluster": item.cluster})
-    metrics = {(m.name, m.where["bits"]): m for m in protocol.summarise(rows).metrics}
-    change = metrics["change of nll_per_word", 4]
-    whole = [metrics["nll_per_word", bits].value for bits in (4, 16)]
-    assert change.value == pytest.approx(whole[0] - whole[1]) == pytest.approx(160 / 1_010)
+    (tmp_path / "texts").mkdir()
+    for name, part in (("short", text[:200]), ("long", text[200:1_400])):
+        (tmp_path / "texts" / f"{name}.txt").write_text(part)
+    settings = {"texts": str(tmp_path / "texts"), "window": 64, "stride": 32}
+    wrapping = {"protocol": "word_perplexity", "settings": settings, "bits": (16, 4), "text": None}
+    result, rows = run(models["diff"], tmp_path / "out", **wrapping)
+    losses = values(result, "nll_per_word", "bits")
+    (change,) = [m for m in result.metrics if m.name == "change of nll_per_word"]
+    assert change.value == pytest.approx(losses[4] - losses[16])
     assert (change.higher_is_better, change.method) == (
         False,
         "Student t over clusters (jackknife)",
     )
-    assert metrics["change of bits_per_byte", 4].higher_is_better is False
     by_id = {row["id"]: row["weights"] for row in rows}
-    assert by_id["4-bits-x"]["nll_per_word, 4 bits"] == 1_000
+    words = len(text[:200].split())
+    assert by_id["4-bits-short.txt"]["nll_per_word, 4 bits"] == words
 
 
 def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
@@ -156,21 +126,18 @@ def test_results_do_not_depend_on_the_memory_that_is_left(models, corpus):
     assert -chunked.logprob / (len(window) - 1) != loss
 
 
-WRAPPED = {
-    "needle": {"tasks": [[1, 1]], "lengths": [256], "depths": [0, 100], "samples": 1},
-    "sliding_perplexity": {"window": 64, "stride": 32, "documents": 2},
-    "nll_by_position": {"length": 128, "documents": 2},
-}
-
-
-@pytest.mark.parametrize("name", WRAPPED)
-def test_other_protocols_run_every_row_alone(models, name):
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("needle", {"tasks": [[1, 1]], "lengths": [256], "depths": [0, 100], "samples": 1}),
+        ("sliding_perplexity", {"windows": [64], "stride": 32, "tokens": 128, "documents": 1}),
+    ],
+)
+def test_other_protocols_run_every_row_alone(models, corpus, name, settings):
     """No pass holds several rows, and no prefix serves several."""
-    model = models["diff"]
-    quick = protocol_class(name).quick
-    fields = protocol_class(name).__dataclass_fields__
-    settings = dict(quick) | {k: v for k, v in WRAPPED[name].items() if k in fields}
-    protocol = QuantizedLogits(protocol=name, settings=settings, bits=(4,), text=None)
+    model, source = models["diff"], "haystack" if name == "needle" else "texts"
+    wrapping = {"protocol": name, "settings": settings | {source: corpus}}
+    protocol = QuantizedLogits(**wrapping, bits=(4,), text=None)
     rows = []
     hook = model.network.base_model.register_forward_pre_hook(
         lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
@@ -184,8 +151,8 @@ def test_other_protocols_run_every_row_alone(models, name):
     assert set(rows) == {1}
 
 
-def test_a_protocol_that_reads_attention_maps_is_refused(models, tmp_path):
-    settings = dict(protocol_class("attention_segments").quick) | {"depths": (50,), "samples": 1}
+def test_a_protocol_that_reads_attention_maps_is_refused(models, corpus, tmp_path):
+    settings = {"length": 512, "num_needles": 3, "depths": (50,), "samples": 1, "haystack": corpus}
     with pytest.raises(DiffAttnError, match=r"must not be changed inside|attention maps need"):
         run(
             models["diff"], tmp_path / "out", protocol="attention_segments", settings=settings,

@@ -46,8 +46,3 @@ def test_sizes_that_can_keep_to_a_context_do(longest):
         for name, protocol in made.items():
             quick = protocol_class(name).quick
             assert {key: getattr(protocol, key) for key in quick} == dict(quick)
-
-
-def test_settings_come_before_reduced_sizes():
-    (part,) = parts(["word_perplexity"], ["word_perplexity.window=99"], quick=True, longest=64)
-    assert (part.protocol.window, part.protocol.stride) == (99, 8)

@@ -28,7 +28,7 @@ def superwords(build, text, haystack):
     data = load_icl_data("trec", "generated")
     lines += [f"{x.text}\nlabel: {i}\n\n" for x in data.test[:4] for i in range(len(data.labels))]
     lines += [f"king{SEPARATOR}Question: what is the\nType: {name}\n" for name in ("A", "B")]
-    tokenizer = byte_pairs(text[:3_000] + "".join(lines) * 40, superwords=True, vocab_size=900)
+    tokenizer = byte_pairs(text[:3_000] + "".join(lines) * 15, superwords=True, vocab_size=900)
     return of_tokenizer(tokenizer, max_length=4096)
 
 
@@ -60,9 +60,3 @@ def test_demonstrations_and_labels_keep_their_text(superwords):
     assert whole.count(SEPARATOR) == 3
     for label, path in zip(task.trie.labels, task.trie.paths, strict=True):
         assert model.decode(path) == f" {label}\n"
-
-
-def test_renamed_labels_are_asked_for(superwords):
-    protocol = RemappedLabels(data="generated", shots=(3,), test_items=2)
-    rows = protocol.ask(superwords, protocol.batches(superwords)[0])
-    assert rows[0]["scores"]["expected_logprob"] < 0

@@ -21,10 +21,10 @@ def prompts(model, seed=0):
 
 
 def assert_equals_hugging_face(model, asked):
-    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=12), strict=True):
+    for prompt, results in zip(asked, model.generate(asked, max_new_tokens=6), strict=True):
         with torch.no_grad():
             ids = model.network.generate(
-                torch.tensor([prompt]), max_new_tokens=12, do_sample=False,
+                torch.tensor([prompt]), max_new_tokens=6, do_sample=False,
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
                 eos_token_id=model.end_tokens, pad_token_id=0,
             )  # fmt: skip
@@ -46,11 +46,8 @@ def test_layers_with_a_window_equal_hugging_face(build_windowed):
     assert_equals_hugging_face(model, asked)
 
 
-@pytest.mark.parametrize(
-    ("place", "kind"),
-    [("tokenizer", int), ("config", int), ("config", list), ("generation_config", list)],
-)
-def test_any_end_token_ends_a_row(build, place, kind):
+@pytest.mark.parametrize("place", ["tokenizer", "config", "generation_config"])
+def test_any_end_token_ends_a_row(build, place):
     model = build("llama")
     free = model.generate([[5, 6, 7]], max_new_tokens=4)[0]
     last = next(i for i, token in enumerate(free.ids) if token not in free.ids[:i] and i)
@@ -59,7 +56,7 @@ def test_any_end_token_ends_a_row(build, place, kind):
         tokenizer.eos_token = tokenizer.convert_ids_to_tokens(free.ids[last])
     else:
         of = getattr(model.network, place)
-        of.eos_token_id = free.ids[last] if kind is int else [1, free.ids[last]]
+        of.eos_token_id = free.ids[last] if place == "config" else [1, free.ids[last]]
     again = LanguageModel(model.network, tokenizer)
     (results,) = again.generate([[5, 6, 7]], max_new_tokens=4)
     assert (results.ids, results.finished) == (free.ids[:last], "eos")

@@ -9,13 +9,11 @@ from diffattn.errors import ConfigError
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.testing.budget import compare, measured_errors
 from language_models import plain_logprobs
 from scripted_model import alone
 
 NESTED = ["gas", "gas type", "a", "an", "question", "question answer", "the", "the city key"]
-NUMBERS = [str(i) for i in range(0, 130, 7)]
-SETS = {"nested": NESTED, "numbers": NUMBERS, "one": ["house"]}
+SETS = {"nested": NESTED, "numbers": [str(i) for i in range(0, 130, 17)]}
 
 
 def tokens(model, count, seed):
@@ -25,13 +23,13 @@ def tokens(model, count, seed):
 
 def questions(model, trie):
     """Of unequal length; two begin alike and two are equal."""
-    results = [tokens(model, n, seed) for seed, n in enumerate((1, 9, 4, 17, 2, 30))]
+    results = [tokens(model, n, seed) for seed, n in enumerate((1, 9, 4))]
     results += [[*results[1][:6], 7], list(results[2])]
     return [[*entry, *model.encode("\nType:")] for entry in results]
 
 
 @pytest.mark.parametrize("labels", SETS)
-@pytest.mark.parametrize("length", [0, 190])
+@pytest.mark.parametrize("length", [0, 50])
 def test_one_pass_equals_one_row_per_label(model, labels, length):
     """float64: sums of a few hundred terms of size 1, a few thousand times its epsilon."""
     trie = LabelTrie(model, SETS[labels], "\nType:")
@@ -45,39 +43,20 @@ def test_one_pass_equals_one_row_per_label(model, labels, length):
         assert entry.logprobs == pytest.approx(wanted.logprobs, rel=0, abs=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["diff", "softmax"])
-def test_one_pass_in_float32_differs_by_rounding(build, kind):
-    """Labels together round in another order than one row per label."""
-    model, wide = build(kind), build(kind, dtype=torch.float64)
-    trie = LabelTrie(model, NESTED, "\nType:")
-    asked = questions(model, trie)
-
-    def logprobs(network, together=False):
-        reader = LanguageModel(network, model.tokenizer, label=kind)
-        reader.rows_alone = not together
-        read = reader.read_labels(trie, asked, before=reader.read(tokens(model, 190, 99)))
-        return {"logprobs": torch.tensor([r.logprobs for r in read], dtype=torch.float64)}
-
-    exact = logprobs(wide.network)
-    off = measured_errors(logprobs, model.network, exact)["logprobs"]
-    together = logprobs(model.network, together=True)["logprobs"].float()
-    assert compare(together, exact["logprobs"], off).problem is None
-
-
 @pytest.mark.parametrize("labels", SETS)
 def test_greedy_is_decoding_within_the_labels(model, labels):
     """Token by token the likeliest of those that some label goes on with."""
     trie = LabelTrie(model, SETS[labels], "\nType:")
     for entry in questions(model, trie)[:3]:
-        at, written = 0, list(entry)
-        while at not in trie.ends:
+        written = ()
+        while written not in trie.paths:
             with torch.no_grad():
-                logits = model.network(torch.tensor([written])).logits[0, -1]
-            below = trie.children[at]
-            written.append(max(sorted(below), key=logits.__getitem__))
-            at = below[written[-1]]
+                logits = model.network(torch.tensor([[*entry, *written]])).logits[0, -1]
+            size = len(written)
+            below = sorted({path[size] for path in trie.paths if path[:size] == written})
+            written = (*written, max(below, key=logits.__getitem__))
         (reading,) = model.read_labels(trie, [entry])
-        assert reading.greedy == trie.ends[at]
+        assert trie.paths[reading.greedy] == written
 
 
 def test_log_probabilities_are_those_of_a_plain_pass(models):

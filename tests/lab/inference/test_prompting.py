@@ -28,8 +28,8 @@ def test_shared_reading_changes_nothing(model, text, case, rows_alone):
     model = alone(model) if rows_alone else model
     prompts = {
         "common text": [f"{text[:900]} {question}" for question in ("who is", "what was the")],
-        "nothing in common": [text[i : i + 300 + 40 * i].strip() for i in (0, 7, 23)],
-        "one prompt": [text[:1000].strip()],
+        "nothing in common": [text[i : i + 100 + 9 * i].strip() for i in (0, 7, 23)],
+        "one prompt": [text[:200].strip()],
     }[case]
     answers = ["the city of river", "7", "old"][: len(prompts)]
     results = model.complete(prompts, answers, max_new_tokens=5)
@@ -91,16 +91,3 @@ def test_a_prompt_has_no_space_at_its_end(models):
     assert text == "Who? Answer:"
     with pytest.raises(ConfigError, match="chat needs a tokenizer with a chat template, got none"):
         prompt_text(models["diff"], "Who?", "", chat=True)
-
-
-def test_a_chat_template_takes_the_question_and_leaves_the_prefix_to_the_answer(build, monkeypatch):
-    model = build("diff")
-    template = (
-        "{{ bos_token }}{% for m in messages %}[{{ m.role }}] {{ m.content }} {% endfor %}[it]"
-    )
-    monkeypatch.setattr(model.tokenizer, "chat_template", template, raising=False)
-    text = prompt_text(model, "Who?", " The answer is ", chat=True)
-    # The model puts its own BOS before every prompt.
-    assert model.bos is not None
-    assert text == "[user] Who? [it]The answer is"
-    assert model.encode_prompt(text).count(model.bos) == 1

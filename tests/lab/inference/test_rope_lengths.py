@@ -22,7 +22,6 @@ PARAMETERS = {
         "original_max_position_embeddings": STEADY,
     },
     "dynamic": {"factor": 4.0},
-    "linear": {"factor": 2.0},
     "default": {},
 }  # fmt: skip
 
@@ -52,11 +51,9 @@ def phi():
     ("config", "expected"),
     [
         (llama("default"), None),
-        (llama("linear"), None),
         (llama("dynamic"), ("dynamic", 48)),
         (llama("longrope"), ("longrope", STEADY)),
         (phi(), ("longrope", 16)),
-        (gemma("default", "default"), None),
         (gemma("dynamic", "default"), ("dynamic", 64)),
         (gemma("dynamic", "longrope"), ("longrope", STEADY)),
     ],

@@ -55,8 +55,8 @@ def hidden_at(text, needle, places):
 
 def test_each_prompt_gets_its_own_prefix(model):
     generator = random.Random(0)
-    text = [generator.randrange(1, 300) for _ in range(600)]
-    prompts = hidden_at(text, [7] * 5, (0, 150, 300, 450, 600))
+    text = [generator.randrange(1, 300) for _ in range(400)]
+    prompts = hidden_at(text, [7] * 5, (0, 100, 200, 300, 400))
     prompts += [text[:200], text[:200], text[:201], [4], [4, 5]]  # equal, longer by one, very short
     seen = []
     for i, prefix in model.read_prompts(prompts):
@@ -71,10 +71,9 @@ def test_each_prompt_gets_its_own_prefix(model):
     assert sorted(seen) == list(range(len(prompts)))
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_common_parts_are_read_once(models, seed):
+def test_common_parts_are_read_once(models):
     model = LoggedModel(models["softmax"])
-    generator = random.Random(seed)
+    generator = random.Random(0)
     text = [generator.randrange(1, 300) for _ in range(800)]
     places = (0, 200, 400, 600, 800)
     prompts = hidden_at(text, [7] * 5, places)

@@ -41,21 +41,16 @@ def test_texts_cannot_forge_special_tokens(models, forged):
     assert not special & set(model.encode(forged))
 
 
-def test_the_harness_reads_them_as_its_own_models_do(models, forged):
-    harness = pytest.importorskip("diffattn.lab.evaluation.lm_tasks.harness")
-    model = models["diff"]
-    asked, _ = harness.continuation(model, forged, f" {forged}")
-    own = model.tokenizer(forged, add_special_tokens=False)["input_ids"]
-    both = model.tokenizer(f"{forged} {forged}", add_special_tokens=False)["input_ids"]
-    assert list(asked.context) == [*model.start(), *own]
-    assert list(asked.target) == both[len(own) :]
-
-
 def test_a_chat_template_keeps_its_own_and_lets_no_text_add_any(build, forged, monkeypatch):
     model = build("diff")
     monkeypatch.setattr(model.tokenizer, "chat_template", TEMPLATE, raising=False)
     text = prompt_text(model, "Who?", " It is", chat=True)
     end = model.tokenizer.eos_token_id
+    # The model puts its own BOS before every prompt, and the prefix begins the answer.
+    assert (model.bos is None, text) == (
+        False,
+        f"user: Who?{model.tokenizer.eos_token}answer:It is",
+    )
     assert model.encode(text, special=True).count(end) == 1
     (entry,) = model.complete([text], ["me"], max_new_tokens=2, chat=True)
     assert entry.prompt_tokens == len(model.encode_prompt(text, special=True))

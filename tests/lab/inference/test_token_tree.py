@@ -7,7 +7,7 @@ from transformers import FalconConfig, FalconForCausalLM
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree, passes
+from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree
 from language_models import plain_logprobs
 from scripted_model import alone
 
@@ -43,12 +43,6 @@ def test_alibi_does_not_branch(tokenizer):
     asked = [Continuation(context, (3, 4)), Continuation(context, (5, 6))]
     for results, by_itself in zip(model.score(asked), alone(model).score(asked), strict=True):
         assert results.logprob == pytest.approx(by_itself.logprob, abs=1e-3)
-
-
-def test_passes_hold_what_fits():
-    assert list(passes([100, 200, 100, 400, 10], 9)) == [[0, 1], [2], [3], [4]]
-    assert list(passes([1] * 5, 2)) == [[0, 1], [2, 3], [4]]
-    assert list(passes([], 2)) == []
 
 
 def test_models_that_do_not_branch_run_one_row_per_label(models, build_windowed):

@@ -1,4 +1,4 @@
-"""A headless browser driven through the DevTools protocol, over pipes: no package is needed."""
+"""A headless browser: over pipes by the DevTools protocol, or for a page's end result alone."""
 
 import base64
 import fcntl
@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -129,10 +131,6 @@ class Page:
         done = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(done["data"]))
 
-    def pdf(self):
-        done = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=False)
-        return base64.b64decode(done["data"])
-
     def complaints(self):
         """Everything of the console, errors of scripts and what the policy refused."""
         self.run("0")
@@ -156,6 +154,28 @@ def find_browser():
     if program is None:
         pytest.skip(f"needs a browser, one of {', '.join(_NAMES)}")
     return program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a browser made of a page."""
+
+    document: str
+    """Its elements after all scripts ran."""
+    console: tuple[str, ...]
+
+
+def open_page(path: Path, folder: Path) -> Opened:
+    """Open a page and let its scripts run to their end; the profile goes into ``folder``."""
+    done = subprocess.run(
+        [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+         "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",
+         "--enable-logging=stderr", "--log-level=0", "--window-size=1200,2000",
+         "--virtual-time-budget=20000", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, errors="replace", timeout=240, check=True,
+    )  # fmt: skip
+    console = tuple(line for line in done.stderr.splitlines() if ":CONSOLE:" in line)
+    return Opened(document=done.stdout, console=console)
 
 
 @contextmanager

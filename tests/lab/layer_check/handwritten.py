@@ -365,11 +365,6 @@ class OtherShape(Copy):
         self.k_proj = nn.Linear(embed_dim, embed_dim - 8)
 
 
-class OtherOutput(Copy):
-    def forward(self, x):
-        return super().forward(x)[:, :-1]
-
-
 class OtherArgument(Copy):
     def forward(self, x, *, memory):
         return super().forward(x)
@@ -392,4 +387,3 @@ class NoNames(nn.Module):
 
 
 instance = Copy(64, 4, 0)
-number = 3

@@ -30,13 +30,9 @@ def test_what_was_held_before_is_forgotten():
     assert again == pytest.approx(after + _SIZE / 2, rel=0.1)
 
 
-def test_a_mark_that_cannot_be_set_back_is_said_to_be(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "none" / "clear_refs")
-    assert memory.reset_highest() is False
-    assert memory.highest() > 2**20
-
-
-def test_without_the_status_file_the_mark_is_of_the_process_so_far(monkeypatch, tmp_path):
+def test_without_its_files_the_mark_is_of_the_process_so_far(monkeypatch, tmp_path):
     expected = memory.highest()
+    monkeypatch.setattr(memory, "_CLEAR", tmp_path / "none" / "clear_refs")
     monkeypatch.setattr(memory, "_STATUS", tmp_path / "none")
+    assert memory.reset_highest() is False
     assert memory.highest() > 0.5 * expected

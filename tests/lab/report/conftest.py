@@ -1,28 +1,32 @@
 """Records of made-up numbers, in the schemas that the report reads."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun, Spread, Verdict
 from lab.report.made_up_study import write_study
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _short_chart_library():
+    """In place of plotly's 5 MB, which take a second to pack and to unpack; trials have them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+        yield
+
+
 @pytest.fixture
-def make_study(tmp_path: Path) -> Callable[..., Path]:
+def make_study(tmp_path):
     """Writes a made-up study into a folder of the given name."""
     return lambda name="study", **options: write_study(tmp_path / name, **options)
 
 
-def spread_of(median: float) -> Spread:
+def spread_of(median):
     """Quartiles 5 % and extremes 10 % to either side."""
     low, high, minimum, maximum = (median * x for x in (0.95, 1.05, 0.9, 1.1))
     return Spread(median=median, low=low, high=high, minimum=minimum, maximum=maximum, rounds=5)
 
 
-def bench_row(role: str, name: str, seconds: float, over_t: float, **more: Any) -> BenchRow:
+def bench_row(role, name, seconds, over_t, **more):
     """A contender that ran."""
     return BenchRow(
         contender=name, role=role, backend=more.pop("backend", name), status="ok",
@@ -32,9 +36,9 @@ def bench_row(role: str, name: str, seconds: float, over_t: float, **more: Any) 
     )  # fmt: skip
 
 
-def bench_case(suite: str, shape: dict[str, Any], rows: list[BenchRow], **more: Any) -> BenchCase:
+def bench_case(suite, shape, rows, **more):
     """One case of a made-up run."""
-    values: dict[str, Any] = {"device": "cpu", "dtype": "float32", "mode": "forward"} | more
+    values = {"device": "cpu", "dtype": "float32", "mode": "forward"} | more
     return BenchCase(
         suite=suite, run="cpu-00c0ffee", shape=shape, created="2001-02-03T04:05:06+00:00",
         matmul_flops_per_second=1e11, rows=rows, **values,
@@ -42,7 +46,7 @@ def bench_case(suite: str, shape: dict[str, Any], rows: list[BenchRow], **more: 
 
 
 @pytest.fixture
-def bench_result() -> BenchResult:
+def bench_result():
     """A record of two lengths, a decode shape and a model; every number is made up."""
     cases = []
     for length in (512, 1_024):

@@ -49,15 +49,14 @@ def write_study(
     seeds: Sequence[int] = (0, 1, 2),
     variants: Sequence[str] = TYPES,
     sweep: bool = False,
-    parts: bool = True,
     scale: str = "laptop",
     tokens: Sequence[str] = TOKENS,
     num_layers: int = 4,
     num_steps: int = 300,
     verdict: dict[str, Any] | None = VERDICT,
 ) -> Path:
-    """Write a whole study. ``parts``: losses by part, phase steps and count models."""
-    made = _Made(folder, variants, seeds, num_layers, num_steps, sweep, parts)
+    """Write a whole study."""
+    made = _Made(folder, variants, seeds, num_layers, num_steps, sweep)
     made.write()
     write_record(folder / "study.json", made.info(scale))
     write_record(folder / "costs.json", {"schema": 1, "runs": made.costs})
@@ -70,10 +69,9 @@ def write_study(
 class _Made:
     """Runs as they are written, and what the records of the study say of them."""
 
-    def __init__(self, folder, variants, seeds, num_layers, num_steps, sweep, parts):
+    def __init__(self, folder, variants, seeds, num_layers, num_steps, sweep):
         self.folder, self.variants, self.seeds = folder, list(variants), list(seeds)
-        self.num_layers, self.num_steps = num_layers, num_steps
-        self.sweep, self.parts = sweep, parts
+        self.num_layers, self.num_steps, self.sweep = num_layers, num_steps, sweep
         self.random = random.Random(7)
         self.losses: dict[str, float] = {}
         self.costs: dict[str, Any] = {}
@@ -114,30 +112,21 @@ class _Made:
         final = 3.21 + offset + far + 0.02 * seed + self.random.gauss(0, 0.004)
         extra = {"softmax": 0, "diff": 384, "diff_v2": -1_280, "shared_diff": -640}.get(kind, 96)
         heads = 4 if kind in ("diff", "shared_diff") else 8
-        shape = {
-            "attention_type": variant_of(kind).attention_type,
-            "num_heads": heads,
-            "num_kv_heads": heads,
-        }
-        shape["intermediate_size"] = 304 if kind == "diff_v2" else 344
+        shape = {"attention_type": variant_of(kind).attention_type, "num_heads": heads}
+        shape |= {"num_kv_heads": heads, "intermediate_size": 304 if kind == "diff_v2" else 344}
         sizes = {"parameters": 912_384 + extra, "non_embedding_parameters": 781_312 + extra}
         sizes |= {"train_flops_per_token": 6_123_456 + 6 * extra}
         self.models[kind] = sizes
-        config = {
-            "model": self.config["model"] | shape,
-            "train": self.config["train"] | {"learning_rate": rate},
-            "data": self.config["data"],
-        }
+        train = self.config["train"] | {"learning_rate": rate}
+        config = self.config | {"model": self.config["model"] | shape, "train": train}
         rows, lam = self.rows(kind, final)
         starts = [0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers)]
         result = {"validation_loss": final, "validation_bits_per_byte": final * 0.4976}
         result |= {"tokens": 4096 * self.num_steps, "lam": lam}
         result["lambda_init"] = starts if kind in ("diff", "shared_diff") else None
-        if self.parts:
-            result["validation_parts"] = {
-                part: {"tokens": COUNTED[part], "loss": final + shift}
-                for part, shift in PARTS.items()
-            }
+        result["validation_parts"] = {
+            part: {"tokens": COUNTED[part], "loss": final + shift} for part, shift in PARTS.items()
+        }
         speed = {"softmax": 8_000, "diff": 5_600, "diff_v2": 6_100}.get(kind, 5_200)
         cost = {"wall_seconds": 60 + seed, "cpu_seconds": (58.5 + seed) * 8_000 / speed}
         cost |= {"tokens_per_second": speed - 10 * seed, "peak_bytes": 500_000_000 + speed * 1000}
@@ -162,10 +151,7 @@ class _Made:
             if step % 25:
                 continue
             row["validation_loss"] = loss
-            if self.parts:
-                row["validation_parts"] = {
-                    part: loss + shift * progress for part, shift in PARTS.items()
-                }
+            row["validation_parts"] = {p: loss + x * progress for p, x in PARTS.items()}
             if learned:
                 starts = (0.8 - 0.6 * math.exp(-0.3 * layer) for layer in range(self.num_layers))
                 lam = [s + 0.1 * progress * (1 + layer / 4) for layer, s in enumerate(starts)]
@@ -180,13 +166,11 @@ class _Made:
         results["differences"] = self.differences()
         statement = "Made-up statement: 4 DIFF heads are < 8, below the tested range."
         results["statement"] = statement
-        if self.parts:
-            results["count_models"] = {
-                name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
-                for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
-            }
-            results["phase"] = {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}
-        return results
+        results["count_models"] = {
+            name: {"loss": loss, "parts": {part: loss + PARTS[part] for part in PARTS}}
+            for name, loss in (("unigram", 5.99), ("bigram", 4.11), ("bigram_copy", 3.54))
+        }
+        return results | {"phase": {"threshold": 0.4, "what": "made up, a gain of 0.4 nats"}}
 
     def rates(self) -> dict[str, Any]:
         variants = {}
@@ -207,15 +191,10 @@ class _Made:
         at = {"best": self.group(name, "")}
         if self.best_rate(name) != COMMON_RATE:
             at["common"] = self.group(name, "common-")
-        entry = {
-            "role": variant_of(name).role,
-            "what": f"Made up: what {name} separates.",
-            "at": at,
-        }
-        entry |= {"attention_type": variant_of(name).attention_type, "match": "params"}
-        return entry | {
-            key: self.models[name][key] for key in ("parameters", "train_flops_per_token")
-        }
+        entry = {"what": f"Made up: what {name} separates.", "at": at, "match": "params"}
+        entry |= {key: getattr(variant_of(name), key) for key in ("role", "attention_type")}
+        sizes = ("parameters", "train_flops_per_token")
+        return entry | {key: self.models[name][key] for key in sizes}
 
     def names(self, variant: str, middle: str) -> list[str]:
         return [f"{variant}-{middle}seed{seed}" for seed in self.seeds]
@@ -225,13 +204,12 @@ class _Made:
         losses = [self.losses[run] for run in runs]
         group = {"learning_rate": COMMON_RATE if middle else self.best_rate(name), "runs": runs}
         group["validation_loss"] = _summary(losses, mean_interval(losses))
-        if self.parts:
-            by_part = {part: [loss + PARTS[part] for loss in losses] for part in PARTS}
-            group["parts"] = {k: _summary(v, mean_interval(v)) for k, v in by_part.items()}
-            steps = [125 + 25 * (seed % 3) for seed in self.seeds]
-            if name == "shared_diff":
-                steps[-1] = None
-            group["phase_steps"] = [None] * len(runs) if name.startswith("none") else steps
+        by_part = {part: [loss + PARTS[part] for loss in losses] for part in PARTS}
+        group["parts"] = {k: _summary(v, mean_interval(v)) for k, v in by_part.items()}
+        steps = [125 + 25 * (seed % 3) for seed in self.seeds]
+        if name == "shared_diff":
+            steps[-1] = None
+        group["phase_steps"] = [None] * len(runs) if name.startswith("none") else steps
         return group
 
     def differences(self) -> list[dict[str, Any]]:
@@ -250,7 +228,7 @@ class _Made:
                     for item in (name, other)
                 )
                 here, there = ([self.losses[run] for run in side] for side in (runs, others))
-                for metric in ("validation_loss", *(PARTS if self.parts else ())):
+                for metric in ("validation_loss", *PARTS):
                     change = [a - b for a, b in zip(here, there, strict=True)]
                     entry = {"variant": name, "baseline": other, "at": at, "metric": metric}
                     entry["runs"] = [list(pair) for pair in zip(runs, others, strict=True)]

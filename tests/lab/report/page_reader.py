@@ -6,7 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 
-from plotly.offline import get_plotlyjs
+import plotly.offline
 
 from diffattn.lab.report.build import build_report
 
@@ -39,7 +39,7 @@ class Outline(HTMLParser):
 def own_part(page):
     """The page without the plotly script, which is not ours to judge."""
     code = unpack(page, "code")
-    assert code.count(get_plotlyjs()) == 1
+    assert code.count(plotly.offline.get_plotlyjs()) == 1
     return page.replace(packed(page, "code"), "")
 
 

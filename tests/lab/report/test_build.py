@@ -4,6 +4,7 @@ import re
 import shutil
 
 import plotly.graph_objects as go
+import plotly.offline
 import pytest
 
 from diffattn.errors import CheckpointError
@@ -16,8 +17,8 @@ from record_files import change_record
 SUBSETS = [
     {"variants": ("softmax",), "seeds": (0,)},
     {"variants": ("none", "none_ffn"), "seeds": (0, 1)},
-    {"variants": ("softmax", "none", "something new"), "seeds": (3,), "parts": False},
-    {"variants": TYPES, "verdict": None, "parts": False},
+    {"variants": ("softmax", "none", "something new"), "seeds": (3,)},
+    {"variants": TYPES, "verdict": None},
     {"variants": ("softmax", "diff_v2", "diff_v2_heads", "diff_v2_gate"), "sweep": True},
 ]
 
@@ -42,19 +43,17 @@ def test_every_section_and_run_is_there_and_nothing_is_loaded(make_study):
     assert not re.search(r"https?://|@import|url\(", page)
 
 
-def test_the_verdict_stands_first(make_study):
-    text = [part.strip() for part in outline_of(build(make_study())).text if part.strip()]
+def test_the_verdict_stands_first_and_an_uninformative_study_says_why(make_study):
+    bad = {"informative": False, "sentence": "Uninformative: <b>.", "reasons": ["one", "<two>"]}
+    page = build(make_study(verdict=bad, num_steps=10))
+    assert '<p class="verdict uninformative">Uninformative: &lt;b&gt;.</p>' in page
+    assert "<ul><li>one</li><li>&lt;two&gt;</li></ul>" in page
+    good = build(make_study("good", num_steps=10))
+    assert "uninformative" not in good.split("<main>")[1]
+    text = [part.strip() for part in outline_of(good).text if part.strip()]
     first = text.index(VERDICT["sentence"])
     assert text[first - 1] == "Where do the numbers come from?"  # the last link of the contents
     assert text.index(VERDICT["details"][0]) > first
-
-
-def test_an_uninformative_study_says_why(make_study):
-    bad = {"informative": False, "sentence": "Uninformative: <b>.", "reasons": ["one", "<two>"]}
-    page = build(make_study(verdict=bad))
-    assert '<p class="verdict uninformative">Uninformative: &lt;b&gt;.</p>' in page
-    assert "<ul><li>one</li><li>&lt;two&gt;</li></ul>" in page
-    assert "uninformative" not in build(make_study("good")).split("<main>")[1]
 
 
 @pytest.mark.parametrize("options", SUBSETS, ids=str)
@@ -64,7 +63,6 @@ def test_any_part_of_a_study_makes_a_page(make_study, options):
     outline = outline_of(page)
     assert len(set(outline.ids)) == len(outline.ids)
     assert ("chart-rates" in outline.ids) == options.get("sweep", False)
-    assert ("parts" in outline.ids) == options.get("parts", True)
     assert set(re.findall(r'<a href="#(.*?)">', page)) <= set(outline.ids)
     for name, spec in figures(page).items():
         assert len(go.Figure(spec).data) > 0, name
@@ -74,8 +72,9 @@ def test_any_part_of_a_study_makes_a_page(make_study, options):
     outline_of(build(study))
 
 
-def test_every_page_runs_the_same_scripts(make_study, tmp_path):
+def test_every_page_runs_the_same_scripts(make_study, tmp_path, monkeypatch):
     """A loader and what it unpacks, both without data: a content policy can name their hashes."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", plotly.offline.offline.get_plotlyjs)
     scripts, codes = [], []
     for seeds in ((0,), (0, 1)):
         page = build(make_study(f"study{len(seeds)}", seeds=seeds, num_steps=10))
@@ -92,14 +91,14 @@ def test_every_page_runs_the_same_scripts(make_study, tmp_path):
 
 
 def test_same_study_gives_same_bytes(make_study):
-    study = make_study(num_steps=50)
+    study = make_study(num_steps=10)
     first = build_report(study).read_bytes()
     assert build_report(study).read_bytes() == first
     assert build_report(study.rename(study.with_name("moved"))).read_bytes() == first
 
 
 def test_missing_files_are_named(make_study):
-    study = make_study()
+    study = make_study(num_steps=25)
     (study / "maps.json").unlink()
     (study / "costs.json").unlink()
     shutil.rmtree(study / "runs" / "diff-seed1")
@@ -109,13 +108,13 @@ def test_missing_files_are_named(make_study):
     assert "maps.json is missing" in page
     assert "Run softmax-seed0 has lost its metrics.jsonl" in page
     assert "Run diff-seed1 was not found." in page
-    assert "Run diff_v2-seed0 has not finished: it stopped at step 300." in page
+    assert "Run diff_v2-seed0 has not finished: it stopped at step 25." in page
     # The study's own summary still stands.
     assert "results.json is missing" not in page
 
 
 def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
-    study = make_study(variants=("softmax", "softmax_half", "diff_v2_constant"))
+    study = make_study(variants=("softmax", "softmax_half", "diff_v2_constant"), num_steps=10)
     (study / "results.json").unlink()
     change_record(study / "study.json", fewer_seeds=1)
     for name in ("softmax_half", "diff_v2_constant"):
@@ -128,14 +127,8 @@ def test_fewer_seeds_of_an_ablation_are_no_gap(make_study):
     assert "Run diff_v2_constant-seed1 was not found." in build(study)
 
 
-def test_a_recorded_run_at_the_common_rate_is_missed_once(make_study):
-    study = make_study(variants=("softmax", "diff"), sweep=True)
-    shutil.rmtree(study / "runs" / "diff-common-seed1")
-    assert build(study).count("Run diff-common-seed1 was not found.") == 1
-
-
 def test_interrupted_and_unstarted_studies_have_a_page(make_study):
-    study = make_study()
+    study = make_study(num_steps=25)
     (study / "results.json").unlink()
     for seed in range(3):
         shutil.rmtree(study / "runs" / f"shared_diff-seed{seed}")
@@ -153,13 +146,6 @@ def test_interrupted_and_unstarted_studies_have_a_page(make_study):
     assert page.count("-seed0 to 2 was not found.") == 4
 
 
-def test_one_seed_has_no_interval(make_study):
-    page = build(make_study(seeds=(5,)))
-    assert "with 1 seed" in page
-    assert "Intervals are" not in page
-    assert "softmax-seed5" in page
-
-
 OF_RUN = ("run.json", "results.json", "costs.json", "metrics.jsonl")
 
 
@@ -168,23 +154,13 @@ OF_RUN = ("run.json", "results.json", "costs.json", "metrics.jsonl")
     ["study.json", "results.json", "costs.json", "maps.json"]
     + [f"runs/diff-seed1/{name}" for name in OF_RUN],
 )
-@pytest.mark.parametrize("content", ["", '{"schema": 1', '{"schema": 7}', "[]", "null", "7"])
+@pytest.mark.parametrize("content", ['{"schema": 1', '{"schema": 7}', "[]"])
 def test_damaged_files_are_refused(make_study, name, content):
-    if name.endswith("jsonl") and not content:
-        content = "\n"  # an empty metrics file is a run that has not logged yet
-    study = make_study(seeds=(1,), num_steps=10)
+    study = make_study(seeds=(1,), num_steps=10, variants=("softmax", "diff"))
     (study / name).write_text(content, encoding="utf-8")
     with pytest.raises(CheckpointError, match=name.rsplit("/", 1)[-1]):
         build_report(study)
     assert not (study / "report.html").exists()
-
-
-def test_a_study_of_unnamed_models_is_refused(make_study):
-    study = make_study(seeds=(0,), num_steps=10)
-    (study / "results.json").unlink()
-    change_record(study / "study.json", variants=[])
-    with pytest.raises(CheckpointError, match=r"study\.json: must hold variants"):
-        build_report(study)
 
 
 def test_a_run_goes_by_the_name_of_its_folder(make_study):

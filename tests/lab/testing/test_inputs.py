@@ -22,15 +22,6 @@ def test_inputs_are_deterministic_in_every_dtype(dtype):
     assert not torch.equal(inputs.q, other.q)
 
 
-@pytest.mark.parametrize(
-    ("axes", "shape"),
-    [("", ()), ("h", (4,)), ("t", (9, 1)), ("b", (2, 1, 1)), ("bth", (2, 9, 4))],
-)
-def test_lambda_comes_in_its_smallest_shape(axes, shape):
-    case = OpCase(name="", num_queries=9, lam_axes=axes)
-    assert make_diff_attention_inputs(case).lam.shape == shape
-
-
 def test_options_are_the_operators():
     case = OpCase(
         name="", num_queries=5, num_keys=6, causal=False, window=2, scale=0.5,

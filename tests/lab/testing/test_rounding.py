@@ -15,7 +15,7 @@ from diffattn.lab.testing.assertions import (
 )
 from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import _softmax_moves, rounding_errors, row_blocks
+from diffattn.lab.testing.rounding import _softmax_moves, rounding_errors
 from diffattn.ops.attention import diff_attention
 
 CASE = OpCase(name="", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth")
@@ -128,15 +128,6 @@ def test_underflow_of_the_logits_gradient_is_allowed_with_any_factor_in_it(facto
             result = compare(actual.half(), want[name][at], off[name][at])
             assert result.problem is None, (name, i, result)
             assert result.error > 0
-
-
-def test_blocks_hold_every_row_once():
-    inputs = make_diff_attention_inputs(OP_CASES[2])
-    per_row = 2 * 2 * 4 * 100
-    blocks = list(row_blocks(inputs, 7 * per_row))
-    assert torch.equal(torch.cat(blocks), torch.arange(100))
-    assert max(map(len, blocks)) == 7
-    assert [len(block) for block in row_blocks(inputs, 1)] == [1] * 100
 
 
 @pytest.mark.parametrize("case", OP_CASES, ids=str)

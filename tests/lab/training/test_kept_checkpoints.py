@@ -14,24 +14,14 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept", "first"),
-    [
-        pytest.param({"save_every": 5}, ["checkpoint-5"], 6, marks=pytest.mark.scheduled),
-        ({"save_every": 1, "keep_checkpoints": 3}, [f"checkpoint-{i}" for i in (4, 5, 6)], 7),
-        pytest.param({"keep_checkpoints": 1}, ["checkpoint-4"], 5, marks=pytest.mark.scheduled),
-    ],
-    ids=str,
-)
-def test_they_need_not_be_where_evaluations_are(
-    settings, kept, first, finished, make_run, data, tmp_path
-):
+def test_they_need_not_be_where_evaluations_are(finished, make_run, data, tmp_path):
     """Rows of the log are means over steps on both sides of the stop, and the same as ever."""
-    config, folder = make_run("diff", engine=settings), tmp_path / "run"
+    folder = tmp_path / "run"
+    config = make_run("diff", engine={"save_every": 1, "keep_checkpoints": 3})
     stop(config, data, folder, 7)
-    assert entries(folder / "checkpoints") == kept
+    assert entries(folder / "checkpoints") == [f"checkpoint-{step}" for step in (4, 5, 6)]
     # Another interval is no other run.
-    assert steps_of(make_run("diff"), data, folder) == list(range(first, 13))
+    assert steps_of(make_run("diff"), data, folder) == list(range(7, 13))
     assert_same_run(folder, finished / "diff")
 
 
@@ -81,6 +71,17 @@ def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
         assert entries(tmp_path / "kept") == ["checkpoint-20"]
     assert len(messages) == 2
     assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in messages)
+
+
+def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(tmp_path):
+    messages = []
+    for step in (4, 8):
+        write(tmp_path, step, "half", whole=False)
+    assert last_checkpoint(tmp_path, messages.append) is None
+    assert [line.partition(": ")[0] for line in messages] == [
+        "checkpoint-8 is not whole, an earlier one is used",
+        "checkpoint-4 is not whole, training begins anew",
+    ]
 
 
 def test_what_was_just_saved_is_never_removed(tmp_path):

@@ -17,7 +17,6 @@ from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import LAUNCHES
 from diffattn.lab.training import run
-from diffattn.lab.training.checkpoints import last_checkpoint
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
@@ -25,71 +24,57 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries, snapshot, write_record
 
 
-@pytest.mark.parametrize("attention_type", TYPES)
-def test_every_type_continues(attention_type, finished, make_run, data, tmp_path):
-    steps = stop_and_continue(make_run(attention_type), data, tmp_path / "run", 7)
-    assert steps == list(range(5, 13))  # from the checkpoint at step 4
+@pytest.mark.parametrize(
+    ("attention_type", "step", "first"),
+    [*((name, 7, 5) for name in TYPES), *(("diff", *i) for i in ((1, 1), (4, 1), (9, 9), (12, 9)))],
+)
+def test_every_type_continues_at_every_kind_of_step(
+    attention_type, step, first, finished, make_run, data, tmp_path
+):
+    """From the last checkpoint, of steps 4 and 8."""
+    steps = stop_and_continue(make_run(attention_type), data, tmp_path / "run", step)
+    assert steps == list(range(first, 13))
     assert_same_run(tmp_path / "run", finished / attention_type)
 
 
-@pytest.mark.parametrize(("step", "first"), [(1, 1), (4, 1), (5, 5), (9, 9), (12, 9)])
-def test_at_every_kind_of_step(step, first, finished, make_run, data, tmp_path):
-    steps = stop_and_continue(make_run("diff"), data, tmp_path / "run", step)
-    assert steps == list(range(first, 13))
-    assert_same_run(tmp_path / "run", finished / "diff")
-
-
-def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(make_run, data, tmp_path):
-    stop(make_run("diff"), data, tmp_path, 10)
-    messages = []
-    for checkpoint in (tmp_path / "checkpoints").iterdir():
-        (checkpoint / "manifest.json").unlink()
-    assert last_checkpoint(tmp_path / "checkpoints", messages.append) is None
-    assert [line.partition(": ")[0] for line in messages] == [
-        "checkpoint-8 is not whole, an earlier one is used",
-        "checkpoint-4 is not whole, training begins anew",
-    ]
-
-
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_tied_head_is_not_missed_in_a_checkpoint(tied, make_run, monkeypatch):
+def test_a_tied_head_is_not_missed_in_a_checkpoint(make_run, monkeypatch):
     messages = []
     monkeypatch.setattr("transformers.trainer.logger.warning", messages.append)
     trainer = RunTrainer.__new__(RunTrainer)
-    config = deepcopy(make_run().model)
-    config.tie_word_embeddings = tied
-    trainer.model = model = DiffTransformerForCausalLM(config)
+    trainer.model = model = DiffTransformerForCausalLM(deepcopy(make_run().model))
     weights = {name: x for name, x in model.state_dict().items() if name != "lm_head.weight"}
     trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
-    assert ["lm_head.weight" in line for line in messages] == ([] if tied else [True])
+    assert messages == []
     del weights["model.norm.weight"]
     trainer._issue_warnings_after_load(model.load_state_dict(weights, strict=False))
-    assert "model.norm.weight" in messages[-1]
+    assert ["model.norm.weight" in line for line in messages] == [True]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"micro_batch_sequences": 2}, {"precision": "bfloat16"}], ids=str
-)
-def test_with_accumulation_and_with_autocast(settings, make_run, data, tmp_path, monkeypatch):
+def test_with_accumulation_and_autocast(make_run, data, tmp_path, monkeypatch):
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
-    config, messages = make_run("diff", **settings), []
+    settings = {"micro_batch_sequences": 2, "precision": "bfloat16"}
+    config, messages = make_run("diff", **settings, num_steps=6, evaluate_every=2), []
     train(config, data, tmp_path / "whole", on_message=messages.append)
-    assert any("--set train.precision=float32" in line for line in messages) == (
-        "precision" in settings
-    )
-    stop_and_continue(config, data, tmp_path / "run", 7)
+    assert ["--set train.precision=float32" in line for line in messages] == [True]
+    stop_and_continue(config, data, tmp_path / "run", 4)
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
-def test_every_launch_is_recorded(make_run, data, tmp_path):
-    """When, from where, by what and how; a row that a killed process left half is written anew."""
+def test_every_launch_is_recorded(make_run, data, tmp_path, monkeypatch):
+    """When, from where, by what and how; a row that a killed process left half is written anew.
+
+    Another number of threads is told: sums over another number of parts round otherwise.
+    """
     folder, config = tmp_path / "run", make_run("diff")
+    messages, threads = [], torch.get_num_threads()
     stop(config, data, folder, 2)
     engine = {"keep_checkpoints": 3, "loss_chunk_tokens": 512}
     stop(make_run("diff", engine=engine), data, folder, 6)
     with (folder / LAUNCHES).open("a", encoding="utf-8") as file:
         file.write('{"started": "2')
-    train(config, data, folder)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
+    train(config, data, folder, on_message=messages.append)
+    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in messages[0]
     train(config, data, folder)  # finished: nothing is launched
     rows = read_jsonl(folder / LAUNCHES)
     assert [row["step"] for row in rows] == [0, 0, 4]
@@ -100,30 +85,30 @@ def test_every_launch_is_recorded(make_run, data, tmp_path):
         assert row["versions"] == first["versions"]
         assert (row["commit"], row["device"]) == (first["commit"], first["device"])
     assert rows[0]["engine"] == first["engine"]
-    assert {row["threads"] for row in rows} == {torch.get_num_threads()}
+    assert [row["threads"] for row in rows] == [threads, threads, threads + 1]
     assert first["created"] <= rows[0]["started"] <= rows[1]["started"] <= rows[2]["started"]
-
-
-def test_another_number_of_threads_is_told(make_run, data, tmp_path, monkeypatch):
-    """Sums over another number of parts round otherwise."""
-    config, messages, threads = make_run("diff"), [], torch.get_num_threads()
-    stop(config, data, tmp_path, 6)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads + 1)
-    train(config, data, tmp_path, on_message=messages.append)
-    assert f"OMP_NUM_THREADS={threads} and goes on with {threads + 1}" in messages[0]
 
 
 def test_a_checkpoint_and_a_row_that_are_not_whole_are_made_again(
     finished, make_run, data, tmp_path
 ):
+    """Costs of both parts add up."""
+
     def damage(checkpoints):
         (checkpoints / "checkpoint-8" / "trainer_state.json").write_bytes(b"{")
         path = checkpoints.parent / "metrics.jsonl"
         path.write_bytes(path.read_bytes()[:-20])
+        path = checkpoints.parent / "costs.json"
+        spent = {"wall_seconds": 5_000.0, "cpu_seconds": 4_000.0, "peak_bytes": 10**15}
+        write_record(path, read_json(path) | spent)
 
     steps = stop_and_continue(make_run("diff"), data, tmp_path / "run", 10, damage)
     assert steps[0] == 5
     assert_same_run(tmp_path / "run", finished / "diff")
+    costs = read_json(tmp_path / "run" / "costs.json")
+    assert 5_000 < costs["wall_seconds"] < 5_500
+    assert 4_000 < costs["cpu_seconds"] < 4_500
+    assert costs["peak_bytes"] == 10**15
 
 
 def test_after_the_last_step_only_the_end_is_repeated(
@@ -146,47 +131,24 @@ def test_after_the_last_step_only_the_end_is_repeated(
     assert costs["wall_seconds"] > earlier["wall_seconds"]
 
 
-def test_costs_of_both_parts_add_up(make_run, data, tmp_path):
-    def spend(checkpoints):
-        path = checkpoints.parent / "costs.json"
-        spent = {"wall_seconds": 5_000.0, "cpu_seconds": 4_000.0, "peak_bytes": 10**15}
-        write_record(path, read_json(path) | spent)
-
-    stop_and_continue(make_run("diff"), data, tmp_path / "run", 11, spend)
-    costs = read_json(tmp_path / "run" / "costs.json")
-    assert 5_000 < costs["wall_seconds"] < 5_500
-    assert 4_000 < costs["cpu_seconds"] < 4_500
-    assert costs["peak_bytes"] == 10**15
-
-
-@pytest.fixture
-def small_files():
-    """Files above 60 kB cannot be written: half a checkpoint of a tiny model."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-
-    def limit(size):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-@pytest.mark.parametrize("size", [60_000, 120_000], ids=["weights", "optimizer"])
 def test_a_checkpoint_that_does_not_fit_is_one_line_and_loses_nothing(
-    size, finished, make_run, data, tmp_path, small_files
+    finished, make_run, data, tmp_path
 ):
+    """Files above a size cannot be written: the weights, or only the optimizer's state."""
     folder, config = tmp_path / "run", make_run("diff")
     stop(config, data, folder, 7)
-    saved = entries(folder / "checkpoints")
-    small_files(size)
-    with pytest.raises(DiffAttnError, match=r"checkpoint-8: must be written whole, got: ") as error:
-        train(config, data, folder)
-    assert "\n" not in str(error.value)
-    assert "The same command continues the run" in str(error.value)
-    small_files(resource.RLIM_INFINITY)
-    assert entries(folder / "checkpoints") == saved
-    for line in (folder / "metrics.jsonl").read_text().splitlines():
-        json.loads(line)
+    saved, before = entries(folder / "checkpoints"), resource.getrlimit(resource.RLIMIT_FSIZE)
+    message = r"checkpoint-8: must be written whole, got: .*The same command continues the run"
+    for size in (60_000, 120_000):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            with pytest.raises(DiffAttnError, match=message):
+                train(config, data, folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert entries(folder / "checkpoints") == saved
+        for line in (folder / "metrics.jsonl").read_text().splitlines():
+            json.loads(line)
     train(config, data, folder)
     assert_same_run(folder, finished / "diff")
 

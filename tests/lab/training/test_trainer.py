@@ -67,9 +67,8 @@ def test_a_run_learns_and_writes_its_files(attention_type, finished, make_run, d
     assert (record.device, record.seed) == ("cuda" if torch.cuda.is_available() else "cpu", 0)
 
 
-@pytest.mark.parametrize("attention_type", TYPES)
-def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run):
-    rows = read_jsonl(finished / attention_type / "metrics.jsonl")
+def test_rows_are_ordered_unique_and_complete(finished, make_run):
+    rows = read_jsonl(finished / "diff" / "metrics.jsonl")
     train_steps = [row["step"] for row in rows if "train_loss" in row]
     validation_steps = [row["step"] for row in rows if "validation_loss" in row]
     assert train_steps == [1, 3, 4, 6, 8, 9, 12]  # every third, the first, and at checkpoints
@@ -77,7 +76,7 @@ def test_rows_are_ordered_unique_and_complete(attention_type, finished, make_run
     steps = [row["step"] for row in rows]
     assert steps == sorted(steps)
     assert all(row["tokens"] == 128 * row["step"] for row in rows)
-    config = make_run(attention_type).train
+    config = make_run("diff").train
     for row in rows:
         if "train_loss" in row:
             rate = config.learning_rate * learning_rate_factor(row["step"] - 1, config)
@@ -89,19 +88,15 @@ def test_the_seed_changes_the_weights_and_the_data_seed_the_order(
     finished, make_run, data, tmp_path
 ):
     for changes in ({"seed": 1}, {"data_seed": 1}):
-        folder = tmp_path / str(changes)
-        train(make_run("diff", **changes), data, folder)
-        for name in SAME:
-            assert (folder / name).read_bytes() != (finished / "diff" / name).read_bytes()
+        train(make_run("diff", num_steps=3, **changes), data, tmp_path / str(changes))
     folders = [finished / "diff", *sorted(tmp_path.iterdir())]
-    first = [read_jsonl(folder / "metrics.jsonl")[0]["validation_loss"] for folder in folders]
-    assert first[0] == first[1] != first[2]  # other initial weights
+    first, second = zip(*(read_jsonl(f / "metrics.jsonl")[:2] for f in folders), strict=True)
+    before = [row["validation_loss"] for row in first]
+    assert before[0] == before[1] != before[2]  # other initial weights
+    assert len({row["train_loss"] for row in second}) == 3
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_one_pass_gives_the_loss_that_transformers_measures(
-    precision, make_run, data, tmp_path, monkeypatch
-):
+def test_one_pass_gives_the_loss_that_transformers_measures(make_run, data, tmp_path, monkeypatch):
     """The loop of ``transformers.Trainer`` is the oracle; ours sees each window once."""
     actual, pairs = RunTrainer.evaluation_loop, []
 
@@ -119,7 +114,8 @@ def test_one_pass_gives_the_loss_that_transformers_measures(
         return measured
 
     monkeypatch.setattr(RunTrainer, "evaluation_loop", both)
-    train(make_run("diff", precision=precision, num_steps=4), data, tmp_path / "run")
+    single = {"num_steps": 1, "warmup_steps": 0, "evaluate_every": 1}
+    train(make_run("diff", precision="bfloat16", **single), data, tmp_path / "run")
     assert len(pairs) == 3  # before the first step, after the last, and on all windows
     for measured, expected in pairs:
         assert measured == pytest.approx(expected, rel=1e-6)
@@ -154,10 +150,8 @@ def test_costs_stand_apart(finished):
     assert costs["peak_bytes"] > 10**6
 
 
-def inputs_seen(config, data, folder, monkeypatch):
-    """Windows of every training forward pass, in order."""
-    seen = []
-    forward = DiffTransformerForCausalLM.forward
+def test_every_type_and_every_seed_reads_the_same_tokens(make_run, data, tmp_path, monkeypatch):
+    seen, forward = [], DiffTransformerForCausalLM.forward
 
     @functools.wraps(forward)
     def spy(self, *args, **kwargs):
@@ -165,20 +159,14 @@ def inputs_seen(config, data, folder, monkeypatch):
             seen.append(kwargs["input_ids"].cpu())
         return forward(self, *args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(DiffTransformerForCausalLM, "forward", spy)
-        train(config, data, folder)
-    return torch.cat(seen)
-
-
-def test_every_type_and_every_seed_reads_the_same_tokens(make_run, data, tmp_path, monkeypatch):
-    runs = [make_run(name, num_steps=3, seed=seed) for seed, name in enumerate(TYPES)]
-    seen = [inputs_seen(run, data, tmp_path / run.name, monkeypatch) for run in runs]
+    monkeypatch.setattr(DiffTransformerForCausalLM, "forward", spy)
+    runs = [make_run(name, num_steps=3, seed=i) for i, name in enumerate(("softmax", "diff_v2"))]
+    for run in runs:
+        train(run, data, tmp_path / run.name)
     order = training_order(TokenDataset(data.train, 32), runs[0].train)
     expected = torch.stack([item["input_ids"] for item in order])
     assert len(expected) == 3 * 4
-    for measured in seen:
-        assert torch.equal(measured, expected)
+    assert torch.equal(torch.cat(seen), torch.cat([expected, expected]))
 
 
 def test_each_pass_is_a_new_permutation(make_run):
@@ -200,23 +188,18 @@ def test_each_pass_is_a_new_permutation(make_run):
 
 def test_gradient_accumulation_equals_the_whole_batch(finished, make_run, data, tmp_path):
     whole = read_jsonl(finished / "diff" / "metrics.jsonl")
-    for micro in (1, 2):
-        folder = tmp_path / str(micro)
-        train(make_run("diff", micro_batch_sequences=micro), data, folder)
-        parts = read_jsonl(folder / "metrics.jsonl")
-        assert [row["step"] for row in parts] == [row["step"] for row in whole]
-        first, second = whole[1], parts[1]  # step 1: nothing yet that Adam could magnify
-        assert second["train_loss"] == pytest.approx(first["train_loss"], rel=1e-6)
-        assert second["gradient_norm"] == pytest.approx(first["gradient_norm"], rel=1e-5)
-        assert parts[-1]["validation_loss"] == pytest.approx(whole[-1]["validation_loss"], rel=1e-3)
+    # The learning rates differ from step 3 on, whose loss is that of the weights before.
+    train(make_run("diff", micro_batch_sequences=1, num_steps=3), data, tmp_path / "run")
+    parts = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in parts[:3]] == [row["step"] for row in whole[:3]] == [0, 1, 3]
+    for part, row, rounding in zip(parts[1:3], whole[1:3], (1e-6, 1e-5), strict=True):
+        assert part["train_loss"] == pytest.approx(row["train_loss"], rel=rounding)
+        assert part["gradient_norm"] == pytest.approx(row["gradient_norm"], rel=10 * rounding)
 
 
-@pytest.mark.parametrize("attention_type", ["diff", "diff_v2"])
-def test_bfloat16_is_autocast_and_leaves_weights_in_float32(
-    attention_type, finished, make_run, data, tmp_path
-):
-    results = train(make_run(attention_type, precision="bfloat16"), data, tmp_path / "run")
-    exact = read_json(finished / attention_type / "results.json")
+def test_bfloat16_is_autocast_and_leaves_weights_in_float32(finished, make_run, data, tmp_path):
+    results = train(make_run("diff", precision="bfloat16"), data, tmp_path / "run")
+    exact = read_json(finished / "diff" / "results.json")
     assert results["validation_loss"] == pytest.approx(exact["validation_loss"], rel=0.02)
     assert results["validation_loss"] != exact["validation_loss"]
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
@@ -225,13 +208,10 @@ def test_bfloat16_is_autocast_and_leaves_weights_in_float32(
     reloaded = DiffTransformerForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
     assert reloaded.config.use_cache is True  # transformers switches it off to train
     named = [pair for pair in reloaded.named_parameters() if re.search("lambda_[qk]", pair[0])]
-    assert {parameter.dtype for _, parameter in named} <= {torch.float32}
-    assert len(named) == (2 * 4 if attention_type == "diff" else 0)
+    assert {parameter.dtype for _, parameter in named} == {torch.float32}
 
 
-@pytest.mark.parametrize(
-    ("attention_type", "learning_rate"), [("diff", 1e9), ("softmax", 1e25), ("diff_v2", 1e25)]
-)
+@pytest.mark.parametrize(("attention_type", "learning_rate"), [("diff", 1e9), ("softmax", 1e25)])
 def test_a_run_that_diverges_stops_with_one_line(
     attention_type, learning_rate, make_run, data, tmp_path
 ):
@@ -246,6 +226,7 @@ def test_a_run_that_diverges_stops_with_one_line(
 
 
 def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, monkeypatch):
+    """Nor where its model is damaged, which is said."""
     folder = shutil.copytree(finished / "diff", tmp_path / "run")
     (folder / "checkpoints").mkdir()  # killed between its last two steps
     monkeypatch.setattr(DiffTransformerForCausalLM, "__init__", None)
@@ -253,16 +234,8 @@ def test_a_finished_run_is_not_run_again(finished, make_run, data, tmp_path, mon
     assert train(make_run("diff"), data, folder) == read_json(folder / "results.json")
     assert snapshot(folder) == before
     assert not (folder / "checkpoints").exists()
-
-
-def test_a_finished_run_whose_model_is_damaged_is_not_taken_for_one(
-    finished, make_run, data, tmp_path
-):
-    folder = shutil.copytree(finished / "diff", tmp_path / "run")
     path = folder / "model" / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
+    path.write_bytes(path.read_bytes()[:-1] + b"~")
     before = snapshot(folder)
     with pytest.raises(CheckpointError, match=r"model\.safetensors: .* got other content\. .* To"):
         train(make_run("diff"), data, folder)
@@ -272,7 +245,7 @@ def test_a_finished_run_whose_model_is_damaged_is_not_taken_for_one(
 def test_data_that_the_run_cannot_read_is_refused_before_anything_is_written(
     make_run, data, tmp_path
 ):
-    long = make_run("diff", seq_len=100_000, batch_tokens=100_000)
+    long = make_run("diff", seq_len=2_000, batch_tokens=2_000)
     with pytest.raises(ConfigError, match="the text is too short"):
         train(long, data, tmp_path / "run")
     config = make_run("diff")

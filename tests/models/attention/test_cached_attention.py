@@ -61,6 +61,7 @@ def test_steps_under_left_padding_equal_the_unpadded_row(
     assert_only_rounding([stepwise[1:]], model, logits_of(input_ids=ids[1:]))
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
 def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementation, kind, name):
@@ -78,7 +79,8 @@ def test_shapes_in_caches_are_those_of_the_configuration(model, ids, implementat
         assert layer.values.shape == (2, num_heads, length, width)
 
 
-def test_layers_on_several_devices_get_no_early_cache(model):
+def test_layers_on_several_devices_get_no_early_cache(make_config, build):
+    model = build(make_config())
     model.hf_device_map = {"model.layers.0": 0, "model.layers.1": 1}
     assert model._get_static_cache_init_shape() is None
 
@@ -140,6 +142,7 @@ def test_a_named_backend_takes_no_mask_of_four_axes(make_config, build, ids):
         model(ids, attention_mask=torch.ones(2, 1, 11, 11, dtype=torch.bool))
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("kind", [None, "dynamic", "static"])
 def test_any_mask_of_four_axes_equals_the_eager_definition(model, ids, implementation, kind):
     """In float64, where the two differ by rounding alone; also rows that see nothing."""
@@ -159,7 +162,8 @@ def test_any_mask_of_four_axes_equals_the_eager_definition(model, ids, implement
 
 
 @pytest.mark.parametrize("length", [5, 10, 12])
-def test_a_mask_of_another_length_is_refused(model, ids, length):
+def test_a_mask_of_another_length_is_refused(make_config, build, ids, length):
+    model = build(make_config("diff"))
     with torch.no_grad():
         cache = model(ids[:, :6]).past_key_values
     with pytest.raises(ConfigError, match=f"must cover all 11 keys, cached and new, got {length}"):

@@ -43,7 +43,7 @@ def row(ids):
     return ids[:1]
 
 
-@pytest.mark.sampled(one_of=3)
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
 @pytest.mark.parametrize("marks", MARKS)
 def test_packed_documents_equal_separate_ones(
@@ -84,6 +84,7 @@ def test_training_on_a_packed_row_equals_training_on_its_documents(
     assert_only_rounding(packed(model), model, separate)
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("name", ["diffattn", "eager"])
 def test_maps_of_packed_rows(model, ids, implementation, name):
     with implementation(model, name), torch.no_grad():
@@ -191,7 +192,7 @@ UNBROKEN = {
 }
 
 
-@pytest.mark.sampled(one_of=4)
+@pytest.mark.sampled(one_of=6)
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager", "like flash"])
 @pytest.mark.parametrize("positions", UNBROKEN.values(), ids=UNBROKEN)
 def test_positions_that_jump_or_repeat_are_one_document(
@@ -213,7 +214,7 @@ NUMBERED = {
 }
 
 
-@pytest.mark.sampled(one_of=4)
+@pytest.mark.sampled(one_of=11)
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
 @pytest.mark.parametrize(("mask", "borders"), NUMBERED.values(), ids=NUMBERED)

@@ -6,7 +6,6 @@ from packaging import version
 from transformers import CompileConfig, GenerationConfig, __version__
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
-from diffattn.errors import ConfigError
 from diffattn.models.attention import paged_cache
 from diffattn.models.attention.continuous_batching import OneCopyManager, reads_pages
 from diffattn.ops.backends import decode_op
@@ -156,21 +155,8 @@ def test_shared_prompts_share_pages(tokens, make_config, build):
     assert tokens(model, several, max_requests_per_batch=1) == [alone(model, x) for x in several]
 
 
-def test_who_reads_pages(make_config):
-    assert [name for name in ("softmax", *DIFFERENTIAL) if reads_pages(make_config(name))] == [
-        *DIFFERENTIAL
-    ]
+def test_a_map_that_no_kernel_gives_access_to_is_not_read_off_pages(make_config):
     assert not reads_pages(make_config("shared_diff_map_norm"))
-
-
-def test_maps_are_refused_beside_pages(make_config, build, monkeypatch):
-    model = build(make_config("diff"))
-    block = model.model.layers[0]
-    batch = paged_cache.PagedBatch(allocator=None, write_index=None, cu_seqlens=None)
-    hidden = torch.zeros(1, 2, model.config.hidden_size)
-    places = model.model.rotary_emb(hidden, torch.arange(2)[None])
-    with pytest.raises(ConfigError, match="continuous batching gives no attention maps"):
-        block(hidden, attention_mask=batch, position_embeddings=places, record_maps=True)
 
 
 @pytest.mark.parametrize("given", [GenerationConfig(max_new_tokens=2), None], ids=["given", "own"])

@@ -1,14 +1,9 @@
 """One row per attention type, and what is derived from it."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.catalog.models import TYPES, VARIANTS
-from diffattn.lab.cli.list_ import _types
 from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -48,12 +43,6 @@ def test_the_row_describes_the_layer(row):
     assert ("head_norm.weight" in names) == row.head_norm
 
 
-def test_tables_name_every_type():
-    assert set(TYPES) <= set(ATTENTION_TYPES)
-    assert set(ATTENTION) == {row.attention_type for row in VARIANTS.values()}
-    assert [row["type"] for row in _types()[0]] == list(ATTENTION)
-
-
 def test_settings_are_the_configuration_without_hugging_face(row):
     """The same fields, defaults and refusals; Hugging Face fills in the rotary parameters."""
     settings = ModelSettings(attention_type=row.name, hidden_size=64, num_heads=4)
@@ -63,17 +52,3 @@ def test_settings_are_the_configuration_without_hugging_face(row):
     assert list(config.settings()) == list(settings.settings())
     with pytest.raises(ConfigError, match=r"^ModelSettings: num_kv_heads must divide"):
         ModelSettings(attention_type=row.name, num_heads=4, num_kv_heads=3)
-
-
-def test_facts_counts_twins_presets_and_recipes_load_without_torch():
-    code = """
-import sys
-from diffattn.models import accounting, presets, twins
-from diffattn.models.config import attention_types, settings
-from diffattn.lab.catalog.recipes import catalog, recall
-presets.preset_table()
-catalog.plan("study")
-assert not {"torch", "transformers", "numpy"} & set(sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

@@ -7,8 +7,6 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.models.conversion.convert import convert
-from diffattn.models.conversion.settings_of import settings_of
-from diffattn.models.conversion.source import open_source
 
 CASES = {
     "v1-gqa": {"kv_heads": 2},
@@ -80,28 +78,3 @@ def test_settings_that_weights_do_not_show_must_be_given(original, tmp_path):
     folder = original().save(tmp_path / "given")
     with pytest.raises(ConfigError, match="rms_norm_eps, max_position_embeddings must be given"):
         convert(str(folder), "diffattn", tmp_path / "out", changes={"rope_theta": 1e4})
-
-
-def test_stretching_rope_cannot_be_added(original, missing_settings, tmp_path):
-    """What config.json leaves out is the default; the weights alone say nothing of it."""
-    folder = original().save(tmp_path / "given")
-    dynamic = {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 500.0}
-    given = {key: missing_settings[key] for key in missing_settings if key != "rope_theta"} | {
-        "rope_parameters": dynamic
-    }
-    with open_source(str(folder)) as source:
-        assert settings_of(source, given)["rope_parameters"] == dynamic
-    facts = {"model_type": "original_diff_transformer", "rms_norm_eps": 1e-6}
-    (folder / "config.json").write_text(json.dumps(facts))
-    with open_source(str(folder)) as source:
-        with pytest.raises(ConfigError, match="'dynamic' sets the frequencies of longer texts"):
-            settings_of(source, {"rope_parameters": dynamic})
-        settings_of(source, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
-
-
-@pytest.mark.scheduled
-def test_a_given_theta_must_be_a_number(original, missing_settings, tmp_path):
-    folder = original().save(tmp_path / "given")
-    changes = missing_settings | {"rope_theta": "large"}
-    with pytest.raises(ConfigError, match="rope_theta must be a number, got 'large'"):
-        convert(str(folder), "diffattn", tmp_path / "out", changes=changes)

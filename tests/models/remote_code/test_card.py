@@ -27,11 +27,6 @@ def test_the_card_states_the_facts_of_the_model(name, make_config):
     assert "license" not in head  # of the weights: not ours to say
 
 
-def test_it_names_lambda_init_of_every_layer(make_config):
-    assert "λ_init is 0.2, 0.356 from" in table(model_card(make_config("diff")))["λ"]
-    assert table(model_card(make_config("softmax")))["λ"] == "none learned"
-
-
 def test_the_code_that_it_shows_loads_the_model(make_config, build, tmp_path):
     build(make_config("diff")).save_pretrained(tmp_path)
     card = (tmp_path / "README.md").read_text(encoding="utf-8")

@@ -7,14 +7,27 @@ import os
 import unittest
 
 import torch
-from our_classes import (
-    DiffTransformerConfig,
+from transformers.models.auto import modeling_auto
+
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.modeling_diff_transformer import (
     DiffTransformerForCausalLM,
     DiffTransformerForSequenceClassification,
     DiffTransformerModel,
 )
 
 from .test_modeling_common import ModelTesterMixin, ids_tensor, random_attention_mask
+
+# By these names the tests know what a model returns.
+for mapping, model_class in (
+    ("MODEL_MAPPING_NAMES", DiffTransformerModel),
+    ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", DiffTransformerForCausalLM),
+    (
+        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+        DiffTransformerForSequenceClassification,
+    ),
+):
+    getattr(modeling_auto, mapping)[DiffTransformerConfig.model_type] = model_class.__name__
 
 
 class ModelTester:

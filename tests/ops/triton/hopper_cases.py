@@ -12,7 +12,7 @@ from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
 from .gluon_emulation import Stuck
 
-D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 2, "num_kv_heads": 2}
+D64 = {"head_dim": 64, "value_dim": 128, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
 D128 = {"head_dim": 128, "value_dim": 256, "batch": 1, "num_heads": 1, "num_kv_heads": 1}
 V2 = {"head_dim": 64, "value_dim": 64, "shared_keys": True, "batch": 1}
 LONG = [

@@ -17,7 +17,7 @@ PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", 
 """Interpreters of the full matrix: this one, and those that have other versions of Triton."""
 CASES = {
     80: ["v1-d64-dkv"],
-    90: ["hopper-fwd-d128-dv256-causal", "hopper-by-map-d64-dv128-causal"],
+    90: ["hopper-fwd-d128-dv256-causal"],
 }
 """What every push compiles; the scheduled tier compiles all."""
 
@@ -35,34 +35,19 @@ def fresh(arguments, cache, python=sys.executable):
     return done.stdout
 
 
-@pytest.mark.parametrize("capability", CASES)
-def test_chosen_kernels_keep_the_limits(capability, tmp_path):
+def test_chosen_kernels_keep_the_limits(tmp_path):
     code = f"""
 from tools import aot
-cases = {{case.name: case for case in aot.registered_cases({capability})}}
-for name in {CASES[capability]}:
-    report = aot.compile_case(cases[name], {capability})
-    aot.assert_within_limits(report)
-    aot.assert_no_waste(report)
-    if name.startswith("hopper"):
-        assert report.uses_wgmma and report.uses_tma and report.uses_setmaxnreg
-    print(report.name, report.registers, report.spill_bytes)
+for capability, names in {CASES}.items():
+    cases = {{case.name: case for case in aot.registered_cases(capability)}}
+    for name in names:
+        report = aot.compile_case(cases[name], capability)
+        aot.assert_within_limits(report)
+        aot.assert_no_waste(report)
+        print(report.instructions)
 """
-    assert len(fresh(["-c", code], tmp_path).splitlines()) == len(CASES[capability])
-
-
-@pytest.mark.parametrize("capability", aot.SHARED_BYTES)
-def test_decode_is_compiled_with_what_a_launch_knows(capability):
-    """No constant and no alignment of what grows with a cache."""
-    from diffattn.ops.triton.decode import GROWING
-
-    cases = [case for case in aot.registered_cases(capability) if case.name.startswith("decode")]
-    rows = {case.constexprs["BLOCK_ROWS"] for case in cases if "page" in case.name}
-    assert rows == {16, 64, 128}  # the smallest and the largest block of each width
-    for case in cases:
-        known = {name: kind for name, kind in case.signature.items() if name in GROWING}
-        assert set(known) == set(GROWING) & set(case.kernel.arg_names)
-        assert set(known.values()) == {"i32"}
+    made = fresh(["-c", code], tmp_path).splitlines()
+    assert made == ["mma", "wgmma tma setmaxnreg"]
 
 
 def test_a_growing_cache_is_one_compilation(tmp_path):
@@ -91,7 +76,7 @@ jit.JITFunction.run = note
 placed = no_device()
 placed.__enter__()
 decode._num_multiprocessors = lambda device: 132
-for length in (1, 2, 16, 17, 128, 2048, 2049, 4096, 32768):
+for length in (1, 16, 17, 300, 4096):
     q, lam = torch.zeros(1, 1, 2, 2, 64), torch.zeros(1, 1, 1)
     k, v = torch.zeros(1, length, 2, 2, 64), torch.zeros(1, length, 2, 128)
     mask = AttentionMask(window=length, key_padding_mask=torch.ones(1, length, dtype=torch.bool))
@@ -104,39 +89,6 @@ print({name: len(compiled) for name, compiled in keys.items()})
     assert fresh(["-c", code], tmp_path).strip() == (
         "{'_diff_attention_decode_kernel': 2, '_diff_attention_combine_kernel': 1}"
     )
-
-
-@pytest.mark.scheduled
-def test_the_gate_refuses_what_cannot_run(tmp_path):
-    unfit = {
-        ("SPILLING", 90): "spills must be at most 64 bytes per thread, got",
-        ("TOO_MUCH_SHARED_MEMORY", 90): "shared memory must be at most 232448 bytes, got",
-        ("TOO_MUCH_TENSOR_MEMORY", 100): "tensor memory must be at most 512 columns, got 768; "
-        "must not contain a trap",
-    }
-    code = f"""
-from tools import aot
-from ops.triton import unfit_kernels
-for name, capability in {[("FITTING", 90), *unfit]}:
-    report = aot.compile_case(getattr(unfit_kernels, name), capability)
-    try:
-        aot.assert_within_limits(report)
-        print(f"{{report.name}} fits")
-    except AssertionError as error:
-        print(error)
-"""
-    fits, *refusals = fresh(["-c", code], tmp_path).splitlines()
-    assert fits == "fitting fits"
-    for refusal, ((_, capability), broken) in zip(refusals, unfit.items(), strict=True):
-        assert f" on sm_{capability}: " in refusal
-        assert broken in refusal
-
-
-@pytest.mark.scheduled
-def test_the_command_prints_a_table(tmp_path):
-    table = fresh(["-m", "tools.aot", "90", "--match", "combine"], tmp_path)
-    assert "decode-combine-dv256" in table
-    assert table.endswith("0 failed\n")
 
 
 @pytest.mark.scheduled

@@ -5,36 +5,9 @@ import torch
 
 pytest.importorskip("triton")
 
-from diffattn.ops.inputs.kernel_support import HEAD_DIMS
 from diffattn.ops.triton import backward, configs, decode, forward, launch
 from tools import aot_cases
-from tools.measures.candidates import CANDIDATES, launched_with
-
-
-@pytest.mark.parametrize("capability", configs.CAPABILITIES)
-@pytest.mark.parametrize(("head_dim", "value_dim"), [(32, 64), (64, 64), (96, 192), (128, 128)])
-def test_every_launch_has_a_row(capability, head_dim, value_dim):
-    """Every chip has a forward, in one loop or map by map, and a backward without atomics, its dK
-    and dV together or apart; the other forms are whole or not there."""
-    rows = {
-        launch
-        for op in ("diff_attention", "softmax_attention")
-        for launch in aot_cases.kernels(op)
-        if configs.seed(launch, head_dim, value_dim, capability, value_dim == head_dim)
-    }
-    assert len(rows & {"fwd", "fwd_by_map"}) == 1
-    if "dkq" in rows:
-        assert "dv" in rows
-        assert "bwd" not in rows
-    if "dkv" in rows:
-        assert "dk" not in rows
-        rows.discard("dv")  # goes with dkq
-    else:
-        assert {"dk", "dv"} <= rows
-    names = {"fwd_by_map": "fwd", "dk": "dkv", "dv": "dkv"}
-    rows = {names.get(row, row) for row in rows} - {"bwd", "dkq", "softmax_bwd"}
-    softmax = {f"softmax_{kernel}" for kernel in ("fwd", "preprocess", "dkv", "dq")}
-    assert rows == softmax | {"fwd", "preprocess", "dkv", "dq"}
+from tools.measures.candidates import CANDIDATES
 
 
 @pytest.mark.parametrize(
@@ -100,35 +73,11 @@ def test_a_tuner_would_try_every_seed(capability, launch):
     assert wide is None or wide in CANDIDATES[launch]
 
 
-@pytest.mark.parametrize("capability", configs.CAPABILITIES)
-def test_every_line_has_a_tile_per_column(capability):
-    lengths = {len(tiles) for tiles in configs.SEEDS[capability].values()}
-    assert lengths == {configs.NUM_COLUMNS}
-    columns = {
-        configs.column("bwd", head_dim, ratio * head_dim, shared)
-        for head_dim in HEAD_DIMS for ratio in (1, 2) for shared in (False, True)
-    }  # fmt: skip
-    assert columns == set(range(configs.NUM_COLUMNS))
-
-
 def test_a_tuner_has_candidates_for_every_launch():
     """Also for ``dkq``, which no chip needs by count: a device may find it faster."""
     lines = {line for row in configs.CAPABILITIES for line in configs.SEEDS[row]}
     of_table = {line.removesuffix("_padding") for line in lines}
     assert of_table | {"dkq"} == set(CANDIDATES)
-
-
-def test_rows_are_put_in_place_and_taken_away(monkeypatch):
-    monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
-    q = torch.empty(1, 1, 1, 2, 64, dtype=torch.bfloat16)
-    tile = configs.LaunchConfig(16, 64, 4, 2)
-    before = configs.backward_configs("", q, 128)
-    with launched_with({"bwd": tile}):
-        assert configs.backward_configs("", q, 128) == {"bwd": tile}
-        with launched_with({"bwd": None, "dkq": None, "dkv": None, "dv": tile}):
-            assert list(configs.backward_configs("", q, 128)) == ["dk", "dv", "dq"]
-        assert configs.backward_configs("", q, 128) == {"bwd": tile}
-    assert configs.backward_configs("", q, 128) == before
 
 
 @pytest.mark.skipif(not configs.interpreted(), reason="launches are recorded in the interpreter")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends import custom_op
@@ -29,30 +28,25 @@ def arguments(case, device, op="diff_attention"):
     return tensors, {"scale": 0.2} | inputs.options
 
 
-def triton_diff_attention(*tensors, scale, **options):
-    """The backend, its mask made of options as the public function makes it."""
-    return custom_op.diff_attention(*tensors, scale=scale, mask=AttentionMask(**options))
-
-
-def positional(case, op, device):
-    """The arguments of the operator itself."""
-    tensors, options = arguments(case, device)
-    if op == "softmax":
-        tensors = [tensors[0].detach()[:, :, :, :1].requires_grad_(), *tensors[1:3], None]
-    names = ("window", "key_padding_mask", "kv_lengths", "cu_seqlens")
-    return (*tensors, options["scale"], True, *(options.get(name) for name in names))
-
-
 @pytest.mark.parametrize("op", ["diff", "softmax"])
 def test_operators_pass_opcheck(op, kernel_device):
-    """The one for inference too, which gives the output alone; other masks: tests/gpu."""
-    inputs = positional(PACKED, op, kernel_device)
-    operator = torch.ops.diffattn.triton_diff_attention.default
-    torch.library.opcheck(operator, inputs)
-    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs]
-    inference = torch.ops.diffattn.triton_diff_attention_inference.default
-    torch.library.opcheck(inference, plain)
-    assert torch.equal(inference(*plain), operator(*plain)[0])
+    """The forward without λ and for inference; with λ: tests/gpu. The backward, whose own gradient
+    is a refusal, of inputs that ask for none."""
+    tensors, options = arguments(PACKED, kernel_device)
+    if op == "softmax":
+        tensors = [tensors[0].detach()[:, :, :, :1].requires_grad_(), *tensors[1:3], None]
+    call = (*tensors, 0.2, *AttentionMask(window=3, cu_seqlens=options["cu_seqlens"]).flat())
+    plain = [x.detach() if isinstance(x, torch.Tensor) else x for x in call]
+    operators = torch.ops.diffattn
+    outputs = operators.triton_diff_attention(*plain)
+    inference = operators.triton_diff_attention_inference
+    assert torch.equal(inference(*plain), outputs[0])
+    if op == "softmax":
+        torch.library.opcheck(operators.triton_diff_attention.default, call)
+        torch.library.opcheck(inference.default, plain)
+    else:
+        saved = (torch.ones_like(outputs[0]), *plain[:4], *outputs, *plain[4:])
+        torch.library.opcheck(operators.triton_diff_attention_backward.default, saved)
 
 
 def operators_called(function):
@@ -87,29 +81,6 @@ def test_what_serves_gradients_is_written_only_for_them(op, kernel_device):
         assert torch.equal(run(tensors), run(detached))
 
 
-@pytest.mark.parametrize("op", ["diff", "softmax"])
-def test_backward_operators_pass_opcheck(op, kernel_device):
-    """Their own gradient is a refusal, so the inputs ask for none."""
-    inputs = [
-        x.detach() if isinstance(x, torch.Tensor) else x
-        for x in positional(PACKED, op, kernel_device)
-    ]
-    forward = torch.ops.diffattn.triton_diff_attention.default
-    operator = torch.ops.diffattn.triton_diff_attention_backward.default
-    outputs = forward(*inputs)
-    saved = (*inputs[:4], *outputs)
-    torch.library.opcheck(operator, (torch.ones_like(outputs[0]), *saved, *inputs[4:]))
-
-
-def test_only_the_output_is_differentiable(kernel_device):
-    out, o2, lse = torch.ops.diffattn.triton_diff_attention(
-        *positional(PACKED, "diff", kernel_device)
-    )
-    assert out.requires_grad
-    assert not o2.requires_grad
-    assert not lse.requires_grad
-
-
 @pytest.mark.parametrize("op", ["diff_attention", "softmax_attention"])
 def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
     tensors, options = arguments(PACKED, kernel_device, op)
@@ -121,15 +92,3 @@ def test_second_derivatives_are_those_of_the_definition(op, kernel_device):
         seconds.append(torch.autograd.grad(first.square().sum(), tensors))
     for actual, expected in zip(*seconds, strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("transform", ["vmap", "grad"])
-def test_functional_transforms_are_refused_by_name(transform, kernel_device):
-    tensors, options = arguments(PACKED, kernel_device)
-    q, *rest = (x.detach() for x in tensors)
-
-    def loss(q):
-        return diff_attention(q, *rest, backend="triton", **options).sum()
-
-    with pytest.raises(BackendError, match=r"must be called outside torch\.func transforms"):
-        torch.vmap(loss)(q[None]) if transform == "vmap" else torch.func.grad(loss)(q)

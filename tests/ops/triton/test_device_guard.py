@@ -5,9 +5,7 @@ import contextlib
 import pytest
 import torch
 
-from diffattn.errors import BackendError
-from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import hopper_op
+from diffattn.lab.testing.inputs import OpCase
 
 from .kernel_calls import decode, differential, inputs_of, softmax
 
@@ -53,17 +51,3 @@ def test_kernels_run_under_the_guard_of_their_queries(op, current, monkeypatch):
         assert guard.data_ptr() == inputs.q.data_ptr()
     for kernel in KERNELS[op]:
         assert any(kernel in name for name, _ in launches), kernel
-
-
-def test_the_hopper_kernel_runs_under_the_guard_of_its_queries(current, monkeypatch):
-    """Its launcher alone is called: this machine knows no Gluon."""
-    hopper = pytest.importorskip("diffattn.ops.hopper.forward")
-    q, k, v, lam = make_diff_attention_inputs(CASE).tensors().values()
-
-    def launch(*tensors, **options):
-        assert current[-1].data_ptr() == q.data_ptr()
-        raise BackendError("launched")
-
-    monkeypatch.setattr(hopper, "forward", launch)
-    with torch.no_grad(), pytest.raises(BackendError, match="launched"):
-        hopper_op.diff_attention(q, k, v, lam, scale=0.2)

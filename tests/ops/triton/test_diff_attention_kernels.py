@@ -12,12 +12,10 @@ from diffattn.ops.inputs import backends
 from ops.backend_cases import fitted
 from ops.test_diff_attention import (
     assert_zero_without_keys,
-    expanded,
     inputs_of_steep_logits,
     inputs_with_lambda,
-    surrounded,
-    transposed,
 )
+from tools.fuzz_calls import LAYOUTS
 from tools.measures.candidates import launched_with
 
 from .kernel_calls import differential as op
@@ -100,7 +98,10 @@ def heads_first(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 3 else x
 
 
-@pytest.mark.parametrize("layout", [transposed, heads_first, surrounded, expanded])
+@pytest.mark.parametrize(
+    "layout",
+    [LAYOUTS["transposed"], heads_first, LAYOUTS["surrounded"], LAYOUTS["expanded"]],
+)
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_any_strides(layout, base, kernel_device):
     dense = make_diff_attention_inputs(replace(base, batch=2, num_keys=20), device=kernel_device)

@@ -17,8 +17,6 @@ pytest.importorskip("triton")
 CASE = OpCase(name="", num_queries=3, num_keys=5, batch=3, num_heads=4, num_kv_heads=2,
               head_dim=32, value_dim=64)  # fmt: skip
 CASES = {
-    "scalar λ": CASE,
-    "window, λ of heads": replace(CASE, window=2, lam_axes="h"),
     "lengths, padding, λ of all": replace(
         CASE, lam_axes="bth", kv_lengths=(5, 0, 3),
         padding=((1, 0), (0, 0), (0, 3)),
@@ -48,8 +46,6 @@ def results(op, inputs):
 @pytest.mark.parametrize(
     ("op", "name"),
     [
-        pytest.param(differential, "scalar λ", marks=pytest.mark.scheduled),
-        pytest.param(differential, "window, λ of heads", marks=pytest.mark.scheduled),
         (differential, "lengths, padding, λ of all"),
         (differential, "packed, shared keys"),
         (softmax, "lengths, padding, shared keys"),

@@ -18,6 +18,7 @@ from .hopper_cases import D64, D128, LONG, V2, broken_protocols, exact_forward, 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
 from diffattn.ops.hopper import backward as hopper
 from diffattn.ops.hopper import backward_turns as turns
+from diffattn.ops.hopper import by_map
 from diffattn.ops.hopper import forward as hopper_forward
 from diffattn.ops.triton import backward as triton_backward
 
@@ -36,7 +37,7 @@ CASES = [
     OpCase(name="d64-T<S", num_queries=70, num_keys=300, lam_axes="h", **D64),
     OpCase(name="d64-T>S", num_queries=300, num_keys=140, **D64),
     OpCase(name="d64-gqa-batch", num_queries=65, num_keys=130, lam_axes="t", scale=0.3,
-           **(D64 | {"batch": 2, "num_heads": 4})),
+           **(D64 | {"batch": 2, "num_heads": 4, "num_kv_heads": 2})),
     OpCase(name="d64-full", num_queries=128, num_keys=256, causal=False, **D64),
     OpCase(name="d64-full-ragged", num_queries=70, num_keys=189, causal=False, **D64),
     OpCase(name="d64-full-steep", num_queries=33, num_keys=70, causal=False, **D64),
@@ -225,11 +226,16 @@ def test_auto_takes_the_hopper_backward_only_where_a_gpu_has_tested_it(monkeypat
     assert asked == [False, True, True]
 
 
-@pytest.mark.parametrize(("own_backward", "expected"), [(True, "hopper"), (False, "triton")])
-def test_the_operator_takes_the_backward_that_is_asked_for(own_backward, expected, monkeypatch):
+@pytest.mark.parametrize(
+    ("form", "own_backward", "expected"),
+    [(hopper_forward, True, "hopper"), (by_map, False, "triton")],
+)
+def test_the_operator_takes_what_is_asked_for(form, own_backward, expected, monkeypatch):
+    """The form of the forward, what serves gradients only where they are wanted, the backward."""
     calls = []
 
-    def forward(q, k, v, lam, *, scale, causal, inference=False):
+    def forward(q, k, v, lam, *, scale, causal, inference):
+        calls.append("inference" if inference else "forward")
         return saved(q, k, v, lam, scale, causal)
 
     def noted(name):
@@ -239,13 +245,17 @@ def test_the_operator_takes_the_backward_that_is_asked_for(own_backward, expecte
 
         return backward
 
-    monkeypatch.setattr(hopper_forward, "forward", forward)
+    monkeypatch.setattr(form, "forward", forward)
+    monkeypatch.setenv(kernel_support.BY_MAP, str(int(form is by_map)))
     monkeypatch.setattr(hopper, "backward", noted("hopper"))
     monkeypatch.setattr(triton_backward, "backward", noted("triton"))
     q, k, v, lam = inputs_of(CASES[0]).tensors().values()
     out = hopper_op.diff_attention(q, k, v, lam, scale=0.125, own_backward=own_backward)
     torch.autograd.grad(out.sum(), (q, k, v, lam))
-    assert calls == [expected]
+    with torch.no_grad():
+        out = hopper_op.diff_attention(q, k, v, lam, scale=0.125)
+    assert not out.requires_grad
+    assert calls == ["forward", expected, "inference"]
 
 
 @on_hopper

@@ -26,19 +26,6 @@ def _products_kernel(p_x, p_y, p_out, SIZE: tl.constexpr):
     tl.store(p_out + i, b_sum)
 
 
-@triton.jit
-def _elementwise_kernel(p_x, p_y, p_out, SIZE: tl.constexpr):
-    i = tl.arange(0, SIZE)
-    b_x, b_y = tl.load(p_x + i), tl.load(p_y + i, mask=i > 0, other=0.0)
-    tl.store(p_out + i, b_x * b_y + b_x - b_y)
-    tl.store(p_out + SIZE + i, -b_x)
-    tl.store(p_out + 2 * SIZE + i, tl.where(b_x < b_y, b_x, b_y))
-    tl.store(p_out + 3 * SIZE + i, tl.maximum(b_x, b_y))
-    tl.store(p_out + 4 * SIZE + i, tl.exp2(b_x.to(tl.float32)))
-    tl.store(p_out + 5 * SIZE + i, tl.abs(b_x))
-    tl.store(p_out + 6 * SIZE + i, tl.gather(b_x, SIZE - 1 - i, 0))
-
-
 def numbers(*shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(0)).bfloat16()
 
@@ -51,19 +38,6 @@ def test_products_are_those_of_the_numbers():
     exact = x.double() @ y.double().T + 0.5
     bound = 16 * torch.finfo(torch.float32).eps * (x.double().abs() @ y.double().abs().T + 0.5)
     assert ((out - exact).abs() <= bound).all()
-
-
-def test_elementwise_operations_round_once_each():
-    x, y = numbers(2, 64)
-    out = torch.empty(7, 64, dtype=torch.bfloat16)
-    _elementwise_kernel[(1,)](x, y, out, SIZE=64)
-    y[0] = 0
-    expected = [
-        x * y + x - y, -x, torch.minimum(x, y), torch.maximum(x, y), x.float().exp2().bfloat16(),
-        x.abs(), x.flip(0),
-    ]  # fmt: skip
-    for got, want in zip(out, expected, strict=True):
-        assert torch.equal(got, want)
 
 
 def test_casts_round_to_the_nearest_even():

@@ -40,8 +40,8 @@ def run_bench(
 
     Args:
         fresh: Whether to discard the content of the file.
-        on_progress: Called with the effort done so far, out of :func:`total_effort`.
-        timer: Clock of the device. Default: :func:`timer_of`; tests replace it.
+        on_progress: Called with the work done so far, out of :func:`total_effort`.
+        timer: Default: the clock of the device.
 
     Returns:
         The content of the whole file, and the cases of this plan in order.
@@ -65,7 +65,7 @@ def run_bench(
         run = describe_run(config.device, config.settings())
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
-        planned, done = [], 0
+        in_order, done = [], 0
         on_progress(done)
         for case in cases:
             measured = result.find(case_key(case), run.name)
@@ -80,14 +80,14 @@ def run_bench(
                 result = result.put(measured, run)
                 result.write(out)
                 on_message(f"{case}: {in_short(measured)}")
-            planned.append(measured)
+            in_order.append(measured)
             done += effort(case)
             on_progress(done)
-    return result, planned
+    return result, in_order
 
 
 def require_writable(out: Path) -> None:
-    """Raise before anything is measured if the record cannot be written."""
+    """Raise an OSError before anything is measured if the file cannot be written."""
     present = out.read_text(encoding="utf-8") if out.exists() else None
     write_text(out, present or "")
     if present is None:
@@ -95,12 +95,12 @@ def require_writable(out: Path) -> None:
 
 
 def total_effort(config: BenchConfig) -> int:
-    """Effort of the whole plan, in the unit of ``on_progress``."""
+    """Estimated work of the whole plan, relative to the work of other plans."""
     return sum(effort(case) for case in plan(config))
 
 
 def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
-    """The record of a run. Its name depends on code, versions, machine and settings."""
+    """The record of a run. Its name depends on code, versions, machine, settings and kernels."""
     commit, dirty = git_state()
     versions: dict[str, str | None] = {**package_versions(), "triton": installed_version()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
@@ -136,7 +136,7 @@ def source_hash() -> str:
 
 
 def in_short(case: BenchCase) -> str:
-    """One line with T's time, the fastest DIFF contender, verdicts and failures."""
+    """One line: time of T (PyTorch's softmax attention), fastest DIFF, verdicts, failures."""
     parts = [
         f"{row.contender} {1e3 * row.seconds.median:.3g} ms"
         for row in case.rows

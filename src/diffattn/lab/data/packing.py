@@ -87,7 +87,6 @@ def pack(
         begun, way_out = recorded["identity"], f", or delete {work}"
         _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
     make_folder(work)
-    _clean(out, but=work)
     waiting = batches(assign_splits(corpus, validation_fraction), digest)
     try:
         parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
@@ -254,15 +253,8 @@ def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
     sidecars = {split: PackedTokens(out, split).metadata for split in SPLITS}
     for sidecar in sidecars.values():
         _require_same(out, sidecar, identity, "one", "")
-    _clean(out)
+    shutil.rmtree(out / _WORK, ignore_errors=True)  # left if a call was killed at its very end
     return sidecars
-
-
-def _clean(out: Path, *, but: Path | None = None) -> None:
-    """Remove the work folders that killed calls left, except ``but``."""
-    for leftover in out.glob(f"{_WORK}*"):
-        if leftover != but:
-            shutil.rmtree(leftover)
 
 
 def _refuse_foreign(out: Path) -> None:
@@ -270,7 +262,7 @@ def _refuse_foreign(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise CheckpointError(f"pack: {out} must be a folder, got a file.")
     present = [name for name in FILES if (out / name).exists()]
-    if present and not any(out.glob(f"{_WORK}*")):
+    if present and not (out / _WORK).exists():
         raise CheckpointError(
             f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}, "
             f"not {', '.join(name for name in FILES if name not in present)}. "

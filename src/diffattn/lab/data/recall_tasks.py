@@ -1,6 +1,6 @@
-"""Recall tasks made of random tokens: their settings, and the accuracy of guessing.
+"""Recall tasks made of random tokens: their settings, tokenizer, and the accuracy of guessing.
 
-Sequences of the last two, lookup and many-shot classification, begin with a BOS token.
+Sequences of lookup and of many-shot classification begin with a BOS token.
 """
 
 import math
@@ -26,9 +26,10 @@ class MqarConfig:
     """T, even, at least four tokens per pair."""
     num_pairs: _Count = 4
     power: float = 0.01
-    """a: a query is put in slot s (two tokens) with odds ``(s + 1) ** (a - 1)``, s from 0."""
+    """a: the part of the queries has slots of two tokens; slot s = 0, 1, ... gets a query with
+    weight ``(s + 1) ** (a - 1)``."""
     random_filler: bool = False
-    """Whether filler tokens are random, without the keys and values of the sequence, and not 0."""
+    """Whether filler is random tokens that are no keys or values of the sequence, instead of 0."""
 
     def __post_init__(self) -> None:
         where = "MqarConfig"
@@ -224,7 +225,7 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
 
 
 def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
-    r"""Expected accuracies of guessers without recall. A model must be above all of them.
+    r"""Expected accuracies of guessing, which a model that recalls must exceed.
 
     MQAR and noisy recall:
 

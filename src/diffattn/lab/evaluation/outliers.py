@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from diffattn.lab.evaluation.metrics import Row
-from diffattn.lab.evaluation.perplexity.documents import first_windows
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
+from diffattn.lab.evaluation.perplexity.documents import WindowProtocol
+from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers, require_readable
@@ -28,7 +28,7 @@ LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outliers(Protocol):
+class Outliers(WindowProtocol):
     """Largest values and median of attention logits and hidden states.
 
     Source: arXiv:2410.05258v2, Table 5.
@@ -67,15 +67,8 @@ class Outliers(Protocol):
         self.require_fit(model, "window_tokens", self.window_tokens)
         require_readable(model.network, self.window_tokens)
         start = model.start()
-        texts = first_windows(
-            self.name,
-            model,
-            self.texts,
-            start=start,
-            size=self.window_tokens - len(start),
-            windows=self.num_windows,
-            per_document=self.windows_per_document,
-        )
+        size = self.window_tokens - len(start)
+        texts = self.first_windows(model, self.texts, start=start, size=size)
         windows, batches = [ids for _, ids in texts], []
         for first in range(0, len(windows), self.windows_per_item):
             some = tuple(windows[first : first + self.windows_per_item])

@@ -18,7 +18,7 @@ from diffattn.lab.evaluation.metrics import (
     row_clusters,
     row_weight,
 )
-from diffattn.lab.evaluation.perplexity.documents import first_windows
+from diffattn.lab.evaluation.perplexity.documents import WindowProtocol
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.inference.language_model import LanguageModel
@@ -36,8 +36,6 @@ from diffattn.probes.quantized_logits import (
 )
 
 _LOSS = "text loss"
-_BY_SCORE = ("scores", "weights")
-"""Fields of a row that are dictionaries with names of scores as keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class QuantizedLogits(Protocol):
+class QuantizedLogits(WindowProtocol):
     """Scores of a model whose attention logits are rounded to a few bits.
 
     Source: arXiv:2410.05258v2, Fig. 8.
@@ -188,16 +186,7 @@ class QuantizedLogits(Protocol):
             return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        windows = first_windows(
-            self.name,
-            model,
-            self.text,
-            self.text_field,
-            start=start,
-            size=size,
-            windows=self.num_windows,
-            per_document=self.windows_per_document,
-        )
+        windows = self.first_windows(model, self.text, self.text_field, start=start, size=size)
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)
@@ -209,9 +198,11 @@ def _item(asked: _Asked, item: Item) -> Item:
 
 
 def _renamed(row: Row, rename: Callable[[str], str]) -> dict[str, Any]:
-    """The row with its scores renamed."""
+    """The row with its scores renamed, which ``scores`` and ``weights`` have for keys."""
     return dict(row) | {
-        key: {rename(name): x for name, x in row[key].items()} for key in _BY_SCORE if key in row
+        key: {rename(name): x for name, x in row[key].items()}
+        for key in ("scores", "weights")
+        if key in row
     }
 
 

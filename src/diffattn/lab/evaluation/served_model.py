@@ -17,9 +17,9 @@ from diffattn.lab.evaluation.judge.interface import (
     Reply,
 )
 from diffattn.lab.evaluation.judge.judges import EndpointJudge
-from diffattn.lab.inference.decoding import Generation, first_stop
+from diffattn.lab.inference.decoding import Generation, first_stop, require_room
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, ModelError
+from diffattn.lab.inference.network_reader import ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
@@ -76,7 +76,7 @@ class ServedModel(LanguageModel):
         self.tokenizer, self.label, self.path = tokenizer, label, str(settings.endpoint)
         self.max_length, self.limits, self.rows_alone = settings.max_length, STANDARD_LIMITS, True
         self.bos = tokenizer.bos_token_id if add_bos is not False else None
-        self._prefix, self._add_bos = None, add_bos
+        self._prefix, self._steady, self._add_bos = None, None, add_bos
 
     def facts(self) -> dict[str, Any]:
         """Facts for records; the server's model name stands for the weights, which are unknown."""
@@ -117,11 +117,7 @@ class ServedModel(LanguageModel):
         if others.get("before") is not None:
             self._refuse()
         for prompt in prompts:
-            if not prompt or len(prompt) + max_new_tokens > self.max_length:
-                raise ItemError(
-                    f"generate: prompt and continuation must fit the {self.max_length} tokens of "
-                    f"{self.label}, got {len(prompt)} + {max_new_tokens}."
-                )
+            require_room(self, len(prompt), max_new_tokens)
         common: dict[str, Any] = {"max_tokens": max_new_tokens}
         if stop:  # servers accept four; the text is cut at all of them afterwards
             common["stop"] = list(stop)[:4]

@@ -50,49 +50,33 @@ class LabelTrie:
                     "LabelTrie: labels must differ in their tokens up to the line break, got "
                     f"{self.labels[first]!r} and {self.labels[second]!r} in {list(b)}."
                 )
-        # For each node: next token to child node. Node 0 is the end of the prompt.
-        self.children: list[dict[int, int]] = [{}]
-        self.ends: dict[int, int] = {}  # last node of a label to the label's index
-        # For each label, its edges: pairs of a node and the token that follows.
-        self._walks: list[list[tuple[int, int]]] = []
-        for number, path in enumerate(self.paths):
-            at, walk = 0, []
-            for token in path:
-                walk.append((at, token))
-                if token not in self.children[at]:
-                    self.children[at][token] = len(self.children)
-                    self.children.append({})
-                at = self.children[at][token]
-            self.ends[at] = number
-            self._walks.append(walk)
-        self.edges = [(at, token) for at, below in enumerate(self.children) for token in below]
+        self.tree = TokenTree()
+        self.walks = [self.tree.add(path) for path in self.paths]  # of each label in the tree
+        self.ends = {walk[-1]: number for number, walk in enumerate(self.walks)}
+        # Tokens after each token that does not end a label; -1 stands for the end of the prompt.
+        self.children: dict[int, list[int]] = {}
+        for at, parent in enumerate(self.tree.parents):
+            self.children.setdefault(parent, []).append(at)
+        self.inner = sorted(self.children)
 
     @property
     def longest(self) -> int:
         """Number of tokens of the longest label, its line break included."""
         return max(map(len, self.paths))
 
-    def inner(self) -> list[int]:
-        """Nodes with children; the end of the prompt comes first."""
-        return [at for at, below in enumerate(self.children) if below]
-
     def reading(self, logits: Tensor) -> LabelReading:
-        """The label that the logits ``[len(inner()), vocab_size]`` after the inner nodes choose."""
-        row = {at: i for i, at in enumerate(self.inner())}
-        rows = torch.tensor([row[at] for at, _ in self.edges], device=logits.device)
-        tokens = torch.tensor([token for _, token in self.edges], device=logits.device)
-        chosen = logits[rows, tokens]
-        logit = dict(zip(self.edges, chosen.tolist(), strict=True))
-        steps = (chosen - logits.logsumexp(-1)[rows]).tolist()
-        logprob = dict(zip(self.edges, steps, strict=True))
-        at = 0
+        """The label that the logits ``[len(inner), vocab_size]`` after the inner tokens choose."""
+        row = {at: i for i, at in enumerate(self.inner)}
+        rows = torch.tensor([row[at] for at in self.tree.parents], device=logits.device)
+        chosen = logits[rows, torch.tensor(self.tree.tokens, device=logits.device)]
+        logprob = (chosen - logits.logsumexp(-1)[rows]).tolist()
+        logit, at = chosen.tolist(), -1
         while at not in self.ends:
-            below = self.children[at]
-            best = max(sorted(below), key=lambda token, at=at: logit[at, token])  # type: ignore[misc]
-            at = below[best]
+            below = sorted(self.children[at], key=self.tree.tokens.__getitem__)
+            at = max(below, key=logit.__getitem__)
         return LabelReading(
             greedy=self.ends[at],
-            logprobs=tuple(sum(logprob[edge] for edge in walk) for walk in self._walks),
+            logprobs=tuple(sum(logprob[at] for at in walk) for walk in self.walks),
         )
 
 
@@ -107,7 +91,7 @@ def read_labels(
 
     ``before`` holds tokens that are already read and precede all prompts.
     """
-    model.require_ids(token for _, token in trie.edges)
+    model.require_ids(trie.tree.tokens)
     prefix = model.read([]) if before is None else before
     for prompt in prompts:
         if not prompt:
@@ -116,17 +100,17 @@ def read_labels(
         model.require_length(size, "read_labels: prompt and label")
     if not can_branch(model, prefix):
         return [_read_by_rows(model, trie, prefix, prompt) for prompt in prompts]
-    inner = trie.inner()
+    inner = trie.inner
     most = max(1, model.limits.chunk_logits // (len(inner) * model.text_config.vocab_size))
     readings = []
     for batch in passes([len(prompt) + len(inner) - 1 for prompt in prompts], most):
         tree, wanted = TokenTree(), []
         for i in batch:
-            places = {0: tree.add(prompts[i])[-1]}
+            places = {-1: tree.add(prompts[i])[-1]}
             for at in inner:
-                for token, child in trie.children[at].items():
-                    if trie.children[child]:
-                        (places[child],) = tree.add([token], places[at])
+                for child in trie.children[at]:
+                    if child in trie.children:
+                        (places[child],) = tree.add([trie.tree.tokens[child]], places[at])
             wanted += [places[at] for at in inner]
         logits = forward_tree(model, prefix, tree, wanted)
         readings += [trie.reading(after) for after in logits.split(len(inner))]
@@ -142,8 +126,6 @@ def _read_by_rows(
     for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
         logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
         for row, j in zip(logits, batch, strict=True):
-            at = 0
-            for step, token in enumerate(trie.paths[j]):
-                logits_at[at] = row[len(prompt) - 1 + step]
-                at = trie.children[at][token]
-    return trie.reading(torch.stack([logits_at[at] for at in trie.inner()]))
+            for step, at in enumerate(trie.walks[j]):
+                logits_at[trie.tree.parents[at]] = row[len(prompt) - 1 + step]
+    return trie.reading(torch.stack([logits_at[at] for at in trie.inner]))

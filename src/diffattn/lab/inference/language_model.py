@@ -23,11 +23,11 @@ _NOT_HASHED = (
     "_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype",
     "architectures", "auto_map",
 )  # fmt: skip
-"""Settings that are not hashed: they name the folder or the writer, or are facts of their own."""
+"""Settings that are not hashed: they name the folder or the writer, or are recorded as facts."""
 
 
 class LanguageModel(NetworkReader):
-    """A causal language model that generates, scores and reads. Protocols call only its methods.
+    """A causal language model that generates, scores and reads prompts.
 
     The methods are functions of this folder, which take the model as their first argument. Tests
     override them in a subclass to return scripted answers.
@@ -90,7 +90,7 @@ class LanguageModel(NetworkReader):
     sliding_losses = scoring.sliding_losses
 
     def facts(self) -> dict[str, Any]:
-        """Facts for records. Models with equal facts give equal results."""
+        """Label, path, and all that decides results; contents as hashes."""
         config = self.network.config
         return {
             "label": self.label,

@@ -13,7 +13,6 @@ from typing import (
     Any,
     Literal,
     NotRequired,
-    Required,
     Self,
     TypeVar,
     Union,
@@ -155,7 +154,7 @@ def _made(kind: Any, value: Any, depth: int) -> Any:
         plain = _PLAIN.get(type(value))
         return value if plain is None else _made(plain, value, depth)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Required, NotRequired):
+    if origin is NotRequired:
         return _made(arguments[0], value, depth)
     if origin is Annotated:
         return _limited(_made(arguments[0], value, depth), arguments[1:])

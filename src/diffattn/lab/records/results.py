@@ -15,9 +15,7 @@ class Spread:
 
     median: float
     low: float
-    """Lower quartile."""
     high: float
-    """Upper quartile."""
     minimum: float
     maximum: float
     rounds: int

@@ -57,8 +57,8 @@ class Leak(TypedDict):
     """Whether a model without attention answers better than a guess."""
 
     limit: float
-    highest: float | None
-    leaks: bool | None
+    highest: float
+    leaks: bool
 
 
 class _RecallTaskResult(TypedDict):
@@ -153,7 +153,7 @@ class StabilityResults(Results):
     kind: Literal["stability"]
     definition: dict[str, float]
     types: dict[str, _StabilityType]
-    attending: dict[str, list[float]] | None
+    attending: dict[str, list[float]]
     differences: list[StabilityDifference]
     verdict: Outcome
 

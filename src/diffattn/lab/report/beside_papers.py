@@ -42,8 +42,8 @@ from diffattn.lab.report.sections.stability import over_rates
 from diffattn.lab.report.study.tables import endpoints_table, rows_table
 
 _WORDS = {
-    "seed": "A model is trained several times from other random weights, its seeds. Models are "
-    "compared seed by seed; the spread of these differences gives the 95 % interval.",
+    "seed": "A model is trained several times, each time from other random weights: its seeds. Two "
+    "models are compared seed by seed. The spread of the differences gives the 95 % interval.",
     "reservation": "A reason why an effect may not be one of the second map: a control has it too, "
     "or the models have not learned the task.",
     "control": "A model that has only a part of the mechanism: no attention at all, or one map "
@@ -70,8 +70,8 @@ def build_papers_report(
 ) -> Path:
     """Write one HTML file: each table and figure of the papers beside the results of the records.
 
-    The same files give the same bytes. A folder that is damaged or does not fit is named in the
-    page and left out. Records of different protocol versions are never mixed.
+    The same files give the same bytes. The page names and leaves out a folder that is damaged or
+    of an unknown kind. Records of different protocol versions are never mixed.
 
     Args:
         folders: As in :func:`read_folders`.
@@ -107,10 +107,10 @@ def build_papers_report(
 def _lead(measured: Sequence[MeasuredClaim], records: ClaimRecords) -> list[Element]:
     known = [row for row in measured if row.measured is not None]
     summary = (
-        f"Of {plural(len(measured), 'claim')}, the papers' own or drawn from them (“ours”, "
-        f"“asked”), {len(known)} are measured here. A number is about the models that were "
-        "measured: the committed ones have a few million parameters at most, the papers' 0.8 to 13 "
-        "billion."
+        f"Of {plural(len(measured), 'claim')}, {len(known)} are measured here. Most are the "
+        "papers'; “ours” follows from a paper, “asked” is a question that it leaves open. A number "
+        "is about the models that were measured: those of this project have a few million "
+        "parameters at most, the papers' 0.8 to 13 billion."
     )
     idea = Text(
         "Attention decides, for each word that a language model reads, how much to look at every "

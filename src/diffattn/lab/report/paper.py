@@ -66,7 +66,6 @@ class ScalingCurves(NamedTuple):
     """Losses of Transformer (``softmax``) and DIFF (``diff``), as plotted."""
 
     unit: str
-    """Unit of ``x``."""
     x: list[float]
     losses: dict[str, list[float]]
     curves: dict[str, list[float]]
@@ -92,11 +91,9 @@ class PublishedTable(NamedTuple):
     """Numbers as printed, or as read from a figure."""
 
     source: str
-    """Paper and table or figure."""
     caption: str
     """The quantity, with its unit."""
     digits: int
-    """Decimals as printed."""
     columns: list[str]
     """Headers. The first header belongs to the names of the rows."""
     rows: list[list[Any]]
@@ -118,17 +115,14 @@ class PaperResult(NamedTuple):
     """One table or figure of a paper."""
 
     id: str
-    """Short name, unique in the page."""
     title: str
     source: str
-    """Paper and table, figure or section."""
     says: str
     """The result of the paper in a sentence or two, with its scale."""
     claims: Sequence[dict[str, Any]]
     """``id``, unique; ``source``; ``says``: the paper's statement, with its number as printed;
     ``effect``: the quantity that tests it, in words, with its unit."""
     tables: Sequence[str] = ()
-    """Names of its tables in :func:`published_tables`."""
     remark: str = ""
     """A fact that a reader needs to judge the result."""
 

@@ -53,7 +53,6 @@ class Kind:
     make: Callable[..., Study]
     """Makes the settings from a scale and the options below."""
     judge: Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
-    """Makes the content of ``results.json`` from finished runs."""
     options: tuple[str, ...] = ("seeds", "settings", "match")
     """Names of the arguments of :func:`reproduce` that the kind takes."""
 
@@ -82,7 +81,6 @@ KINDS: dict[str, Kind] = {
         options=("seeds", "settings", "match", "extrapolate"),
     ),
 }
-"""Name of a kind -> the kind."""
 
 
 def reproduce(

@@ -78,7 +78,6 @@ class Runs:
     """The finished runs of a study."""
 
     folder: Path
-    """Folder that holds one run directory per run."""
     results: Results
 
     def rows(self, file: str) -> dict[str, list[dict[str, Any]]]:
@@ -101,7 +100,6 @@ class Study:
     kind: str
     """Name of the kind in ``diffattn reproduce``."""
     scale: str
-    """Name of the recipe."""
     base: RunConfig | None = None
     """The run on text that all others are made from; ``None`` if no run reads text."""
     seeds: tuple[int, ...]

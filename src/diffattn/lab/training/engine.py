@@ -1,4 +1,4 @@
-"""Settings of the execution of a run, which do not change its result."""
+"""Settings of the execution of a run, which change its result by rounding at most."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -18,25 +18,25 @@ TRACKERS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
-    """Settings that change results by rounding alone. A continued run may change them."""
+    """Settings of the execution. A continued run may change them."""
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Whether several processes keep whole copies of the model, or shards."""
     replicas: Count = 1
-    """Groups of processes, each of which shards one copy of the model. With one group per machine,
+    """Copies of the model, each sharded over one group of processes. With one group per machine,
     only gradients travel between machines."""
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
     """torch.compile the model."""
     loss_chunk_tokens: Count | None = None
-    """Tokens whose logits are in memory at once; the backward pass computes them again. Default:
-    the whole micro batch, but on GPUs at most 2²⁹ logits. The default computes logits once."""
+    """Tokens whose logits are in memory at once; the backward pass computes logits a second time.
+    Default: the whole micro batch, or on GPUs parts of 2²⁹ logits; logits are computed once."""
     save_every: Count | None = None
-    """Steps between checkpoints. Default: one at every evaluation. If the guard may roll back,
-    evaluations write checkpoints too."""
+    """Steps between checkpoints. Default: one at every evaluation. If ``guard`` may roll the run
+    back, every evaluation writes one too."""
     keep_checkpoints: Count = 2
-    """Number of newest checkpoints that are kept until the run ends."""
+    """How many of the newest checkpoints are kept until the run ends."""
     keep_every: Count | None = None
     """Checkpoints at multiples of so many steps are copied to ``kept/``, each loadable as a model.
     Default: no copies."""
@@ -51,7 +51,7 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         where, peak = "EngineConfig", self.peak_flops
-        must = "replicas must come with parallel 'fsdp', whose shards they consist of"
+        must = "replicas above 1 must come with parallel 'fsdp'"
         require(where, self.replicas == 1 or self.parallel == "fsdp", must, self.replicas)
         require(where, peak is None or peak > 0, "peak_flops must be more than 0", peak)
         must = "peak_flops must come with watch_every, whose rows hold the MFU"

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 
 from diffattn.errors import ShapeError
 from diffattn.files.io import log_facts, read_jsonl, write_json
@@ -199,7 +199,6 @@ def _run(
         optimizers=optimizer_and_scheduler(model, train),
         callbacks=[metrics, costs, CheckpointCallback(folder / "checkpoints", engine)],
     )
-    trainer.remove_callback(PrinterCallback)  # the caller shows progress
     metrics.restore(checkpoint)
     has_diverged = False
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, set_seed
+from transformers import set_seed
 
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
@@ -259,7 +259,6 @@ def _train(
     )
     track_in(folder / "tracking", trainer)
     apply_engine(trainer, config.engine)
-    trainer.remove_callback(PrinterCallback)  # the caller shows progress
     monitor.attach(trainer, metrics, probe)
     metrics.restore(checkpoint)
     try:

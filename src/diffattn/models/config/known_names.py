@@ -1,4 +1,4 @@
-"""The check for every name that a caller can misspell."""
+"""Check a name against those that are known."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,7 @@ from diffattn.errors import ConfigError, did_you_mean, short
 
 
 def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
-    """Raise a ConfigError unless ``name``, of a ``kind`` like ``"field"``, is in ``known``."""
+    """Raise a ConfigError unless ``name``, the value of the setting ``kind``, is in ``known``."""
     known = tuple(known)
     if name not in known:
         hint = did_you_mean(name, known) if isinstance(name, str) else ""

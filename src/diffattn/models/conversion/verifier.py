@@ -1,7 +1,7 @@
 """Check that converted files compute the same logits as their source.
 
 Both are run on random tokens by their code in transformers, with one block in memory at a time. In
-float64 their difference may be at most twice the rounding error of the source in a narrower dtype.
+float64 their difference may be about twice the rounding error of the source in a narrower dtype.
 """
 
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ class Verification:
     """Largest difference between source and result."""
     rounding: float
     """Largest difference between the source in float64 and in ``dtype``. ``difference`` may be
-    twice the sum of it and one unit of rounding."""
+    2 (``rounding`` + ε ``largest_logit``), ε the machine epsilon of ``dtype``."""
     dtype: str
 
 
@@ -46,7 +46,7 @@ def verify_logits(
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
 
     If the conversion rounded weights, rounding errors of their dtype are allowed, else those of
-    float32. Logits that are not preserved only have to be finite.
+    float32. After a conversion that does not preserve logits, they only have to be finite.
     """
     if not (source.layout.has_code and result.layout.has_code):
         return None
@@ -58,23 +58,23 @@ def verify_logits(
     on_progress("logits of the source")
     exact = compute_logits(source, ids, torch.float64)
     on_progress("logits of the source, rounded")
-    off = (compute_logits(source, ids, narrow).double() - exact).abs().max()
+    rounding = (compute_logits(source, ids, narrow).double() - exact).abs().max()
     on_progress("logits of the result")
-    given = compute_logits(result, ids, torch.float64)
-    if not bool(given.isfinite().all() and exact.isfinite().all()):
-        raise source.error("logits must be finite", "NaN or infinity")
-    size = exact.abs().max()
-    difference = float((given - exact).abs().max())
-    budget = 2 * float(off + torch.finfo(narrow).eps * size)
+    converted = compute_logits(result, ids, torch.float64)
+    if not bool(converted.isfinite().all() and exact.isfinite().all()):
+        raise source.error("logits of source and result must be finite", "NaN or infinity")
+    largest = exact.abs().max()
+    difference = float((converted - exact).abs().max())
+    budget = 2 * float(rounding + torch.finfo(narrow).eps * largest)
     if written.preserved and difference > budget:
-        must = f"the result must have the source's logits, up to {float(size):.3g}"
+        must = f"the result must have the source's logits (the largest is {float(largest):.3g})"
         got = f"a difference of {difference:.3g} where rounding explains {budget:.3g}"
         raise source.error(must, got)
     return Verification(
         tokens=ids.numel(),
-        largest_logit=float(size),
+        largest_logit=float(largest),
         difference=difference,
-        rounding=float(off),
+        rounding=float(rounding),
         dtype=str(narrow).removeprefix("torch."),
     )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.backends.chunk_layout import Problem, groups, product
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.inputs.masking import CAUSAL, SCHEMA, AttentionMask
 from diffattn.ops.inputs.operators import registered
 
 
@@ -104,10 +104,7 @@ def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Ten
 
 # Registered operators: compilers and exporters see one call with known shapes, not its loops.
 # Both schemas hold the fields of Problem and of its mask. λ is not yet expanded to [B, T, H].
-_SCHEMA = (
-    "Tensor q, Tensor k, Tensor v, Tensor? lam, float scale, bool causal, SymInt? window, "
-    "Tensor? key_padding_mask, Tensor? kv_lengths, Tensor? cu_seqlens"
-)
+_SCHEMA = f"Tensor q, Tensor k, Tensor v, Tensor? lam, float scale, {SCHEMA}"
 
 
 @registered("diffattn::chunked", device_types="cpu", schema=f"({_SCHEMA}) -> Tensor")

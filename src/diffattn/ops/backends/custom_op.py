@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.backends.grid_slices import in_slices
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+from diffattn.ops.inputs.masking import CAUSAL, SCHEMA, AttentionMask
 from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
 
@@ -125,10 +125,7 @@ def _launch_backward(grad: Tensor, q: Tensor, k: Tensor, *call: Any) -> tuple[Te
     return backward.backward(grad, q, k, *tensors, scale=scale, mask=seen)
 
 
-_OPTIONS = (
-    "float scale, bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, "
-    "Tensor? cu_seqlens"
-)
+_OPTIONS = f"float scale, {SCHEMA}"
 diff_attention_backward = register_backward(
     "triton_diff_attention_backward", _OPTIONS, _launch_backward
 )

@@ -147,6 +147,10 @@ class AttentionMask:
         )
 
 
+SCHEMA = (
+    "bool causal, SymInt? window, Tensor? key_padding_mask, Tensor? kv_lengths, Tensor? cu_seqlens"
+)
+"""Of :meth:`AttentionMask.flat`, in the schema of a registered operator."""
 CAUSAL = AttentionMask()
 """Every key up to the query's position: the default of all functions."""
 

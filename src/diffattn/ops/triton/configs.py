@@ -1,10 +1,11 @@
 """Launch settings of each kernel: tile sizes per kernel, width and chip.
 
 The table is static, so results do not depend on timings. Row 90 at widths 64 and 128 is the fastest
-that ``tools/tune.py`` found on an H100 with a causal mask (``docs/records/h100_tune.json``). By
-analogy its other widths have no ``bwd`` either, and padded rows of V2 at d 64 have a tile without
-register spills. All other entries are not measured. They are seeds from the compile gate: no
-product is done twice, and no loop waits for a copy or reloads a spilled register.
+that ``tools/tune.py`` found on an H100 with a causal mask (``docs/records/h100_tune.json``). Its
+other widths have no ``bwd`` either, by analogy. Padded batches of V2 at d 64 have their own tile,
+because the fastest one would spill registers. All other entries are not measured. They were chosen
+from the compiler's reports (``tools/records/compile_gate.md``): the form with the fewest products
+whose loops neither wait for a copy nor reload a spilled register.
 """
 
 from collections.abc import Callable
@@ -43,13 +44,13 @@ class LaunchConfig:
 
 
 # Capability -> launch -> fields of LaunchConfig, for V1 (Dv = 2 D) at head_dim up to 32, 64, 96 and
-# 128, then for V2 (Dv = D) likewise. ``None``: the launch does not fit the registers, and the next
-# of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` is used. Softmax attention has ``bwd`` only at widths
-# at which it is compared. A line NAME_padding is for batches with padding, whose mask needs
-# registers too; ``None``: as NAME. tools/records/compile_gate.md shows the cost of rows, but not
-# that ``bwd`` adds dQ to memory once per block of keys. On an H100 this took longer than the saved
-# products at every width that was timed, for DIFF and softmax attention, so row 90 has no ``bwd``.
-# On other chips it is not measured.
+# 128, then for V2 (Dv = D) likewise. ``None``: not used, mostly because it does not fit the
+# registers; the next of ``FORWARD_FORMS`` or ``BACKWARD_FORMS`` with all its entries is taken. A
+# line NAME_padding is for batches with padding, whose mask needs registers too; ``None``: as NAME.
+# tools/records/compile_gate.md shows the cost of each launch, but not that ``bwd`` adds dQ to
+# memory once per block of keys. On an H100 this took longer than the saved products at every width
+# that was timed, for DIFF and softmax attention, so row 90 has no ``bwd``. On other chips it is not
+# measured.
 _Tile = tuple[int, int, int, int]
 SEEDS: dict[int, dict[str, tuple[_Tile | None, ...]]] = {
     80: {
@@ -147,6 +148,7 @@ SEEDS[120] = SEEDS[86] | {
 NUM_COLUMNS = 8
 """Entries in a line of the table."""
 PREPROCESS = LaunchConfig(32, 0, 4, 1)
+"""For the kernel that prepares the backward pass, which has no tile of keys."""
 _FLOAT32 = LaunchConfig(16, 16, 8, 1)
 """For float32. Small tiles: float32 products use no tensor cores; operands are in registers."""
 _INTERPRETED = LaunchConfig(16, 32, 1, 1)
@@ -168,7 +170,7 @@ def interpreted() -> bool:
 
 
 def capability_row(major: int, minor: int) -> int:
-    """The row of the table for a chip: its own row, or that of the nearest older chip."""
+    """The row of the table for a chip: its own, or the nearest older chip's; 80 if none is."""
     capability = 10 * major + minor
     if capability in (86, 89):
         return 86
@@ -217,15 +219,15 @@ def backward_configs(
     ``"dkv"`` and ``"dq"`` take 7, as both need logits and dP. ``"dk"``, ``"dv"``, ``"dq"`` take 8.
     """
 
-    def row_of(launch: str) -> LaunchConfig | None:
+    def config_of(launch: str) -> LaunchConfig | None:
         return launch_config(op + launch, q, value_dim, shared_keys=shared_keys, padding=padding)
 
-    return choose(BACKWARD_FORMS, row_of, adds_in_order(q))
+    return choose(BACKWARD_FORMS, config_of, adds_in_order(q))
 
 
 def choose(
     forms: tuple[tuple[str, ...], ...],
-    row_of: Callable[[str], LaunchConfig | None],
+    config_of: Callable[[str], LaunchConfig | None],
     in_order: bool = False,
 ) -> dict[str, LaunchConfig]:
     """The first form for which the table has settings of all launches.
@@ -233,10 +235,10 @@ def choose(
     ``in_order`` skips forms in which several programs add to one number.
     """
     for form in forms:
-        rows = {launch: config for launch in form if (config := row_of(launch))}
-        if len(rows) == len(form) and not (in_order and adds_up(form)):
-            return rows
-    raise AssertionError("the table has rows for one form of every pass")
+        configs = {launch: config for launch in form if (config := config_of(launch))}
+        if len(configs) == len(form) and not (in_order and adds_up(form)):
+            return configs
+    raise AssertionError("one form of every pass must have all its entries in the table")
 
 
 def adds_up(form: tuple[str, ...]) -> bool:
@@ -272,7 +274,7 @@ def seed(
     """The table's entry for a launch, or ``None``.
 
     V2's tiles need both its shared keys and its narrow values. So Dv = D with different keys per
-    map uses V1's tiles, which have more room.
+    map uses V1's tiles, which leave more registers free.
     """
     if launch.endswith("preprocess"):
         return PREPROCESS

@@ -10,7 +10,6 @@ from diffattn.lab.evaluation.hallucination.hallucination import (
     MAPS,
     Hallucination,
     lookback_ratios,
-    text_read,
 )
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
 from diffattn.lab.inference.decoding import Generation
@@ -26,33 +25,15 @@ def run(model, folder, **parameters):
     return evaluated(model, protocol, folder)
 
 
-def test_every_kind_of_model(model, tmp_path):
-    result, rows = run(model, tmp_path / "out", dataset="xsum")
-    assert (result.num_items, result.num_failed) == (3, 0)
-    config = model.network.config
-    heads = getattr(config, "num_heads", config.num_attention_heads)
-    if config.model_type == "diffllama":
-        heads //= 2
-    for name in ("a1", "difference", "absolute"):
-        table = result.tables["lookback"][name]
-        assert [len(layer) for layer in table] == [heads] * 2
-        assert f"lookback_{name}" in rows[0]["scores"]
-    if model.label in ("softmax", "llama"):
-        tables = result.tables["lookback"]
-        assert tables["a1"] == tables["difference"] == tables["absolute"]
-
-
 @pytest.mark.parametrize("dataset", TASKS)
 def test_every_data_set(dataset, models, tmp_path):
     result, rows = run(models["diff"], tmp_path / "out", dataset=dataset, samples=2)
     assert result.num_failed == 0
     names = {metric.name for metric in result.metrics}
     assert ("span_match" in names) == (TASKS[dataset].kind == "answer")
-    for row in rows:
-        assert row["prompt_tokens"] <= 600
-        head, tail = row["read"]
-        read = text_read(row["document"], row["read"])
-        assert read == row["document"][:head] + (row["document"][-tail:] if tail else "")
+    assert {f"lookback_{name}" for name in MAPS} < names
+    assert result.tables["lookback"].keys() == set(MAPS)
+    assert all(row["prompt_tokens"] <= 600 for row in rows)
 
 
 def test_answers_are_scored_in_what_was_read(models, tmp_path):
@@ -77,25 +58,20 @@ def test_answers_are_scored_in_what_was_read(models, tmp_path):
     assert 0 < row["scores"]["novel_bigrams"] < 1
 
 
-@pytest.mark.parametrize("rouge", [False, True])
-def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path, rouge):
+def test_a_copied_beginning_stands_beside_a_summary(models, tmp_path):
     """Copying the document finds all entities: the lead shows that, and what ROUGE it has."""
-    if rouge:
-        pytest.importorskip("rouge_score")
+    pytest.importorskip("rouge_score")
     lead = "The ship of Anna Keller came. Was it late? She met Tom Brandt in Oslo!"
     row = {"document": f"{lead} They left.", "summary": "She met Tom Brandt."}
     (tmp_path / "xsum.jsonl").write_text(json.dumps(row) + "\n")
     model = ScriptedModel(
         models["diff"], generate=lambda prompts, **_: [Generation((5, 6), lead, "eos")]
     )
-    result, (row,) = run(model, tmp_path / "out", data=str(tmp_path), rouge=rouge)
+    result, (row,) = run(model, tmp_path / "out", data=str(tmp_path), rouge=True)
     assert row["scores"]["entities_found"] == row["lead"]["entities_found"] == 1.0
-    assert set(row["lead"]) == {"entities_found", *(ROUGE if rouge else ())}
+    assert set(row["lead"]) == {"entities_found", *ROUGE}
     assert all(row["lead"][name] == row["scores"][name] for name in row["lead"])  # it was copied
-    printed = {metric.name for metric in result.headline()}
-    assert printed >= {
-        f"lead_{name}" for name in ("entities_found", *(["rougeL"] if rouge else []))
-    }
+    assert {metric.name for metric in result.headline()} >= {"lead_entities_found", "lead_rougeL"}
 
 
 def test_an_empty_output_is_counted_and_has_no_shares(models, tmp_path):
@@ -123,8 +99,10 @@ PROMPT, WRITTEN, CONTEXT = list(range(5, 30)), list(range(40, 61)), 21
 @torch.no_grad()
 def test_ratios_equal_those_of_full_maps(model):
     found = lookback_ratios(model, PROMPT, WRITTEN, CONTEXT)
-    assert tuple(found) == MAPS
+    if model.label in ("softmax", "llama"):
+        assert found["a1"] == found["difference"] == found["absolute"]
     for layer, (map_1, acting) in enumerate(whole_maps(model, PROMPT + WRITTEN[:-1])):
+        assert len(found["a1"][layer]) == len(map_1)
         for head in range(len(map_1)):
             rows = {"a1": map_1[head], "difference": acting[head], "absolute": acting[head].abs()}
             for name, row in rows.items():
@@ -137,8 +115,3 @@ def test_ratios_equal_those_of_full_maps(model):
                     assert expected == pytest.approx(float((c / (c + n)).mean()))
                 # Ratios are stored to six digits.
                 assert found[name][layer][head] == pytest.approx(expected, abs=6e-7)
-
-
-def test_the_first_token_alone(model):
-    found = lookback_ratios(model, PROMPT, WRITTEN[:1], len(PROMPT) - 1)
-    assert all(0 <= x <= 1 for name in ("a1", "absolute") for layer in found[name] for x in layer)

@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.icl.data import ICL_DATASETS, load_icl_data
+from diffattn.lab.evaluation.icl.data import load_icl_data
 
 
 def test_trec_has_coarse_and_fine_labels_in_words(files):
@@ -45,16 +45,11 @@ def test_banking_and_clinic_labels_have_spaces_and_texts_one_line(files):
     assert banking.labels == ("card arrival", "change pin?", "gas", "gas type")
     assert all(one.text.endswith(", please?") for one in banking.train)
     assert len(banking.test) == 8
+    assert load_icl_data("banking77", str(files / "banking77")) == banking  # the folder itself
     assert load_icl_data("clinic150", str(files)).labels == banking.labels
     with_oos = load_icl_data("clinic151", str(files))
     assert set(with_oos.labels) - set(banking.labels) == {"oos"}
     assert (len(with_oos.train), len(with_oos.test)) == (25, 9)
-
-
-@pytest.mark.parametrize("name", ICL_DATASETS)
-def test_the_folder_itself_may_be_named(name, files):
-    folder = files / ICL_DATASETS[name].folder
-    assert load_icl_data(name, str(folder)) == load_icl_data(name, str(files))
 
 
 @pytest.mark.parametrize(
@@ -64,11 +59,9 @@ def test_the_folder_itself_may_be_named(name, files):
         ("trec", "trec/TREC_10.label", "NUM:date\n", "TREC_10.label:1: text and label must not"),
         ("trec", "trec/TREC_10.label", "When was it?\n", "like 'NUM:date', got 'When'"),
         ("trec", "trec/TREC_10.label", "", "test must hold one example or more"),
-        ("trec_fine", "trec/TREC_10.label", "NUM:new Why ?", "must occur in train, got 'numeric n"),
+        ("trec_fine", "trec/TREC_10.label", "NUM:new Why ?", "got none of 'numeric n"),
         ("banking77", "banking77/test.csv", "text,label\na,b\n", "columns must be text and cat"),
-        ("banking77", "banking77/test.csv", "text,category\na,\n", "text and label must not be"),
         ("clinic150", "clinc150/data_full.json", "[", "must be JSON"),
-        ("clinic150", "clinc150/data_full.json", '{"train": []}', "must hold a list 'test'"),
         ("clinic150", "clinc150/data_full.json", '{"train": ["a"]}', r"train\[0\]: must be a text"),
     ],
 )
@@ -123,7 +116,7 @@ def test_the_hub_gives_the_same(monkeypatch):
         load_icl_data("banking77", "hub")
 
 
-def test_json_lines_with_columns_of_any_name(tmp_path):
+def test_columns_of_any_name(tmp_path):
     folder = tmp_path / "banking77"
     folder.mkdir()
     for name, asked in (("train", "who is  it"), ("test", "who was it")):
@@ -134,10 +127,6 @@ def test_json_lines_with_columns_of_any_name(tmp_path):
     assert [(one.text, one.label) for one in data.train] == [("who is it", "a b")]
     with pytest.raises(ConfigError, match=r"train.jsonl:1: must have the column 'text'"):
         load_icl_data("trec", str(folder))
-
-
-def test_csv_columns_of_any_name(tmp_path):
     for name in ("train", "test"):
-        (tmp_path / f"{name}.csv").write_text(f"question,intent\nwho {name},me\n")
-    columns = {"text": "question", "label": "intent"}
+        (folder / f"{name}.csv").write_text(f"question,intent\nwho {name},me\n")
     assert load_icl_data("banking77", str(tmp_path), columns).train[0].label == "me"

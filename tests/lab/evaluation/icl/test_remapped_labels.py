@@ -37,11 +37,11 @@ def test_more_demonstrations_than_examples_begin_anew(files):
     assert len(set(blocks)) <= len(data.train)
 
 
-def test_every_kind_of_model(model, files, tmp_path):
+def test_rows_and_metrics(models, files, tmp_path):
     protocol = RemappedLabels(data=files, shots=(6, 12, 900), test_items=3)
     data = load_icl_data("trec", files)
     asked = {example.text: (data, example) for example in data.test}
-    result, rows = evaluated(model, protocol, tmp_path / "out")
+    result, rows = evaluated(models["diff"], protocol, tmp_path / "out")
     assert (result.num_items, result.num_failed) == (6, 0)
     assert result.tables["shots_not_asked"] == [900]
     scores = [m for m in result.headline() if m.name == "exact_match"]

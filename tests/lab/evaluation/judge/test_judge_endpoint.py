@@ -58,8 +58,6 @@ def test_a_reply(monkeypatch):
         (429, {"error": "slow down"}, {"Retry-After": "0"}),
         (200, b"no json at all", {}),
         (200, {"choices": []}, {}),
-        (200, {"error": "odd"}, {}),
-        (200, [1], {}),
         (200, b"[" * 100_000, {}),
         (200, b'{"choices": "\xff\xfe"}', {}),
     ],
@@ -162,18 +160,19 @@ def test_failures_of_one_request_are_not_retried(answer, message):
         assert len(asked) == 1
 
 
+URL, KEY = (
+    "endpoint must be a URL such as .*, without user, password",
+    "must name an environment va",
+)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        *(
-            ({"endpoint": url}, "endpoint must be a URL such as .*, without user, password")
-            for url in (
-                "api.openai.com/v1", "ftp://host/v1", "https://", "http://[::1", "http://a:0/v1",
-                "https://me:secret@host/v1", "https://host/v1#secret",
-            )
-        ),
-        ({"key_variable": "NO_SUCH_KEY"}, "must name an environment variable that holds a key"),
-        ({"key_variable": "ODD_KEY"}, "must name an environment variable that holds a key"),
+        ({"endpoint": "api.openai.com/v1"}, URL), ({"endpoint": "http://[::1"}, URL),
+        ({"endpoint": "http://a:0/v1"}, URL), ({"endpoint": "https://me:secret@host/v1"}, URL),
+        ({"endpoint": "https://host/v1#secret"}, URL),
+        ({"key_variable": "NO_SUCH_KEY"}, KEY), ({"key_variable": "ODD_KEY"}, KEY),
     ],
 )  # fmt: skip
 def test_wrong_settings(settings, message, monkeypatch):

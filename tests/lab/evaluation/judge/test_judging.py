@@ -236,12 +236,9 @@ def test_a_folder_without_outputs_cannot_be_judged(folder):
     ("changes", "message"),
     [
         (["workers"], "--set: must be KEY=VALUE"),
-        (["model=a"], "--set: unknown key 'model'"),
         (["workers=0"], "workers must be a whole number from 1 to 1000, got 0"),
-        (["max_tokens=x"], "max_tokens must be a whole number from 1 to .*, got 'x'"),
         (["temperature=hot"], "temperature must be a number from 0.0 to 100.0, got 'hot'"),
         (["document=half"], "document must be 'whole' or 'read'"),
-        (["timeout_seconds=0"], "timeout_seconds must be a number from 0.001 to"),
     ],
 )
 def test_wrong_settings(changes, message):

@@ -55,8 +55,6 @@ ARC = {"question": "q", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "a
         ("arc_easy", ARC | {"answerKey": ""}, "answerKey must be one of"),
         ("arc_easy", ARC | {"choices": {"text": ["a"], "label": ["A"]}}, "two texts or more"),
         ("boolq", {"passage": "p", "question": "q", "label": 2}, "label must be from 0 to 1"),
-        ("boolq", {"passage": 3, "question": "q", "label": 1}, "passage must be text, got int"),
-        ("piqa", {"goal": "g", "sol1": "a", "sol2": "b", "label": "-1"}, "label must be from 0"),
         ("winogrande", GAP | {"sentence": "s"}, "must hold a '_'"),
         ("winogrande", GAP | {"answer": ""}, "answer must be"),
         ("piqa", [1], "must be a JSON object, got list"),
@@ -70,8 +68,6 @@ def test_a_wrong_line_is_named(task, record, message, tmp_path):
 def test_wrong_files(tmp_path):
     with pytest.raises(ConfigError, match=r"piqa\.jsonl: file must exist"):
         read_task(tmp_path, "piqa")
-    with pytest.raises(ConfigError, match="must exist, got none"):
-        read_task(tmp_path / "none", "piqa")
     file = tmp_path / "piqa.jsonl"
     file.write_text("\n", encoding="utf-8")
     with pytest.raises(ConfigError, match="must be a folder"):
@@ -105,8 +101,3 @@ def test_made_up_documents_of_every_task(task):
     assert made == generated_documents(task, 40)
     assert made != generated_documents(task, 40, seed=1)
     assert generated_documents(task, 4).evaluated == made.evaluated[:4]
-    golds = {
-        str(document.get("label", document.get("answerKey", document.get("answer"))))
-        for document in made.evaluated
-    }
-    assert len(golds) > 1

@@ -46,13 +46,6 @@ def build_prompts(model, corpus, at=None, *, depths=(0, 25, 50, 75, 100), seed=1
     return protocol.build_prompts(model, at or depths, **values)
 
 
-def test_cities():
-    assert len(set(CITIES)) == len(CITIES) > 100
-    assert not [(a, b) for a in CITIES for b in CITIES if a != b and a in b]
-    assert question(["Oslo"]) == "What is the special magic number for Oslo?"
-    assert question(["Oslo", "Rome"]).endswith("numbers for Oslo, and Rome?")
-
-
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.scheduled)])
 def test_random_haystacks(model, corpus, count):
     """Every needle is there once, where it should be, and the length is exact."""
@@ -140,15 +133,12 @@ def test_a_standard_depth_alone_is_the_same_prompt(model, corpus, depth):
         assert [alone] == build_prompts(model, corpus, [depth], **many)
 
 
-def test_samples_lengths_and_seeds_differ(model, corpus):
+def test_samples_lengths_seeds_and_bos_differ(model, build, corpus):
     changes = ({}, {"sample": 1}, {"length": 701}, {"seed": 2})
     prompts = [build_prompts(model, corpus, **change)[0] for change in changes]
     assert len({prompt.haystack for prompt in prompts}) == 4
     assert len({prompt.cities for prompt in prompts}) == 4
     assert build_prompts(model, corpus) == build_prompts(model, corpus)
-
-
-def test_without_bos(build, corpus):
     prompt = build_prompts(build("softmax", add_bos=False), corpus)[0]
     assert (prompt.context[0], prompt.spans[0][0]) == (0, 0)
     assert len(prompt.ids) == 660
@@ -279,20 +269,15 @@ def book(tmp_path):
     return read_haystack_words(str(path), 16)
 
 
-def test_sentences_end_at_stops_and_after_sixty_words(book):
+def test_passages_of_words(book):
+    """Sentences end at stops and after sixty words; a passage goes round the end of the text."""
     assert book.passage(0, 7) == ["One two three.", "Four five?", "“Six seven!”"]
     assert [len(one.split()) for one in book.passage(0, 107)] == [3, 2, 2, 60, 40]
     assert "Gutenberg" not in book.text
     assert "Licence" not in book.text
-
-
-def test_a_passage_has_the_words_asked_for_and_goes_round_the_end(book):
     for first in range(10):
         for words in (0, 1, 4, 60, 107):
             assert len(" ".join(book.passage(first, words)).split()) == words
     assert book.passage(4, 42) == [" ".join(["word"] * 40), "One two"]
-
-
-def test_a_longer_passage_begins_with_the_shorter_one(book):
     longer = " ".join(book.passage(1, 90))
     assert all(longer.startswith(" ".join(book.passage(1, n))) for n in range(90))

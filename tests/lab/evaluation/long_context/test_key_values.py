@@ -46,13 +46,6 @@ def test_positions_lie_evenly_over_the_object():
     assert positions == list(range(100))
 
 
-def test_a_larger_object_begins_with_the_smaller_one():
-    protocol = KeyValues(samples=5)
-    small = entries(protocol._object(4096, 0, 20).context)
-    large = entries(protocol._object(4096, 0, 50).context)
-    assert list(large.items())[:20] == list(small.items())
-
-
 def test_values_that_the_output_names_are_counted(long_model, tmp_path):
     """Every value of the object, those of the worked examples too, whatever is asked."""
     first = itertools.count()

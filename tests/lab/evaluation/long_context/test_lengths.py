@@ -5,7 +5,7 @@ import random
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.lengths import length_metric, most_that_fits
+from diffattn.lab.evaluation.long_context.lengths import most_that_fits
 from diffattn.lab.evaluation.long_context.ruler.ruler import Ruler
 
 
@@ -20,12 +20,6 @@ def test_standard_lengths_are_those_that_fit(build):
         Ruler(lengths=(4, 1025)).lengths_that_fit(model)
 
 
-def test_the_effective_length_is_the_longest_above_the_threshold():
-    scores = {4096: 0.1, 8192: 0.856, 16384: 0.8559}
-    assert length_metric("x", scores, 0.856, 1).value == 8192
-    assert length_metric("x", {4096: 0.1}, 0.856, 1).value == 0
-
-
 def counted(function):
     calls = []
 
@@ -36,7 +30,7 @@ def counted(function):
     return count, calls
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(40))
 def test_the_most_that_fits_for_random_growth(seed):
     generator = random.Random(seed)
     sizes = [generator.choice((0, 1, 1, 2, 3, 40)) for _ in range(generator.randint(1, 400))]

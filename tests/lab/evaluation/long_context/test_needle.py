@@ -23,8 +23,9 @@ def protocol(haystack, **changes):
     return Needle(**(values | changes))
 
 
-def test_the_shared_reading_equals_whole_prompts(model, haystack):
+def test_the_shared_reading_equals_whole_prompts(models, haystack):
     """Scores of the row: the same as from a plain pass over the whole text."""
+    model = models["diff"]
     one = protocol(haystack, lengths=(600,))
     batch = one.batches(model)[-1]
     rows = one.ask(model, batch)

@@ -30,33 +30,30 @@ def run(model, folder, **parameters):
     return evaluated(model, ArHits(**parameters), folder)
 
 
-def test_every_kind_of_model(model, packed, tmp_path):
-    result, _ = run(model, tmp_path / "out", data=str(packed), length=128)
-    assert result.num_failed == 0
-    assert max(result.tables["identity_error"].values()) < 1e-6
-    assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
-
-
-def test_sequences_of_one_document_are_one_cluster(models, tokenizer, tmp_path, text):
-    """Of packed tokens and of a corpus: by the document in which a sequence begins."""
+def test_a_corpus_gives_what_its_packing_gives_with_a_cluster_per_document(
+    models, tokenizer, tmp_path, text
+):
+    """By the document in which a sequence begins."""
     (tmp_path / "corpus").mkdir()
-    texts = [text[i * len(text) // 8 : (i + 1) * len(text) // 8] for i in range(8)]
-    for i, one in enumerate(texts):
-        (tmp_path / "corpus" / f"{i}.txt").write_text(one)
-    documents = [Document(name=str(i), text=one) for i, one in enumerate(texts)]
-    pack(documents, tokenizer, tmp_path / "data", validation_fraction=0.5)
-    offsets = PackedTokens(tmp_path / "data", "validation").document_offsets
-    for data in ("data", "corpus"):
-        protocol = ArHits(data=str(tmp_path / data), length=64, validation_fraction=0.5)
-        items = [item for batch in protocol.batches(models["diff"]) for item in batch]
+    for i in range(8):
+        part = text[i * len(text) // 8 : (i + 1) * len(text) // 8]
+        (tmp_path / "corpus" / f"{i}.txt").write_text(part)
+    documents = load_corpus(str(tmp_path / "corpus"))
+    pack(documents, tokenizer, tmp_path / "packed", validation_fraction=0.5)
+    offsets = PackedTokens(tmp_path / "packed", "validation").document_offsets
+    results = []
+    for data in ("packed", "corpus"):
+        settings = {"length": 64, "validation_fraction": 0.5, "data": str(tmp_path / data)}
+        items = [item for batch in ArHits(**settings).batches(models["diff"]) for item in batch]
         clusters = [item.cluster for item in items]
         assert 1 < len(set(clusters)) < len(items)
-        if data == "data":
-            begins = [max(np.flatnonzero(offsets <= int(item.id))) for item in items]
-            assert clusters == [f"document-{document}" for document in begins]
-    result, _ = evaluated(models["diff"], protocol, tmp_path / "out")
+        begins = [max(np.flatnonzero(offsets <= int(item.id))) for item in items]
+        assert clusters == [f"document-{document}" for document in begins]
+        results.append(run(models["diff"], tmp_path / f"of-{data}", **settings)[0])
+    packed, corpus = results
+    assert (packed.metrics, packed.tables) == (corpus.metrics, corpus.tables)
     # A document without hits says nothing of their loss.
-    assert next(m.n for m in result.metrics if m.name == "nll") == len(set(clusters))
+    assert next(m.n for m in corpus.metrics if m.name == "nll") == len(set(clusters))
 
 
 def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
@@ -94,6 +91,7 @@ def test_slices_equal_a_walk_with_sets(models, packed, tmp_path):
         sequences = len(validation) // 128
         assert sum(one["tokens"] for one in bins) == (128 - n + 1) * sequences
     assert result.tables["train_tokens"] == len(train)
+    assert [m.name for m in result.headline()] == ["nll", "ar_hit_nll", "other_nll"]
 
 
 def test_without_bos_the_first_token_does_not_count(build, packed, tmp_path):
@@ -115,19 +113,6 @@ def test_the_threshold_is_in_proportion():
     assert hit_threshold(10_000_000_000) == 1_250
     assert hit_threshold(8_000_000_001) == 1_001
     assert hit_threshold(1_900_000) == 1
-
-
-def test_a_corpus_gives_what_its_packing_gives(models, text, tokenizer, tmp_path):
-    (tmp_path / "texts").mkdir()
-    for i, part in enumerate(text.split(". ")[:300:60]):
-        (tmp_path / "texts" / f"{i}.txt").write_text(part * 40)
-    source = str(tmp_path / "texts")
-    pack(load_corpus(source), tokenizer, tmp_path / "packed", validation_fraction=0.4)
-    settings = {"length": 64, "validation_fraction": 0.4}
-    a, _ = run(models["diff"], tmp_path / "a", data=source, **settings)
-    b, _ = run(models["diff"], tmp_path / "b", data=str(tmp_path / "packed"), **settings)
-    assert a.metrics == b.metrics
-    assert a.tables == b.tables
 
 
 def test_a_run_of_a_study_uses_the_study_s_tokens(models, packed):

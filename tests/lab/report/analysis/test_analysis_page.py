@@ -14,9 +14,7 @@ from lab.report.page_reader import figures, outline_of
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An analysis; its page is made without the chart library, quickly."""
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+def folder(tmp_path):
     write_analysis(tmp_path)
     return tmp_path
 

@@ -1,7 +1,7 @@
 """The commands of the claims: each exists and resolves."""
 
 import shlex
-from functools import partial
+from functools import cache, partial
 
 import pytest
 from typer.main import get_command
@@ -53,6 +53,12 @@ def test_every_command_exists_with_its_options(line):
         assert name == "judge"
 
 
+@cache
+def trained_by(scale):
+    config = comparison(scale)
+    return {member.config.name for member in config.trials(config.base_rates())}, {*config.seeds}
+
+
 @pytest.mark.parametrize("line", [line for line in LINES if " evaluate" in line])
 def test_every_evaluated_model_is_one_that_the_study_trains(line):
     words = shlex.split(line)
@@ -60,9 +66,9 @@ def test_every_evaluated_model_is_one_that_the_study_trains(line):
     labels, folders = zip(*(model.split("=") for model in models), strict=True)
     (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
     is_small = runs == "runs/laptop/runs/"
-    config = comparison("laptop" if is_small else "study")
-    assert {*labels} <= {member.config.name for member in config.trials(config.base_rates())}
+    trained, all_seeds = trained_by("laptop" if is_small else "study")
+    assert {*labels} <= trained
     controls = {GATE} if is_small else {*SIDE_EFFECTS}
     assert controls < {label.rpartition("-seed")[0] for label in labels}
     seeds = {int(label.rpartition("-seed")[2]) for label in labels}
-    assert seeds == {*config.seeds}
+    assert seeds == all_seeds

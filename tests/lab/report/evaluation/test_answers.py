@@ -4,9 +4,9 @@ import json
 import re
 
 import pytest
-from trials.browser import open_page
 
 from diffattn.lab.report.evaluation.answers import answers_of, write_answers
+from lab.inspection.devtools import open_page
 
 BAD = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 

@@ -12,7 +12,7 @@ from record_files import change_record, read_record, write_record
 
 
 def test_charts_hold_the_recorded_numbers(make_study):
-    study = make_study(seeds=(0, 1), variants=(*TYPES, "none"))
+    study = make_study(seeds=(0, 1), variants=(*TYPES, "none"), num_steps=100)
     charts = figures(build(study))
     assert len(charts) == 1 + 2 + 3 + 1 + 10
     rows = (study / "runs/diff-seed1/metrics.jsonl").read_text(encoding="utf-8").splitlines()

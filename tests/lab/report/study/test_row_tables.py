@@ -126,9 +126,3 @@ def test_the_page_the_markdown_and_the_chart_hold_every_row(folder):
     # The paper has no such column of ranks.
     change_record(folder / "study.json", kind="rank")
     assert "Table 6" not in " ".join(outline_of(build(folder)).text)
-
-
-def test_a_row_of_an_unknown_model_is_shown_without_numbers(folder):
-    row = {**ROWS[0], "variant": "new", "baseline": "newer"}
-    change_record(folder / "results.json", rows=[row])
-    assert cells(rows_table(read_study(folder)), 0)[0] == "new"

@@ -5,33 +5,23 @@ from dataclasses import replace
 
 import pytest
 
-from diffattn.errors import ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
+from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies import reproduce as driver
-from diffattn.lab.studies.recall.config import RecallStudyConfig, recall_study
+from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import recall_results
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.workers import run_members
 
 
-def outcome(run, solved_step=None, loss=1.0, steps=4, accuracy=None):
+def outcome(run, solved_step=None, loss=1.0):
     """Numbers are made up."""
-    if accuracy is None:
-        accuracy = 0.5 if solved_step is None else 1.0
-    return {
-        "run": run,
-        "solved": solved_step is not None,
-        "solved_step": solved_step,
-        "steps": steps,
-        "validation_loss": loss,
-        "test_accuracy": accuracy,
-        "test_by_query": [0.5, 0.25],
-        "test_sequences": 16,
-        "largest_write": 0.5,
-    }
+    values = {"run": run, "solved": solved_step is not None, "solved_step": solved_step, "steps": 4}
+    values |= {"validation_loss": loss, "test_accuracy": 0.5 if solved_step is None else 1.0}
+    return values | {"test_by_query": [0.5, 0.25], "test_sequences": 16, "largest_write": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +61,8 @@ def test_the_smoke_study_is_whole(smoke):
         record = RunRecord.read(smoke / "runs" / member.config.name)
         assert record.config == member.config.resolved()
     assert set(read_json(smoke / "costs.json")["runs"]) == {m.config.name for m in members}
+    assert read_recall_study(smoke).gaps == ()
+    assert "all at one learning rate" in (smoke / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
@@ -156,13 +148,6 @@ def test_what_is_counted(two_rates):
     assert (lead["values"], lead["mean"], lead["low"]) == ([-4, -4, 0], -4, None)
     assert lead["p"] == log_rank([None] * 3, [2, 2, None], 4)
     assert task["ceilings"] == {"values": 1 / 7, "pairs": 0.5, "elimination": 0.75}
-
-
-def test_tasks_must_start_from_softmax():
-    config = recall_study("smoke")
-    twin = config.trials(rates_of(config, {}))[1].config
-    with pytest.raises(ConfigError, match="tasks must be a softmax model"):
-        RecallStudyConfig(scale="x", tasks=(twin,), learning_rates=(1e-3,))
 
 
 # The rule for learning rates, and sweeps that extend themselves.

@@ -40,10 +40,6 @@ def test_a_pair_that_is_not_compared_counts_with_one():
         assert after["variant"] != "diff_v2" or after["p_holm"] == 1.0
 
 
-def test_one_seed_has_no_test():
-    assert {entry["p"] for entry in study(seeds=1, fewer_seeds=1)["endpoints"]} == {None}
-
-
 def test_where_a_curve_crosses():
     curve = loss_curve(
         [

@@ -12,7 +12,6 @@ from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.monitoring.trackers import flat, require_trackers
 from diffattn.lab.training.run import train
 
 
@@ -57,33 +56,23 @@ def test_a_tracker_gets_losses_lambda_and_what_is_watched(
     assert all(isinstance(x, int | float) for _, logs in tracker for x in logs.values())
 
 
-@pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])
 def test_one_that_is_not_installed_is_named_before_anything_is_written(
-    name, make_run, data, tmp_path, monkeypatch
+    make_run, data, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("diffattn.lab.training.monitoring.trackers.find_spec", lambda module: None)
-    message = f"report_to must name trackers that are installed, got '{name}' without {name}.*pip"
+    message = "report_to must name trackers that are installed, got 'wandb' without wandb.*pip"
     with pytest.raises(ConfigError, match=message):
-        train(make_run(engine={"report_to": f"{name}"}), data, tmp_path / "run")
+        train(make_run(engine={"report_to": "wandb"}), data, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_several_and_none():
-    require_trackers(EngineConfig())
-    assert EngineConfig(report_to="tensorboard, wandb").trackers == ("tensorboard", "wandb")
-    assert flat({"a": [1, {"b": 2.0}], "c": None, "d": "text"}) == {"a/0": 1, "a/1/b": 2.0}
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"report_to": "tensorboard,"}, r"report_to must be in \{none, tensorboard"),
         ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
         ({"report_to": "none,wandb"}, "none or names of trackers, got 'none,wandb'"),
         ({"peak_flops": 1e12}, "peak_flops must come with watch_every"),
-        ({"peak_flops": 0.0}, r"peak_flops must be more than 0, got 0\.0"),
-        ({"replicas": 2}, "replicas must come with parallel 'fsdp'"),
-        ({"keep_every": 0}, "keep_every must be at least 1, got 0"),
+        ({"replicas": 2}, "replicas above 1 must come with parallel 'fsdp'"),
     ],
     ids=str,
 )
@@ -95,7 +84,7 @@ def test_impossible_settings_are_named(settings, message):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of tensorboard's own
 def test_tensorboard_writes_beside_the_run(make_run, data, tmp_path):
     accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    train(make_run(engine={"report_to": "tensorboard"}), data, tmp_path / "run")
+    train(make_run(engine={"report_to": "tensorboard"}, num_steps=4), data, tmp_path / "run")
     events = accumulator.EventAccumulator(str(tmp_path / "run" / "tracking")).Reload()
     losses = [(e.step, e.value) for e in events.Scalars("eval/loss")]
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")

@@ -116,4 +116,3 @@ GRADIENT_FLOW: dict[str, Callable[[], StudyPlan]] = {
     "laptop": laptop,
     "study": study,
 }
-"""Scale -> recipe of the study."""

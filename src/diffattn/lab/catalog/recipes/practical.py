@@ -89,7 +89,6 @@ def _settings(tasks: tuple[Any, ...], seeds: tuple[int, ...]) -> dict[str, Any]:
 
 
 PRACTICAL: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
-"""Scale -> recipe of the study."""
 LEARNED = {"lookup": ("found_4_x1", "pairs"), "many_shot": ("shots_23", "classes")}
 """Task -> measure that shows whether it was learned, and the guess to beat."""
 PRIMARY = {

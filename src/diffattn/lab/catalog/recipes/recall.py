@@ -124,4 +124,3 @@ def task_run(
 
 
 RECALL: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
-"""Scale -> recipe of the study."""

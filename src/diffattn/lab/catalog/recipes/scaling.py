@@ -79,4 +79,3 @@ def _run(
 
 
 SCALING_STUDIES: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop}
-"""Scale -> recipe of the study."""

@@ -76,4 +76,3 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
 
 
 STABILITY: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}
-"""Scale -> recipe of the study."""

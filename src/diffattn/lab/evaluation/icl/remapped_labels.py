@@ -156,24 +156,17 @@ class RemappedLabels(IclProtocol):
         chosen = balanced_rounds(data.test, self.seed, self.test_items)
         test = dict(sorted((place[id(example)], example) for example in chosen))
         trie = LabelTrie(model, [str(i) for i in range(len(data.labels))], "x\nlabel:")
-        shots = self._shots_that_fit(model, data, trie, list(test.values()))
-        return data, trie, test, shots
-
-    def _shots_that_fit(
-        self, model: LanguageModel, data: IclData, trie: LabelTrie, test: Sequence[Example]
-    ) -> list[int]:
-        """The wanted numbers of demonstrations with which every question fits the model."""
         number = max(trie.labels, key=lambda label: len(model.encode(f"x\nlabel: {label}")))
         size = {
             example: len(model.encode_after("\n\n", f"{example.text}\nlabel: {number}\n\n"))
-            for example in dict.fromkeys([*data.train, *test])
+            for example in dict.fromkeys([*data.train, *test.values()])
         }
         rest = len(model.encode_prompt(_INSTRUCTION + "\n\n")) + max(_NEW_TOKENS, trie.longest)
         fit = max(self.grid)
-        for example in test:
+        for example in test.values():
             shown = self._demonstrations(data, example, fit)
             fit = most_within((size[x] for x in shown), model.max_length - rest - size[example])
-        return self.numbers_that_fit(model, self.grid, fit)
+        return data, trie, test, self.numbers_that_fit(model, self.grid, fit)
 
 
 def most_shown(prompt: str) -> str:

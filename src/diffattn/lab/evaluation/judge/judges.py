@@ -193,21 +193,17 @@ class LocalJudge(Judge):
         from diffattn.lab.inference.network_reader import ItemError
         from diffattn.lab.inference.prompting import require_no_special
 
-        tokenizer = self.model.tokenizer
-        if getattr(tokenizer, "chat_template", None):
-            try:
-                for message in messages:
-                    require_no_special(self.model, message["content"])
-            except ItemError as error:  # otherwise a judged output could write its own verdict
-                raise JudgeFailure(f"{self.settings.model}: {error}") from error
-            text = tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True
-            )
-            ids = self.model.encode(text, special=True)  # the template has BOS already
-        else:
-            ids = self.model.encode_prompt("\n\n".join(m["content"] for m in messages) + "\n\n")
-        limit = self.settings.max_tokens or 512
+        texts = [message["content"] for message in messages]
+        ids = self.model.encode_prompt("\n\n".join(texts) + "\n\n")
+        limit, tokenizer = self.settings.max_tokens or 512, self.model.tokenizer
         try:
+            if getattr(tokenizer, "chat_template", None):
+                for text in texts:  # otherwise a judged output could write its own verdict
+                    require_no_special(self.model, text)
+                turns = tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=True
+                )
+                ids = self.model.encode(turns, special=True)  # the template has BOS already
             (written,) = self.model.generate([ids], max_new_tokens=limit)
         except ItemError as error:
             raise JudgeFailure(f"{self.settings.model}: {error}") from error

@@ -91,8 +91,8 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
 
 def _document(task: str, record: Mapping[str, Any]) -> Document:
     """The document in the fields that the harness's prompts read."""
-    if task in ("arc_challenge", "arc_easy", "openbookqa"):
-        return _science("question_stem" if task == "openbookqa" else "question", record)
+    if "choices" in FIELDS[task]:
+        return _science(FIELDS[task][0], record)
     choices, no_texts = 2, ("label", "endings", "answer" if task == "boolq" else "")
     document: Document = {
         name: _text(record, name) for name in FIELDS[task] if name not in no_texts
@@ -161,9 +161,9 @@ def _record(task: str, generator: random.Random) -> dict[str, Any]:
     right = generator.randrange(4)
     use, place = _THINGS[things[right]], generator.randrange(2)
     first, second = generator.sample(_PEOPLE, 2)
-    if task in ("arc_challenge", "arc_easy", "openbookqa"):
+    if "choices" in FIELDS[task]:
         return {
-            "question_stem" if task == "openbookqa" else "question": f"What helps against {use}?",
+            FIELDS[task][0]: f"What helps against {use}?",
             "choices": {"text": [f"a {thing}" for thing in things], "label": list("ABCD")},
             "answerKey": "ABCD"[right],
         }

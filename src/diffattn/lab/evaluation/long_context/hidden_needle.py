@@ -88,7 +88,7 @@ NEEDLES = tuple(
 """A sentence about someone, ``{name}`` in place of the name, and questions that ask who it is. Any
 change here must raise the version of the protocol."""
 BASE_LENGTHS = (250, 500, 1_000)  # whose mean score is the base score
-KEPT = 0.85  # share of the base score from which on a length is effective
+KEPT = 0.85  # a length is effective if its score is at least this share of the base score
 _STANDARD = (*BASE_LENGTHS, 2_000, 4_000, 8_000, 16_000, 32_000)
 _QUESTION = (
     "Read the text and answer the question below it.\n\n{text}\n\nThe text does not say the answer "
@@ -96,12 +96,12 @@ _QUESTION = (
 )
 _SCORE = {"one_hop": "contains", "two_hop": "contains", "literal": "contains_literal"}
 _LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name in _SCORE.items()}
-"""Names of scores by kind of question: the literal control has names of its own."""
+"""Names of a row's scores by kind of question; as metrics all are called ``contains``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HiddenNeedleSearch(ChatProtocol):
-    """Questions "Who ...?" that one sentence of a long text answers without sharing a word."""
+    """Questions "Who ...?" that one sentence of a long text answers in other words."""
 
     name = "hidden_needle"
     choices = {
@@ -115,11 +115,11 @@ class HiddenNeedleSearch(ChatProtocol):
         "(NoLiMa: snippets of open books, shuffled)",
         "place": "the end of a sentence nearest to the depth, counted in words",
         "prompt": "completion after 'Answer:', or the chat template by chat=true; no reasoning",
-        "guess": "of a text with several of the 12 names: one of them, and as many as the output "
-        "names; of one with the answer alone, none",
-        "score": "the name occurs, as a word, in the first line of the output; log-probability "
-        "of the name beside it",
-        "base": "mean over 250, 500 and 1,000 tokens; a length is effective that keeps 0.85 of it",
+        "guess": "the expected score of guessing among the names in the text, with one guess and "
+        "with as many as the output names; none where the answer is the only name in the text",
+        "score": "the name occurs, as a word, in the first line of the output; its log-probability "
+        "is recorded too",
+        "base": "mean over 250, 500 and 1,000 tokens; a length that keeps 0.85 of it is effective",
     }
     quick = {"lengths": (250, 500), "depths": 2, "needles": 3}
     quick_short = {"lengths": (250,)}
@@ -129,7 +129,7 @@ class HiddenNeedleSearch(ChatProtocol):
     depths: int = 26
     """Number of depths of the needle, evenly spaced from 0 to 100 percent."""
     needles: int = len(NEEDLES)
-    """Number of needles, from the first on."""
+    """Number of needles: the first of the list."""
     max_new_tokens: int = 16
     seed: int = 42
 
@@ -146,9 +146,9 @@ class HiddenNeedleSearch(ChatProtocol):
             for n in needles
             for kind in KINDS
         ]
-        longest = max(self.count(model, prompt) for prompt in prompts)
+        longest_prompt = max(self.count(model, prompt) for prompt in prompts)
         # Text and prompt together may have a few more tokens than separately.
-        overhead = longest + self.max_new_tokens + 8
+        overhead = longest_prompt + self.max_new_tokens + 8
         lengths = self.lengths_that_fit(model, _STANDARD, overhead=overhead)
         texts = [needle["text"].format(name=name) for needle in needles for name in NAMES]
         least = max(len(model.encode(text)) for text in texts)
@@ -164,7 +164,7 @@ class HiddenNeedleSearch(ChatProtocol):
                 Item(
                     id=f"{length}-{number}-{step}-{kind}",
                     payload=(length, number, step, kind, longest),
-                    cluster=str(number),  # a model knows the facts in all texts or in none
+                    cluster=str(number),  # a model knows a fact in all texts or in none
                 )
                 for kind in KINDS
             ]
@@ -245,7 +245,7 @@ class HiddenNeedleSearch(ChatProtocol):
     def _text(
         self, model: LanguageModel, background: HaystackWords, length: int, number: int, step: int
     ) -> tuple[str, str, int, float]:
-        """Text with needle, the name in it, its number of tokens, and the needle's depth."""
+        """Text with needle, its name, its number of tokens, and the needle's place in percent."""
         draw = Random(f"{self.seed}-{length}-{number}-{step}")
         first = draw.randrange(len(background.starts))
         # A word has at least one token, so a text of ``length`` tokens has at most that many words.
@@ -258,16 +258,16 @@ class HiddenNeedleSearch(ChatProtocol):
         def hide(num_words: int) -> tuple[str, float]:
             sentences = background.passage(first, num_words)
             ends = [0, *itertools.accumulate(len(sentence.split()) for sentence in sentences)]
-            wanted = 100 * step / (self.depths - 1) / 100 * num_words
+            wanted = step / (self.depths - 1) * num_words
             gap = min(range(len(ends)), key=lambda i: abs(ends[i] - wanted))
             text = " ".join(insert_sentences(sentences, [gap], [needle]))
             return text, 100 * ends[gap] / max(1, num_words)
 
-        units = most_that_fits(
+        num_words = most_that_fits(
             lambda n: len(model.encode(hide(n)[0])), length, least=0, most=len(background.words)
         )
-        assert units is not None, "batches() has measured every needle"
-        text, place = hide(units)
+        assert num_words is not None, "batches() has measured every needle"
+        text, place = hide(num_words)
         return text, free[0], len(model.encode(text)), round(place, 1)
 
 

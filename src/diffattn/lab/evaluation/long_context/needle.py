@@ -6,11 +6,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.lab.evaluation.long_context.haystack import encode_within
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
     TEMPLATES,
     MagicPrompt,
     MagicProtocol,
+    answer,
     forced_number,
 )
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
@@ -133,9 +135,9 @@ class Needle(MagicProtocol):
         self, model: LanguageModel, n: int, r: int, length: int, sample: int
     ) -> dict[str, Any]:
         """Settings of the prompts, with room for the answer."""
-        answers = (forced_number(model, city, "8888888") for city in CITIES)
-        # Another number may be cut into more tokens, at most one per digit and one for the space.
-        room = max(new_tokens(r), *(len(forced.context) + 8 for forced in answers))
+        given = max(len(encode_within(model, f" {answer(city)}")) for city in CITIES)
+        # A number is cut into at most one token per digit and one for the space.
+        room = max(new_tokens(r), given + 8)
         facts = {"num_needles": n, "num_asked": r, "length": length, "sample": sample}
         return facts | {"room": room, "template": self.prompt}
 

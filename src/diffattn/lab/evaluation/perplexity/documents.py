@@ -52,36 +52,37 @@ class TextProtocol(Protocol):
         return texts
 
 
-def first_windows(
-    protocol: str,
-    model: LanguageModel,
-    source: str,
-    text_field: str = "text",
-    *,
-    start: Sequence[int],
-    size: int,
-    windows: int,
-    per_document: int,
-) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The first ``windows`` windows of a corpus, each with the name of its document.
+class WindowProtocol(Protocol):
+    """A protocol over windows of a corpus."""
 
-    A window is ``start`` followed by ``size`` tokens of the text. A document gives at most
-    ``per_document`` windows; the rest of it is left out.
-    """
-    left = windows
-    for document in open_texts(source, text_field):
-        wanted = min(left, per_document)
-        # Cut long books before encoding them; tokens rarely have 16 characters.
-        ids = model.encode(document.text[: 16 * size * wanted])
-        for i in range(min(wanted, len(ids) // size)):
-            yield document.name, (*start, *ids[i * size : (i + 1) * size])
-            left -= 1
-        if not left:
-            return
-    if left == windows:
-        raise ConfigError(
-            f"{protocol}: {source!r} must hold a document of {size} tokens, got none."
-        )
+    def first_windows(
+        self,
+        model: LanguageModel,
+        source: str,
+        text_field: str = "text",
+        *,
+        start: Sequence[int],
+        size: int,
+    ) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """The first ``num_windows`` windows, each with the name of its document.
+
+        A window is ``start`` followed by ``size`` tokens of the text. A document gives at most
+        ``windows_per_document`` windows; the rest of it is left out.
+        """
+        left = windows = self.num_windows  # type: ignore[attr-defined]
+        for document in open_texts(source, text_field):
+            wanted = min(left, self.windows_per_document)  # type: ignore[attr-defined]
+            # Cut long books before encoding them; tokens rarely have 16 characters.
+            ids = model.encode(document.text[: 16 * size * wanted])
+            for i in range(min(wanted, len(ids) // size)):
+                yield document.name, (*start, *ids[i * size : (i + 1) * size])
+                left -= 1
+            if not left:
+                return
+        if left == windows:
+            raise ConfigError(
+                f"{self.name}: {source!r} must hold a document of {size} tokens, got none."
+            )
 
 
 def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:

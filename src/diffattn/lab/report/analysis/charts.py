@@ -1,7 +1,6 @@
 """Charts of an analysis: by layer, by head, by distance, and λ."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from statistics import fmean
@@ -12,8 +11,8 @@ from diffattn.lab.report.analysis.tables import (
     ALL_POSITIONS,
     HIDDEN,
     LOGITS,
-    acting_value,
     label_of,
+    map_correlation,
 )
 from diffattn.lab.report.page.charts import (
     PALETTE,
@@ -52,7 +51,7 @@ _LAYER_CHARTS: tuple[tuple[str, str, str, _OfLayer], ...] = (
     ("cancelled", "share of A1 cancelled", "by λA2, mean over heads", _mean("cancelled")),
     ("correlation", "correlation of A1 and A2", _AROUND, _mean("correlation")),
     ("context", "Context RMS", "before head norm, mean over heads", _mean("context_rms")),
-    ("maps", "correlation of heads' maps", _PAIRS, partial(acting_value, name="map_correlation")),
+    ("maps", "correlation of heads' maps", _PAIRS, map_correlation),
     ("cka", "CKA of heads' features", "unbiased, mean over pairs of heads", itemgetter("cka")),
 )
 """Key, title, explanation, and a function that reads the value from a layer's record."""

@@ -12,6 +12,7 @@ from diffattn.lab.report.page.wording import (
     count,
     listing,
     number,
+    pairs,
     plural,
     span,
 )
@@ -22,9 +23,9 @@ _RANKS = ("1", "2", "3", "10", "100")
 _PLACES = ("layer", "map", "head", "channel", "text", "query", "key", "position")
 
 
-def acting_value(layer: Any, name: str) -> float | None:
-    """``map_cosine`` or ``map_correlation`` of the signed map, or of softmax's single map."""
-    values: dict[str, float | None] = layer[name]
+def map_correlation(layer: Any) -> float | None:
+    """Correlation between heads of the signed map, or of softmax's single map."""
+    values: dict[str, float | None] = layer["map_correlation"]
     return values.get("signed", values.get("map_1"))
 
 
@@ -44,7 +45,7 @@ _HEAD_MEANS = {
 
 
 def summary_rows(result: AnalysisResult) -> list[dict[str, str]]:
-    """One row per model with weights: means over layers and heads."""
+    """One row per model with weights: means over layers and heads, largest values, range of λ."""
     rows = []
     for analysis in result.models:
         layers = analysis.attention
@@ -56,7 +57,7 @@ def summary_rows(result: AnalysisResult) -> list[dict[str, str]]:
             {
                 "model": label_of(analysis),
                 **{title: _head_mean(layers, name) for title, name in _HEAD_MEANS.items()},
-                "heads' maps": _mean(acting_value(layer, "map_correlation") for layer in layers),
+                "heads' maps": _mean(map_correlation(layer) for layer in layers),
                 "heads' CKA": _mean(layer["cka"] for layer in layers),
                 "context RMS": _head_mean(layers, "context_rms"),
                 "largest logit": _largest(analysis, LOGITS),
@@ -117,11 +118,11 @@ def heads_table(analysis: ModelAnalysis) -> Table:
         for index, layer in enumerate(analysis.attention)
         for head in range(len(layer["heads"]["context_rms"]))
     ]
-    return table("Layer / head.", ["Head", *(name.replace("_", " ") for name in names)], rows)
+    return table("Every head.", ["Layer / head", *(name.replace("_", " ") for name in names)], rows)
 
 
 def outlier_table(result: AnalysisResult) -> Table:
-    """The columns of Table 5 for every model and kind of activation."""
+    """The columns of Table 5 of arXiv:2410.05258v2 for every model and kind of activation."""
     rows = [
         [
             label_of(analysis),
@@ -180,10 +181,10 @@ def provenance_tables(result: AnalysisResult) -> list[Table]:
         "Text": result.text["source"],
         "Documents": listing([*documents[:5], *more]) or MISSING,
         "Text hash": result.text["sha256"],
-        "Settings": _pairs(dict(result.settings)),
+        "Settings": pairs(dict(result.settings)),
         "Commit": (result.commit or "not recorded") + (" with changes" if result.dirty else ""),
-        "Versions": _pairs(result.versions),
-        "Hardware": _pairs(result.hardware),
+        "Versions": pairs(result.versions),
+        "Hardware": pairs(result.hardware),
     }
     return [
         table("Weights and tokens as hashes: equal ones are equal inputs.", headers, models),
@@ -234,7 +235,3 @@ def _visible(text: Any) -> str:
 
 def _windows(lengths: Sequence[int]) -> str:
     return f"{len(lengths):,} of up to {max(lengths):,}, {sum(lengths):,} tokens"
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

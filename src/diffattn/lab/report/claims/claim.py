@@ -27,9 +27,7 @@ class Measured:
     uninformative: str = ""
     """Why the effect says nothing about the claim; empty if it is informative."""
     note: str = ""
-    """The conditions of the measurement."""
     digits: int = 3
-    """Number of decimals to show."""
 
     @property
     def count(self) -> str:

@@ -55,7 +55,6 @@ STUDIES = {
     "stability": _study("stability", _GPU_MODEL, _GPU_FEW_STEPS, _GPU_RATE),
     "gradient-flow": _study("gradient-flow"),
 }
-"""Kind of study -> its commands."""
 JUDGE = "diffattn judge {out} --endpoint https://HOST/v1 --model JUDGE"
 """The second command of an evaluation of hallucination."""
 

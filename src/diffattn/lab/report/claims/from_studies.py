@@ -50,8 +50,7 @@ def stability_difference(
         if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
             rates = listing(f"{rate:g}" for rate in row.get("rates", ()))
             note = f"rates {rates}" if rates else ""
-            older = "counted before it was asked at which rates both models use their context"
-            return measure_row(row, uninformative=row.get("why", older), note=note)
+            return measure_row(row, uninformative=row["why"], note=note)
     return None
 
 

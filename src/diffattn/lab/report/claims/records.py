@@ -39,7 +39,6 @@ class ClaimRecords:
 
     root: Path | None = None
     studies: dict[str, Any] = field(default_factory=dict)
-    """Kind of study -> its ``results.json``."""
     study_folders: dict[str, Path] = field(default_factory=dict)
     """Kind of study -> its folder, also of an unfinished study."""
     evaluations: list[EvalResult] = field(default_factory=list)

@@ -20,7 +20,6 @@ CLAIMS = tuple(
     for result in paper_results()
     for stated in result.claims
 )
-"""In the order of the papers."""
 
 
 def measured_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> list[MeasuredClaim]:

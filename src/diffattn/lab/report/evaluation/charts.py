@@ -29,7 +29,6 @@ class _Facet(NamedTuple):
     metrics: dict[str, list[Metric]]
     """Label of a model -> its values of the metric."""
     every: list[Metric]
-    """The values of all models."""
 
 
 def charts_of(results: Sequence[EvalResult], prefix: str) -> list[list[Chart]]:

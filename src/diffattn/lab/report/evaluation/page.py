@@ -21,7 +21,6 @@ from diffattn.lab.report.evaluation.tables import (
     difference_table,
     difference_tables,
     label_of,
-    place_text,
     value_with_interval,
 )
 from diffattn.lab.report.page.elements import (
@@ -37,7 +36,7 @@ from diffattn.lab.report.page.elements import (
     shown,
 )
 from diffattn.lab.report.page.tables import Table, record_table, run_cell, table
-from diffattn.lab.report.page.wording import MISSING, count, listing, number, plural, span
+from diffattn.lab.report.page.wording import MISSING, count, listing, number, pairs, plural, span
 
 _ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "
@@ -279,7 +278,7 @@ def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list
             record.name,
             record.created,
             (record.commit or "not recorded")[:12] + (" +" if record.dirty else ""),
-            run_cell([", ".join(f"{key} {value}" for key, value in record.versions.items())]),
+            run_cell([pairs(record.versions)]),
         ]
         for record in folder.records
     ]
@@ -291,4 +290,4 @@ def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list
 
 
 def _metric_name(metric: Metric) -> str:
-    return f"{metric.name} {place_text(metric.where)}".rstrip()
+    return f"{metric.name} {pairs(metric.where)}".rstrip()

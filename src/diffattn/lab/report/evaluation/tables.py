@@ -1,23 +1,17 @@
 """Evaluation results as rows of a table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
 from diffattn.lab.report.page.tables import Table, table
-from diffattn.lab.report.page.wording import MISSING, count, number, p_value, span
+from diffattn.lab.report.page.wording import MISSING, count, number, p_value, pairs, span
 
 
 def label_of(result: EvalResult) -> str:
     """The name of the model."""
     return str(result.model["label"])
-
-
-def place_text(where: Mapping[str, Any]) -> str:
-    """The part of a protocol that a number is about, as in ``"length 4096, depth 50"``."""
-    return ", ".join(f"{key} {value}" for key, value in where.items())
 
 
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
@@ -100,7 +94,7 @@ def difference_table(
         cells = {
             "Protocol": pair.variant,
             "Score": pair.score,
-            "Part": place_text(pair.where),
+            "Part": pairs(pair.where),
             "Models": f"{pair.model} − {pair.baseline}{over}",
             "Verdict": pair.verdict,
             "Difference": number(pair.difference, signed=True),

@@ -22,7 +22,6 @@ class Chart:
     """One chart. Its texts are plain text as in the records, not HTML."""
 
     element_id: str
-    """Unique in the page."""
     traces: Sequence[dict[str, Any]]
     """Traces as dictionaries of plotly, but with ``hovertemplate`` as a list of lines."""
     look: dict[str, Any]

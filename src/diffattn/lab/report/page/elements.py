@@ -98,7 +98,6 @@ class Document:
 
     title: str
     lead: Sequence[Element]
-    """Elements before the first section."""
     sections: Sequence[Section]
     summary: Table | None = None
     """The table that a terminal or a Markdown file shows in place of the page."""

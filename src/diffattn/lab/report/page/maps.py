@@ -8,7 +8,7 @@ import numpy as np
 
 from diffattn.lab.report.page.charts import SEQUENTIAL, Chart, layout
 from diffattn.lab.report.page.elements import Code, Element, Pair, Part, Text
-from diffattn.lab.report.page.runs import BASELINE, Study
+from diffattn.lab.report.page.runs import Study
 from diffattn.lab.report.page.wording import WHITE_SPACE, number, type_name
 
 # Orange (subtracted) over white to blue (added), a pair that stays distinct under the common
@@ -64,15 +64,14 @@ def _charts(
     attention_type: str, entry: dict[str, Any], tokens: Sequence[str], prefix: str
 ) -> list[Chart]:
     first = np.array(entry["map_1"], dtype=np.float64)
-    if attention_type == BASELINE or "map_2" not in entry:
+    if "map_2" not in entry:
         caption = "A, the one map of softmax attention"
         return [_heatmap(first, tokens, _limit(first), caption, f"{prefix}-a")]
     second = np.array(entry["map_2"], dtype=np.float64)
     difference = np.array(entry["difference"], dtype=np.float64)
     # One scale for both maps, so that equal colours are equal weights.
     limit, signed_limit = _limit(first, second), _limit(np.abs(difference))
-    lam = entry.get("lam")
-    lam = ", ".join(number(x, 3) for x in (lam if isinstance(lam, list) else [lam]))
+    lam = number(entry["lam"], 3)
     caption = f"A₁ − λA₂, signed: blue is added, orange is subtracted; λ = {lam}"
     if attention_type == "diff_v2":
         caption += " (it differs from token to token)"

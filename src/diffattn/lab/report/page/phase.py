@@ -10,17 +10,17 @@ PASSED = 0.5
 """Least share of a model's runs that must have passed for the model to count as past the phase."""
 
 
-def share_passed(group: Mapping[str, Any]) -> float | None:
-    """Share of a variant's runs at one rate that passed; ``None`` if that was not recorded."""
-    steps = group.get("phase_steps")
-    return sum(step is not None for step in steps) / len(steps) if steps else None
+def share_passed(group: Mapping[str, Any]) -> float:
+    """Share of a variant's runs at one rate that passed."""
+    steps = group["phase_steps"]
+    return sum(step is not None for step in steps) / len(steps)
 
 
 def when_passed(group: Mapping[str, Any]) -> str:
     """Say at which step the runs of a variant passed, or how many did; empty if none did."""
-    steps = group.get("phase_steps") or []
+    steps = group["phase_steps"]
     passed = [step for step in steps if step is not None]
-    if steps and len(passed) == len(steps):
+    if len(passed) == len(steps):
         return f"at step {median(passed):,.0f}"
     return f"in {len(passed)} of {len(steps)} runs" if passed else ""
 
@@ -28,10 +28,8 @@ def when_passed(group: Mapping[str, Any]) -> str:
 def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = "best") -> str:
     """Say why two variants are not compared; empty if they are. If no model has passed, all are."""
     groups = {name: entry["at"].get(at, entry["at"]["best"]) for name, entry in variants.items()}
-    shares = {name: share_passed(group) for name, group in groups.items()}
-    passed = {name for name, share in shares.items() if share is not None and share >= PASSED}
-    is_known = shares[first] is not None and shares[second] is not None
-    if not passed or not is_known or {first, second} <= passed:
+    passed = {name for name, group in groups.items() if share_passed(group) >= PASSED}
+    if not passed or {first, second} <= passed:
         return ""
     if passed.isdisjoint((first, second)):
         return "neither has passed the induction phase"

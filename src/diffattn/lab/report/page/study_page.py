@@ -1,14 +1,14 @@
 """The parts that the pages of all kinds of studies share."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from diffattn.lab.report.page.elements import Bullets, Code, Document, Element, Fold, Section, Text
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, table, word_cell
-from diffattn.lab.report.page.wording import count, listing
+from diffattn.lab.report.page.wording import count, listing, pairs
 
 _PUBLISHED = Path(__file__).parents[1] / "published"
 TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
@@ -79,7 +79,7 @@ def provenance(study: Study) -> list[Element]:
                 str(record.seed),
                 record.created,
                 record.device,
-                _pairs(record.backends) or "none",
+                pairs(record.backends) or "none",
                 (record.commit or _NOT_RECORDED)[:12],
                 {None: "unknown", True: "yes", False: "no"}[record.dirty],
                 "yes" if run.results is not None else "no",
@@ -128,8 +128,8 @@ def _facts(study: Study) -> Table:
     rows = [(name, str(value or _NOT_RECORDED)) for name, value in facts.items()]
     facts_of_runs: dict[str, Callable[[StudyRun], str]] = {
         "Commit": _commit,
-        "Versions": lambda run: _pairs(run.record.versions),
-        "Hardware": lambda run: _pairs(run.record.hardware),
+        "Versions": lambda run: pairs(run.record.versions),
+        "Hardware": lambda run: pairs(run.record.hardware),
     }
     for name, fact in facts_of_runs.items():
         names: dict[str, list[str]] = {}
@@ -147,7 +147,3 @@ def _commit(run: StudyRun) -> str:
     changed = {True: " with uncommitted changes", False: ", source unchanged", None: ""}
     later = f", continued at {listing(run.continued)}" if run.continued else ""
     return run.record.commit + changed[run.record.dirty] + later
-
-
-def _pairs(values: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in values.items())

@@ -98,6 +98,11 @@ def listing(items: Iterable[Any]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
+def pairs(values: Mapping[str, Any]) -> str:
+    """``"length 4096, depth 50"``; names without a value are left out."""
+    return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
+
+
 def plural(quantity: int, noun: str) -> str:
     """``"1 seed"``, ``"3 seeds"``."""
     return f"{quantity:,} {noun}{'' if quantity == 1 else 's'}"

@@ -180,8 +180,6 @@ def _comparison(info: dict[str, Any]) -> str:
 
 def _answer_sentence(study: Study, task: str) -> str:
     entry, members = task_results(study, task), members_of(study, task)
-    if V1 not in members or BASELINE not in members:
-        return ""
     if entry["uninformative"]:
         return f"Uninformative: {entry['uninformative']}"
     seeds = len(members[V1]["runs"])
@@ -234,16 +232,11 @@ def _sentences(study: Study, task: str) -> list[str]:
     if beside := committed_beside(study, task):
         items.append(f"In the longer study of {beside['seeds']} seeds: {beside['sentence']}")
     leak = entry["leak"]
-    if leak["highest"] is None:
-        items.append("No model without attention was trained: whether the task leaks is not known.")
-    else:
-        items.append(
-            f"The task {'leaks' if leak['leaks'] else 'does not leak'}: a model that sees no other "
-            f"token answers {number(leak['highest'], 3)}; by guessing up to "
-            f"{number(leak['limit'], 3)} would be chance."
-        )
     return [
         *items,
+        f"The task {'leaks' if leak['leaks'] else 'does not leak'}: a model that sees no other "
+        f"token answers {number(leak['highest'], 3)}; by guessing up to "
+        f"{number(leak['limit'], 3)} would be chance.",
         *(
             f"The chosen learning rate of {type_name(name)} lies at the edge of its sweep."
             for name, member in members.items()

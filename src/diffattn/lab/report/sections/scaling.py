@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Element, Section, Text
+from diffattn.lab.report.page.elements import Document, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
@@ -71,10 +71,9 @@ def scaling_document(study: Study) -> Document:
         "The same functions on the points that the DIFF Transformer paper plots. Its 62.2 % and "
         "63.7 % are such readings of fits: no model of the sizes read was trained."
     )
-    published: list[Element] = [explained, _published_ratios(), _published_fits()]
     at_base = Text("At the size that both axes share.")
-    sections.append(Section("published", "The published points", published))
-    sections.append(Section("models", "Models", [at_base, models_table(base)]))
+    published = Section("published", "The published points", [explained, _published_ratios()])
+    sections += [published, Section("models", "Models", [at_base, models_table(base)])]
     lead = _lead(study, axes)
     if results is None:
         return study_document(study, lead, sections, costs=costs)
@@ -201,25 +200,6 @@ def _summary_table(axes: dict[str, Any]) -> Table:
                 }
             )
     return record_table("Fits, and the sizes or budgets of equal loss.", rows)
-
-
-def _published_fits() -> Table:
-    rows = []
-    for curves in scaling_curves().values():
-        for name, fit in fits_of(curves.points())[1].items():
-            cells = []
-            for part, printed in zip(_PARTS, curves.curves[name], strict=True):
-                cell = _parameter_cell(fit["parameters"][part])
-                note = f"plotted: {printed:g}; interval {cell.note}"
-                cells.append(number_cell(cell.text, note=note))
-            quality = [number_cell(number(fit[key], 3)) for key in ("r2", "max_error")]
-            rows.append([type_cell(name), word_cell(curves.unit), *cells, *quality])
-    return table(
-        "Fits of L = a x⁻ᵇ + c to the points of arXiv:2410.05258v2, Fig. 3; below each number that "
-        "of the plotted curve, and our 95 % interval.",
-        ["Model", "Over", *_PARTS, "R²", "Largest error"],
-        rows,
-    )
 
 
 def _published_ratios() -> Table:

@@ -129,20 +129,17 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     first = study.runs_of(variant)[0]
     starts = first.result("lambda_init") or []
     traces: list[dict[str, Any]] = []
-    num_layers = max(len(lam) for rows in runs.values() for _, lam in rows)
+    num_layers = len(next(iter(runs.values()))[0][1])
     for layer in range(num_layers):
         # From light (first layer) to full (last layer).
         strength = 1.0 if num_layers < 2 else 0.35 + 0.65 * layer / (num_layers - 1)
         channels = (int(type_color(variant)[i : i + 2], 16) for i in (1, 3, 5))
         color = "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
         group = str(layer)
-        curves = {
-            run: [(step, lam[layer]) for step, lam in rows if layer < len(lam)]
-            for run, rows in runs.items()
-        }
+        curves = {run: [(step, lam[layer]) for step, lam in rows] for run, rows in runs.items()}
         traces += _runs_and_mean(curves, group, color)
         steps = traces[-1]["x"]
-        if layer < len(starts) and steps:
+        if starts and steps:
             flat = [(steps[0], starts[layer]), (steps[-1], starts[layer])]
             traces.append(line(flat, group, "λ_init", color=color, dotted=True))
     quantity = "mean σ(λ)" if first.attention_type == "diff_v2" else "λ"

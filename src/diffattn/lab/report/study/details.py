@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import inf
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from diffattn.lab.report.page.runs import BASELINE
@@ -10,19 +10,16 @@ from diffattn.lab.report.page.tables import (
     Table,
     head_cell,
     number_cell,
-    run_cell,
     table,
     type_cell,
     word_cell,
 )
 from diffattn.lab.report.page.wording import (
     MISSING,
-    brief_names,
     count,
     ends,
     number,
     rate_name,
-    span,
     type_name,
 )
 from diffattn.lab.report.study.files import COUNT_MODELS, LOSS, PARTS, TextStudy, groups_of
@@ -88,7 +85,7 @@ def parts_table(
     for name in (name for name in names if name in every):
         best = every[name]["at"]["best"]
         cells = dict.fromkeys(parts, number_cell(MISSING))
-        known = [part for part in parts if part in best.get("parts", {})]
+        known = [part for part in parts if part in best["parts"]]
         for part in known:
             mean, note = number(best["parts"][part]["mean"]), _change(study, name, part)
             cells[part] = number_cell(mean, best["runs"], note=note)
@@ -137,9 +134,7 @@ def phase_table(study: TextStudy) -> Table | None:
     rows = []
     for name, variant in study.entries.items():
         for group in groups_of(variant):
-            steps = sorted(inf if x is None else x for x in group.get("phase_steps", ()))
-            if not steps:
-                continue
+            steps = sorted(inf if x is None else x for x in group["phase_steps"])
             passed = sum(step < inf for step in steps)
             coverage = number(100 * (1 - 2.0 ** (1 - len(steps))), 0)
             spread = f"{step_name(steps[0])} to {step_name(steps[-1])} ({coverage} %)"
@@ -160,34 +155,6 @@ def phase_table(study: TextStudy) -> Table | None:
         "interval of the median, with its coverage."
     )
     return table(caption, ["Model", "Rate", "Passed", "Median step", "Lowest to highest"], rows)
-
-
-def lambda_table(study: TextStudy) -> Table | None:
-    """λ of every layer at the end of training; ``None`` if no run recorded λ."""
-    every = {name: [x for x in study.runs_of(name) if x.result("lam")] for name in study.variants}
-    columns = {name: runs for name, runs in every.items() if runs}
-    if not columns:
-        return None
-    layers = max(len(run.result("lam")) for runs in columns.values() for run in runs)
-    rows = []
-    for layer in range(layers):
-        row = [head_cell(f"layer {layer}")]
-        for runs in columns.values():
-            lams = [run.result("lam") for run in runs]
-            values = [lam[layer] for lam in lams if layer < len(lam)]
-            spread = span(min(values), max(values), 3) if len(values) > 1 else ""
-            text = number(fmean(values), 3) if values else MISSING
-            row.append(number_cell(text, [run.name for run in runs], note=spread))
-        rows.append(row)
-    used = [run_cell(brief_names(run.name for run in runs)) for runs in columns.values()]
-    rows.append([head_cell("runs"), *used])
-    caption = (
-        "λ at the end of training: mean over seeds, and the range of single runs. Layers are "
-        "counted from 0."
-    )
-    if any(runs[0].attention_type == "diff_v2" for runs in columns.values()):
-        caption += f" For {type_name('diff_v2')} the mean of σ(λ) over tokens and heads."
-    return table(caption, ["", *map(type_name, columns)], rows)
 
 
 def _change(study: TextStudy, name: str, part: str) -> str:

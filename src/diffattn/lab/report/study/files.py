@@ -44,7 +44,6 @@ class TextStudy(Study):
     """A study of models on text, with its runs at all learning rates."""
 
     variants: tuple[str, ...]
-    """Names of the models compared, in the order shown."""
 
     @property
     def types(self) -> list[str]:

@@ -117,7 +117,6 @@ def _results(study: TextStudy) -> list[Element]:
         tables.endpoints_table(study),
         *tables.other_tables(study),
         tables.rows_table(study),
-        tables.matching_table(study),
     )
     level = tables.level_of(study)
     intervals = (
@@ -146,12 +145,7 @@ def _rates(study: TextStudy) -> list[Element]:
     if not swept:
         return []
     recorded = study.recorded["rates"]
-    where = []
-    if recorded.get("sweep_seed") is not None:
-        where.append(f"seed {recorded['sweep_seed']}")
-    if recorded.get("sweep_steps") is not None:
-        where.append(f"{count(recorded['sweep_steps'])} steps")
-    brackets = f" ({', '.join(where)})" if where else ""
+    where = f"seed {recorded['sweep_seed']}, {count(recorded['sweep_steps'])} steps"
     again = any(entry.get("whole") for entry in swept.values())
     edge = [type_name(name) for name, entry in swept.items() if entry.get("inside") is False]
     at_edge = (
@@ -160,7 +154,7 @@ def _rates(study: TextStudy) -> list[Element]:
     )
     return shown(
         Text(
-            f"Each of these models was first trained at several rates{brackets}. "
+            f"Each of these models was first trained at several rates ({where}). "
             + ("The best of them were trained again with all steps. " if again else "")
             + "The rate with the lowest validation loss was taken. The other variants use the rate "
             "of the model that they are compared with."
@@ -208,7 +202,7 @@ def _maps(study: TextStudy) -> list[Element]:
             "wide as the head, and half as many heads as their Transformer twin."
         ),
         *attention_maps(study, "map-"),
-        Fold("λ over training", shown(Pair(lambdas), details.lambda_table(study))),
+        Fold("λ over training", shown(Pair(lambdas))),
     )
 
 
@@ -218,12 +212,8 @@ def _comparison(study: TextStudy) -> str:
     names = listing(map(type_name, compared))
     others = len(study.variants) - len(compared)
     beside = f"; beside them {plural(others, 'other model')}" if others else ""
-    size = info["config"].get("model") or {}
-    shared = ", ".join(
-        f"{count(size[key])} {word}"
-        for key, word in (("num_hidden_layers", "layers"), ("hidden_size", "channels"))
-        if key in size
-    )
+    size = info["config"]["model"]
+    shared = f"{count(size['num_hidden_layers'])} layers, {count(size['hidden_size'])} channels"
     match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
     numbers = {len(variant["at"]["best"]["runs"]) for variant in study.entries.values()}
     fewer = {number for number in numbers if number < len(info["seeds"])}
@@ -236,7 +226,6 @@ def _comparison(study: TextStudy) -> str:
         f"Compared: language models that are alike but for their attention ({names}{beside}). Each "
         f"learned from the same data in the same order, {training_budget(info)} of {source} "
         f"({number(data.get('train_tokens', 0) / 1e6, 2)} million tokens), with "
-        f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes"
-        f"{f' ({shared})' if shared else ''} are chosen to give {match}, as nearly as whole heads "
-        "and channels allow."
+        f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes "
+        f"({shared}) are chosen to give {match}, as nearly as whole heads and channels allow."
     )

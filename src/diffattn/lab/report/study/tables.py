@@ -12,14 +12,12 @@ from diffattn.lab.report.page.tables import (
     mean_cell,
     number_cell,
     record_table,
-    run_cell,
     table,
     type_cell,
     word_cell,
 )
 from diffattn.lab.report.page.wording import (
     MISSING,
-    brief_names,
     count,
     listing,
     number,
@@ -47,7 +45,6 @@ _CAPTIONS = {
     "ablation": "Ablations: one part changed at a time.",
     "match": "The same types, matched in another way.",
 }
-_MATCHED_BY = {"": "parameters", "_heads": "heads", "_flops": "training FLOPs"}
 
 
 def results_table(study: TextStudy, at: str = "best") -> Table | None:
@@ -170,44 +167,6 @@ def endpoints_table(study: TextStudy) -> Table | None:
     return table(caption, headers, rows)
 
 
-def matching_table(study: TextStudy) -> Table | None:
-    """All types matched by parameters, heads and FLOPs; ``None`` if only one match was run."""
-    every = study.entries
-    types = [name for name, variant in every.items() if variant["role"] == "type"]
-    pairs = [
-        (name, way, name + ending)
-        for name in types
-        for ending, way in _MATCHED_BY.items()
-        if name + ending in every
-    ]
-    if len(pairs) <= len(types):
-        return None
-    rows = []
-    for name, way, matched in pairs:
-        runs, group = study.runs_of(matched), every[matched]["at"]["best"]
-        shape = runs[0].record.config["model"] if runs else {}
-        other = BASELINE if study.difference(matched, BASELINE) else study.baseline_of(matched)
-        rows.append(
-            {
-                "Model": type_cell(name),
-                "Equal": word_cell(way),
-                "Heads": number_cell(count(shape.get("num_heads"))),
-                "Head width": number_cell(count(shape.get("head_dim"))),
-                "FFN width": number_cell(count(shape.get("intermediate_size"))),
-                "Parameters, FLOPs per token": _size_cell(study, matched),
-                "Loss": loss_cell(group),
-                "Compared with": word_cell(type_name(other) if other else MISSING),
-                "Difference": difference_cell(study, matched, other),
-                "Runs": run_cell(brief_names(group["runs"])),
-            }
-        )
-    caption = (
-        "Each type at equal parameters, heads and training FLOPs, at the rate chosen for the type. "
-        "Where equal parameters or heads give equal FLOPs too, no other model was trained."
-    )
-    return record_table(caption, rows)
-
-
 def _size_cell(study: TextStudy, name: str) -> Cell:
     every, key = study.entries, "train_flops_per_token"
     here, base = (every.get(side, {}) for side in (name, BASELINE))
@@ -247,6 +206,7 @@ def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
         entry = None if baseline is None else study.difference(name, baseline)
         titles = ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
         differences = (difference_cell(study, name, baseline, at) for at in rates)
+        to_softmax = {"Minus Transformer": difference_cell(study, name, BASELINE)}
         rows.append(
             {
                 "Model": type_cell(name, every[name].get("what", "")),
@@ -255,6 +215,7 @@ def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
                 "Loss": loss_cell(best),
                 "Compared with": word_cell(type_name(baseline) if baseline else MISSING),
                 **dict(zip(titles, differences, strict=True)),
+                **(to_softmax if role == "match" else {}),
                 "In words": word_cell(study.in_words(entry) if entry else "no finished pair"),
             }
         )

@@ -11,7 +11,6 @@ class Segment:
 
     name: str
     start: int
-    """Index of the first token."""
     end: int
     """Index after the last token; equal to ``start`` if the segment is empty."""
 
@@ -34,7 +33,6 @@ class ViewedLayer:
     """One layer: ``H`` heads, ``T`` tokens, one map or two."""
 
     index: int
-    """Counted from 0."""
     codes: np.ndarray
     """uint8 ``[H, maps, T (T + 1) / 2]`` of :func:`diffattn.lab.report.viewer.codes.to_codes`."""
     scales: np.ndarray | None

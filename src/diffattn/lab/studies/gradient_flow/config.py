@@ -18,9 +18,7 @@ HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"
 OF_BASE = (BASELINE, WIDE, *TYPES[1:], WITHOUT_NORM, SMALL_LAMBDA, LARGE_LAMBDA, HALVED)
-"""Models that are compared in the base arm."""
 OF_ARMS = (BASELINE, WIDE, "diff")
-"""Models that are compared in the other arms."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,4 +88,3 @@ def run_name(arm: str, model: str, seed: int) -> str:
 
 
 gradient_flow_study = partial(GradientFlowConfig.planned, GRADIENT_FLOW)
-"""Makes the study of a scale."""

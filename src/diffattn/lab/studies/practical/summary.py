@@ -30,7 +30,6 @@ class PracticalStudyConfig(RecallStudyConfig):
 
 
 practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
-"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.practical`."""
 
 
 PROTOCOL = 1

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
@@ -12,6 +12,7 @@ from diffattn.lab.records.fields import require
 from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
 from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
 from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.models.twins import Twin
 
 Group = tuple[str, str]
 """A task's name, and the name of an attention type or a control."""
@@ -49,7 +50,6 @@ class RecallStudyConfig(Study):
     sweep_seeds: tuple[int, ...] = (100,)
     """Seeds of the sweep's runs. They must differ from those of the trials."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds of the trials."""
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
@@ -226,8 +226,13 @@ class RecallStudyConfig(Study):
         """Seeds of the trials of a member."""
         return self.seeds if name in self.swept else self.seeds[: self.control_seeds]
 
+    @cached_property
+    def _twins(self) -> dict[Group, Twin]:
+        groups = [(task, name) for task in self.tasks for name in self.members]
+        return {(t.task_name, x): VARIANTS[x].twin(t.model, self.match) for t, x in groups}
+
     def _member(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> Member:
-        twin = VARIANTS[name].twin(task.model, self.match)
+        twin = self._twins[task.task_name, name]
         train = task.train.at(rate, seed)
         return Member.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
 
@@ -238,4 +243,3 @@ def swept_run(task: str, name: str, rate: float, seed: int) -> str:
 
 
 recall_study = partial(RecallStudyConfig.planned, RECALL)
-"""Makes the study of a scale; see :mod:`diffattn.lab.catalog.recipes.recall`."""

@@ -36,14 +36,13 @@ def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResult
 
 
 def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
-    """Maps of every type on the first test sequence; ``None`` without weights or noisy recall.
+    """Maps of every type on the first test sequence; ``None`` without weights.
 
     They show the last layer's head with the most weight on the answers. Keys are shown as letters,
     values as numbers and noise as dots.
     """
     task, setting = config.tasks[0], config.tasks[0].task
-    if not isinstance(setting, NoisyRecallConfig):
-        return None
+    assert isinstance(setting, NoisyRecallConfig), "the first task of every recipe is noisy recall"
     batch = held_out(task, TEST)
     is_answer = (key_groups(setting, batch)[0] == GROUPS.index("answer")).float()  # [Q, T]
     ids, queries = batch.input_ids[0], batch.queries[0]
@@ -149,18 +148,12 @@ def statement(config: RecallStudyConfig) -> str:
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
-    sweeps_controls = set(config.swept) > set(config.types)
-    others = "models without attention" if sweeps_controls else "controls"
     if len(config.learning_rates) > 1:
-        chosen = (
-            "The learning rate of each type and of each control that attends"
-            if sweeps_controls
-            else "Each type's learning rate"
-        )
         seeds = plural(len(config.sweep_seeds), "other seed")
         rates = (
-            f"{chosen} was chosen by one rule from {len(config.learning_rates)} rates or more on "
-            f"{seeds}, so it need not be its best"
+            "The learning rate of each type and of each control that attends was chosen by one "
+            f"rule from {len(config.learning_rates)} rates or more on {seeds}, so it need not be "
+            "its best"
         )
     elif config.member_rates:
         rates = "Each type's learning rate is the one that the study of this task chose"
@@ -169,11 +162,11 @@ def statement(config: RecallStudyConfig) -> str:
     control_seeds = plural(len(config.seeds[: config.control_seeds]), "seed")
     return (
         f"{size}Learning to recall is a sudden change, so what counts is when each of "
-        f"{plural(len(config.seeds), 'seed')} gets there; {others} have {control_seeds} each. A "
-        "run that did not may have with more steps. Only large differences between so few can be "
-        f"told from chance. {rates}; {others} use the rate of what they are compared with. Models "
-        "and sequences are small: they show what is learned sooner here, not what the papers' "
-        "models can do."
+        f"{plural(len(config.seeds), 'seed')} gets there; models without attention have "
+        f"{control_seeds} each. A run that did not may have with more steps. Only large "
+        f"differences between so few can be told from chance. {rates}; models without attention "
+        "use the rate of what they are compared with. Models and sequences are small: they show "
+        "what is learned sooner here, not what the papers' models can do."
     )
 
 
@@ -230,15 +223,12 @@ def find_leak(
     guess = ceilings["values"]
     limit = guess + 4 * (guess * (1 - guess) / test_sequences) ** 0.5
     blind = [controls[name]["test_accuracy"] for name in NEVER_ATTEND if name in controls]
-    highest = max((accuracy for of_runs in blind for accuracy in of_runs), default=None)
-    leaks = None if highest is None else highest > limit
-    return {"limit": limit, "highest": highest, "leaks": leaks}
+    highest = max(accuracy for of_runs in blind for accuracy in of_runs)
+    return {"limit": limit, "highest": highest, "leaks": highest > limit}
 
 
 def explain_uninformative(types: Mapping[str, Any], leak: Leak) -> str:
     """The reason why a task is uninformative about types; empty if it is informative."""
-    if leak["leaks"] is None:
-        return "no model without attention was trained, so the task may give its answers away."
     if leak["leaks"]:
         return (
             f"a model without attention answers {leak['highest']:.3f} of the queries, more than "

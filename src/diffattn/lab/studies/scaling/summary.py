@@ -203,8 +203,6 @@ def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
 def _uninformative(axis: ScalingAxis) -> str:
     """The reason why an axis is uninformative about types; empty if it is informative."""
     types = axis["types"]
-    if FLOOR not in types:
-        return "no model without attention was trained beside them"
     floor, softmax = (
         types[name]["points"][axis["read_at"]]["loss"]["mean"] for name in (FLOOR, BASELINE)
     )

@@ -1,7 +1,6 @@
 """From finished runs to the results of a stability study, and its limits in words."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, cast
 
@@ -59,14 +58,14 @@ def stability_results(
     adjustment its p-value is 1, so that it makes no other difference easier to show.
     """
     runs = _Measured(config, results, rows)
-    floors = [name for name in NEVER_ATTEND if name in config.types]
     to_floors = runs.differences_to_floors()
     attending = attending_rates(to_floors)
     diverged = {
         name: [rate for rate in config.learning_rates if runs.diverged(name, rate)]
         for name in config.types
     }
-    shared = {pair: shared_rates(attending, diverged, pair, floors) for pair in runs.among(PAIRS)}
+    shared = {pair: shared_rates(attending, diverged, pair) for pair in PAIRS}
+    void = sorted({rate for floor in NEVER_ATTEND for rate in diverged[floor]})
     return {
         "schema": 1,
         "kind": "stability",
@@ -87,13 +86,7 @@ def stability_results(
         },
         "attending": attending,
         "differences": runs.differences(shared) + to_floors,
-        "verdict": verdict(
-            attending,
-            shared,
-            config.learning_rates,
-            lacking=[name for name in NEVER_ATTEND if name not in floors],
-            void=sorted({rate for floor in floors for rate in diverged[floor]}),
-        ),
+        "verdict": verdict(attending, shared, config.learning_rates, void),
         "statement": statement(config),
         "complete": True,
     }
@@ -115,9 +108,6 @@ class _Measured:
                 max_gradient_norm=train.max_grad_norm,
                 validation_loss=results[run]["validation_loss"],
             )
-
-    def among(self, pairs: Sequence[Pair]) -> list[Pair]:
-        return [pair for pair in pairs if set(pair) <= set(self.config.types)]
 
     def at(self, name: str, rate: float) -> list[Stability]:
         return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
@@ -145,87 +135,68 @@ class _Measured:
 
     def differences_to_floors(self) -> list[StabilityDifference]:
         """The loss of every model minus that of every floor at every rate, as one Holm family."""
-
-        def why(pair: Pair, rate: float) -> Silent | None:
-            return Silent.DIVERGED if any(self.diverged(name, rate) for name in pair) else None
-
-        return _adjusted(self._rate_differences(self.among(AGAINST_FLOORS), "loss", why))
+        family = []
+        for pair in AGAINST_FLOORS:
+            for rate in self.rates:
+                diverged = any(self.diverged(name, rate) for name in pair)
+                why = Silent.DIVERGED if diverged else None
+                family.append(self._difference(pair, "loss", why, [rate], at=rate))
+        return _adjusted(family)
 
     def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
-        """Differences of all pairs at each rate, a Holm family per measure; and over rates, one."""
+        """Differences of all pairs at each rate, a Holm family per measure; and over rates, one.
 
-        def why(pair: Pair, rate: float) -> Silent | None:
-            return None if rate in shared[pair] else Silent.NOT_BOTH
-
-        differences: list[StabilityDifference] = []
+        Means are over the shared rates, or over all rates if none is shared. Sensitivities always
+        include all rates. A diverged run counts with the loss of a guess: a model that always
+        diverges would look insensitive. So they say something only if both models attend at all.
+        """
+        differences, overall = [], []
         for metric in METRICS:
-            differences += _adjusted(self._rate_differences(list(shared), metric, why))
-        overall = [
-            self._over_rates(pair, metric, rates)
-            for metric in METRICS
-            for pair, rates in shared.items()
-        ]
-        overall += [self._sensitivity_difference(pair, rates) for pair, rates in shared.items()]
+            at_rates = []
+            for pair, rates in shared.items():
+                for rate in self.rates:
+                    why = None if rate in rates else Silent.NOT_BOTH
+                    at_rates.append(self._difference(pair, metric, why, [rate], at=rate))
+                why = why_silent(rates, self.rates)
+                overall.append(self._difference(pair, metric, why, rates or self.rates))
+            differences += _adjusted(at_rates)
+        for pair, rates in shared.items():
+            diverged = any(self.diverged(name, rate) for name in pair for rate in rates)
+            everywhere = len(rates) == len(self.rates) and not diverged
+            why = why_silent(rates, self.rates) if everywhere else Silent.NOT_AT_ALL
+            overall.append(self._difference(pair, "sensitivity", why, self.rates))
         return differences + _adjusted(overall)
 
-    def _rate_differences(
-        self, pairs: Sequence[Pair], metric: str, why: Callable[[Pair, float], Silent | None]
-    ) -> list[StabilityDifference]:
-        def values(rate: float, name: str) -> list[float]:
-            return [getattr(run, metric) for run in self.at(name, rate)]
+    def _values(self, name: str, metric: str, rates: Sequence[float]) -> list[float]:
+        """One number per seed: the mean over rates, or the sensitivity to the rate."""
+        if metric == "sensitivity":
+            return self.sensitivity(name)
+        by_rate = zip(*(self.at(name, rate) for rate in rates), strict=True)
+        return [fmean(getattr(run, metric) for run in runs) for runs in by_rate]
 
-        return [
-            _difference(pair, metric, partial(values, rate), why(pair, rate), rate=rate)
-            for pair in pairs
-            for rate in self.rates
-        ]
-
-    def _over_rates(self, pair: Pair, metric: str, shared: Sequence[float]) -> StabilityDifference:
-        """The difference of means over the shared rates, or over all rates if none is shared."""
-        rates = shared or self.rates
-
-        def means(name: str) -> list[float]:
-            by_rate = zip(*(self.at(name, rate) for rate in rates), strict=True)
-            return [fmean(getattr(run, metric) for run in runs) for runs in by_rate]
-
-        return _difference(pair, metric, means, why_silent(shared, self.rates), rates=rates)
-
-    def _sensitivity_difference(self, pair: Pair, shared: Sequence[float]) -> StabilityDifference:
-        """The difference of the sensitivities, which always include all rates.
-
-        A diverged run counts with the loss of a guess: a model that always diverges would look
-        insensitive. So the difference is informative only if both models attend at all rates."""
-        everywhere = len(shared) == len(self.rates) and not any(
-            self.diverged(name, rate) for name in pair for rate in shared
-        )
-        why = why_silent(shared, self.rates) if everywhere else Silent.NOT_AT_ALL
-        return _difference(pair, "sensitivity", self.sensitivity, why, rates=self.rates)
-
-
-def _difference(
-    pair: Pair,
-    metric: str,
-    values: Callable[[str], Sequence[float]],
-    why: Silent | None,
-    *,
-    rate: float | None = None,
-    rates: Sequence[float] = (),
-) -> StabilityDifference:
-    """The paired difference of two models. ``values``: from a model to one number per seed."""
-    name, baseline = pair
-    differences = [a - b for a, b in zip(values(name), values(baseline), strict=True)]
-    entry = {
-        "type": name,
-        "baseline": baseline,
-        "metric": metric,
-        "learning_rate": rate,
-        **mean_of_seeds(differences),
-        "p_value": paired_t_test(differences),
-        **({"rates": list(rates)} if rates else {}),
-        "why": "" if why is None else why.value,
-        "p_holm": None,
-    }
-    return cast(StabilityDifference, entry)
+    def _difference(
+        self,
+        pair: Pair,
+        metric: str,
+        why: Silent | None,
+        rates: Sequence[float],
+        at: float | None = None,
+    ) -> StabilityDifference:
+        """The paired difference of two models at a rate, or of their means over rates."""
+        sides = (self._values(name, metric, rates) for name in pair)
+        differences = [a - b for a, b in zip(*sides, strict=True)]
+        entry = {
+            "type": pair[0],
+            "baseline": pair[1],
+            "metric": metric,
+            "learning_rate": at,
+            **mean_of_seeds(differences),
+            "p_value": paired_t_test(differences),
+            **({"rates": list(rates)} if at is None else {}),
+            "why": "" if why is None else why.value,
+            "p_holm": None,
+        }
+        return cast(StabilityDifference, entry)
 
 
 def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:

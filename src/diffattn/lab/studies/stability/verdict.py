@@ -6,7 +6,7 @@ A difference between two models is due to attention only if both gain from their
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 
-from diffattn.lab.catalog.models import NEVER_ATTEND, type_name
+from diffattn.lab.catalog.models import type_name
 from diffattn.lab.records.study_results import StabilityDifference
 from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing
@@ -34,14 +34,12 @@ class Silent(Enum):
     )
 
 
-def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]] | None:
-    """Model -> the rates at which it attends, rising; ``None`` without ``differences``.
+def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]]:
+    """Model -> the rates at which it attends, rising.
 
     A model attends at a rate if its loss is reliably below that of each floor: the whole paired
     interval of the difference is at most -:data:`diffattn.lab.studies.limits.MARGIN`. It does not
     count as attending if a run of either side diverged."""
-    if not differences:
-        return None
     rates: dict[str, dict[float, bool]] = {}
     for entry in sorted(differences, key=lambda entry: entry["learning_rate"] or 0.0):
         high, rate = entry["high"], entry["learning_rate"]
@@ -53,17 +51,11 @@ def attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, lis
 
 
 def shared_rates(
-    attending: Mapping[str, Sequence[float]] | None,
-    diverged: Mapping[str, Sequence[float]],
-    pair: Sequence[str],
-    floors: Sequence[str],
+    attending: Attending, diverged: Mapping[str, Sequence[float]], pair: Sequence[str]
 ) -> list[float]:
     """The rates at which two models are compared: both attend, or one does and the other diverged.
 
-    Without the second case, means would leave out the rates at which a model is least stable. The
-    list is empty if a model without attention was not run."""
-    if attending is None or set(floors) != set(NEVER_ATTEND):
-        return []
+    Without the second case, means would leave out the rates at which a model is least stable."""
     kept = [{*attending[name], *diverged[name]} for name in pair]
     attended = {rate for name in pair for rate in attending[name]}
     return sorted(attended & kept[0] & kept[1])
@@ -77,43 +69,25 @@ def why_silent(shared: Sequence[float], rates: Sequence[float]) -> Silent | None
 
 
 def verdict(
-    attending: Attending | None,
-    shared: Shared,
-    rates: Sequence[float],
-    *,
-    lacking: Sequence[str] = (),
-    void: Sequence[float] = (),
+    attending: Attending, shared: Shared, rates: Sequence[float], void: Sequence[float]
 ) -> Outcome:
     """Judge whether the study is informative, and at which rates models attend.
 
-    It is informative if both floors were run and a pair shares a rate above the lowest. At the
-    rates ``void`` a run without attention diverged.
+    It is informative if a pair shares a rate above the lowest. At the rates ``void`` a run without
+    attention diverged.
     """
-    reason = _uninformative(attending, shared, rates, lacking)
+    reason = _uninformative(attending, shared, rates)
     parts = [f"Uninformative: {reason}."] if reason else []
-    if attending is not None:
-        parts += _describe(attending, shared, rates, void)
+    parts += _describe(attending, shared, rates, void)
     return {"informative": not reason, "sentence": " ".join(parts), "margin": MARGIN}
 
 
-def _uninformative(
-    attending: Attending | None, shared: Shared, rates: Sequence[float], lacking: Sequence[str]
-) -> str:
+def _uninformative(attending: Attending, shared: Shared, rates: Sequence[float]) -> str:
     """The reason why the study is uninformative about attention at large rates; empty if none."""
-    if attending is None:
-        return (
-            "no model without attention was run, so nothing shows that these models use their "
-            "context"
-        )
     if not any(attending.values()):
         return (
             f"at no learning rate is a model shown {_BELOW} {_HOW}. What differs here between the "
             "models is not shown to be what they do with their context"
-        )
-    if lacking:
-        return (
-            f"{listing(map(type_name, lacking))} was not run, so nothing shows that these models "
-            "use their context"
         )
     reasons = {why_silent(at, rates) for at in shared.values()}
     if None in reasons:

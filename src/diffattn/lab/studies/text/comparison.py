@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +26,7 @@ from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
 from diffattn.models.config.known_names import check_known
+from diffattn.models.twins import Twin
 
 _SHORT = ("smoke", "laptop", "lease")
 """Scales with short runs: a process trains several, as its start can take a fifth of a run."""
@@ -266,8 +268,12 @@ class ComparisonConfig(Study):
         """Steps of a run of the sweep."""
         return max(1, round(self.sweep_share * self.base.train.num_steps))
 
+    @cached_property
+    def _twins(self) -> dict[str, Twin]:
+        return {x: VARIANTS[x].twin(self.base.model, self.match) for x in self.variants}
+
     def _member(self, variant: str, name: str, seed: int, rate: float, **changes: Any) -> Member:
-        twin = VARIANTS[variant].twin(self.base.model, self.match)
+        twin = self._twins[variant]
         train = self.base.train.at(rate, seed, **changes)
         config = replace(self.base, name=name, model=twin.config, train=train)
         return Member.from_twin(config, twin, records_divergence=True)

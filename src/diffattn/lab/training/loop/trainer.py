@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import nested_gather
 from transformers.trainer_utils import EvalLoopOutput
 
@@ -66,6 +66,7 @@ class RunTrainer(Trainer):
 
         ``Terminated`` (SIGTERM) and ``KeyboardInterrupt`` (SIGINT) mean that a checkpoint is saved.
         """
+        self.remove_callback(PrinterCallback)  # the caller shows progress
         self.unlogged = _UnloggedLosses(self)
         self.add_callback(self.unlogged)
         if checkpoint is not None:

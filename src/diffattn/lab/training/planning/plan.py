@@ -1,5 +1,6 @@
 """Plan a run on given devices: parameters, operations, memory by part, time and cost."""
 
+from bisect import bisect
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -248,11 +249,5 @@ class RunMemory:
         small = [size for size in range(1, isqrt(self.share) + 1) if self.share % size == 0]
         sizes = sorted({*small, *(self.share // size for size in small)})
         sizes = [size for size in sizes if size <= most]
-        low, high = 0, len(sizes)  # sizes[:low] fit, sizes[high:] do not
-        while low < high:
-            middle = (low + high) // 2
-            if self.fits(sizes[middle]):
-                low = middle + 1
-            else:
-                high = middle
-        return sizes[low - 1] if low else 0
+        count = bisect(sizes, False, key=lambda size: not self.fits(size))  # small ones fit
+        return sizes[count - 1] if count else 0

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from diffattn.lab.training.planning.plan import Plan
 from diffattn.lab.training.planning.step_memory import PARTS
+from diffattn.models.memory import format_bytes
 
 _SHOWN = 0.01
 """A part with a smaller share of the memory gets no line."""
@@ -55,10 +56,11 @@ def notes(plan: Plan) -> list[str]:
 
 
 def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
-    memory = _bytes(plan.memory_bytes)
+    memory = format_bytes(plan.memory_bytes)
     if plan.device_memory_bytes is not None:
-        memory += f" of {_bytes(plan.device_memory_bytes)}"
+        memory += f" of {format_bytes(plan.device_memory_bytes)}"
     copies, cache = f"{plan.devices:,}, whole" if plan.devices > 1 else "1", plan.kv_cache
+    cached = f"{cache['sequences']:,} x {cache['tokens']:,} tokens"
     if plan.parallel == "fsdp":
         copies = f"{plan.replicas:,}, in {plan.devices // plan.replicas:,} shards"
     return {
@@ -72,9 +74,9 @@ def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
         if plan.loss_chunk_tokens is None
         else f"{plan.loss_chunk_tokens:,} tokens at a time",
         "memory of a device": memory,
-        **{f"  {part}": _bytes(plan.memory.get(part, 0)) for part in parts},
+        **{f"  {part}": format_bytes(plan.memory.get(part, 0)) for part in parts},
         **_time_rows(plan),
-        f"KV cache, {cache['sequences']:,} x {cache['tokens']:,} tokens": _bytes(cache["bytes"]),
+        f"KV cache, {cached}": format_bytes(cache["bytes"]),
     }
 
 
@@ -101,13 +103,6 @@ def _time(days: float) -> str:
 
 def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
-
-
-def _bytes(size: int) -> str:
-    for unit, least in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= least:
-            return f"{size / least:,.1f} {unit}"
-    return f"{size:,} bytes"
 
 
 def _count(count: float) -> str:

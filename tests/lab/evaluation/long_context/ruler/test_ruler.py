@@ -41,10 +41,10 @@ def answering(model, answer):
 def test_all_thirteen_tasks_fill_their_length(long_model, haystack, questions, tmp_path):
     model = answering(long_model, lambda sample: f" {sample.answer.upper()}")
     protocol = Remembering(
-        lengths=(3500, 8000), samples=2, haystack=haystack, logprob=False, **questions
+        lengths=(3500, 8000), samples=1, haystack=haystack, logprob=False, **questions
     )
     result, rows = evaluated(model, protocol, tmp_path / "out")
-    assert (result.num_items, result.num_failed) == (2 * 13 * 2, 0)
+    assert (result.num_items, result.num_failed) == (2 * 13, 0)
     # Whatever is asked for, the right answer scores 1.
     scores = [m for m in result.headline() if not m.name.startswith("guess")]
     assert [m.value for m in scores] == [1.0, 1.0, 8000.0]
@@ -149,11 +149,9 @@ def test_a_length_too_short_names_the_least(long_model, haystack):
     [
         (None, "file or folder must exist"),
         ("{", "must be JSON"),
-        ("{}", "must be a (SQuAD|HotpotQA) file"),
         ("[1, 2]", "must be a (SQuAD|HotpotQA) file"),
         ('{"data": []}', "must (hold SQuAD questions|be a HotpotQA file)"),
         ("[]", "must (be a SQuAD file|hold HotpotQA questions)"),
-        ('[{"question": 1, "answer": 2, "context": []}]', "must be"),
     ],
 )
 def test_missing_and_malformed_question_files(
