@@ -82,7 +82,7 @@ trials: $(WITH_EXTRAS)
 	DIFFATTN_TRIALS=docs/records/trials.json $(BIN)/python -m pytest -m "scheduled or not scheduled" tests/trials
 
 resolve: $(WITH_EXTRAS)
-	$(BIN)/python tests/install/resolution.py
+	$(BIN)/python -m pytest --noconftest -q -rs -m scheduled -k test_constraints tests/install/test_resolution.py
 
 wheel-smoke: $(WITH_EXTRAS)
 	PIP_TORCH_ARGS='$(PIP_TORCH_ARGS)' $(BIN)/python -m pytest -m scheduled tests/install/test_wheel.py

@@ -4,6 +4,8 @@ import ast
 from pathlib import Path
 from typing import NamedTuple
 
+import networkx  # which torch brings
+
 import diffattn
 
 
@@ -78,18 +80,5 @@ def import_graph(sources):
 
 def circles_of(graph):
     """The sets of modules that all reach one another."""
-
-    def reached_from(start):
-        reached, waiting = set(), [start]
-        while waiting:
-            new = graph[waiting.pop()] - reached
-            reached |= new
-            waiting += new
-        return reached
-
-    reached = {module: reached_from(module) for module in graph}
-    circles = {
-        frozenset(other for other in reached[module] if module in reached[other])
-        for module in graph
-    }
-    return {circle for circle in circles if circle}
+    parts = networkx.strongly_connected_components(networkx.DiGraph(graph))
+    return {frozenset(part) for part in parts if len(part) > 1}

@@ -61,12 +61,7 @@ def build(tokenizer):
     def make(kind="diff", *, max_length=MAX_LENGTH, seed=0, add_bos=None, dtype=torch.float32):
         torch.manual_seed(seed)
         network = _network(kind, _sizes(tokenizer, max_length))
-        with torch.no_grad():
-            for name, parameter in network.named_parameters():
-                if parameter.ndim == 2:  # logits of a few units: answers that differ
-                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
-                elif ".lambda_" in name:
-                    parameter.normal_(0.0, 0.3)
+        _draw_weights(network)
         network.to(dtype)
         return LanguageModel(network, tokenizer, label=kind, add_bos=add_bos)
 
@@ -82,10 +77,7 @@ def build_windowed(tokenizer):
         sizes = _sizes(tokenizer, MAX_LENGTH) | _HEADS
         config = MistralConfig(**sizes, sliding_window=window, attn_implementation="sdpa")
         network = MistralForCausalLM(config).double()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                if parameter.ndim == 2:
-                    parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+        _draw_weights(network)
         return LanguageModel(network, tokenizer, label="mistral")
 
     return make
@@ -199,6 +191,15 @@ def write_after(model, prompt, ids):
         return out
 
     model.network.forward = scripted
+
+
+@torch.no_grad()
+def _draw_weights(network):
+    for name, parameter in network.named_parameters():
+        if parameter.ndim == 2:  # logits of a few units: answers that differ
+            parameter.normal_(0.0, 1.4 * parameter.shape[-1] ** -0.5)
+        elif ".lambda_" in name:
+            parameter.normal_(0.0, 0.3)
 
 
 _HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}

@@ -39,15 +39,11 @@ def test_every_name_is_what_it_says_and_documented(name):
 
 
 def test_errors_form_one_family():
-    errors = import_module("diffattn.errors")
-    for name in ERRORS:
-        assert getattr(diffattn, name) is getattr(errors, name)
-        assert issubclass(getattr(diffattn, name), diffattn.DiffAttnError)
-    defined = {name for name in vars(errors) if name.endswith("Error")}
-    assert defined == ERRORS
-    for error in (diffattn.ShapeError, diffattn.ConfigError):
-        assert issubclass(error, ValueError)
-    assert not issubclass(diffattn.CheckpointError, ValueError)
+    errors = vars(import_module("diffattn.errors"))
+    assert {name for name in errors if name.endswith("Error")} == ERRORS
+    assert all(issubclass(errors[name], diffattn.DiffAttnError) for name in ERRORS)
+    mistakes = {name for name in ERRORS if issubclass(errors[name], ValueError)}
+    assert mistakes == {"ShapeError", "ConfigError"}
 
 
 def test_an_unknown_name_is_an_attribute_error():
@@ -55,24 +51,25 @@ def test_an_unknown_name_is_an_attribute_error():
         diffattn.DifAttention  # noqa: B018
 
 
+def run_python(code):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return done.stdout, done.stderr
+
+
 def test_a_module_never_hides_behind_its_function():
     """``diffattn.reproduce`` is the function; its module is reached by its full name."""
-    code = (
+    assert run_python(
         "import diffattn.lab.studies.reproduce, diffattn.ops.attention, diffattn; "
         "print(callable(diffattn.reproduce), callable(diffattn.diff_attention), "
         "diffattn.backends.names('diff_attention')[0])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("True True reference\n", "")
+    ) == ("True True reference\n", "")
 
 
 def test_importing_the_package_loads_nothing_heavy():
-    code = (
+    assert run_python(
         "import sys, diffattn; diffattn.__version__; diffattn.ConfigError; dir(diffattn); "
         "print(*{'torch', 'transformers', 'numpy', 'plotly', 'typer'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("\n", "")
+    ) == ("\n", "")
 
 
 def test_version_is_the_same_everywhere():

@@ -16,12 +16,6 @@ PAGES = [
 BENCHMARKS = (ROOT / "docs" / "findings" / "benchmarks.md").read_text(encoding="utf-8")
 
 
-def test_the_example_stands_near_the_top():
-    lines = README.splitlines()
-    first = lines.index("```python")
-    assert lines.index("```", first) <= 26
-
-
 def test_it_is_read_in_a_minute():
     assert len(README.split()) <= 1_000
 

@@ -54,16 +54,9 @@ def test_what_a_cpu_cannot_run_is_named_and_keeps_its_record(variants, monkeypat
     assert record["zen"]["counts"] == {"passed": 3, "skipped": 1}
 
 
-def test_a_failure_fails(variants, monkeypatch, capsys):
-    code, environments = run(variants, monkeypatch, "zen", output="1 failed in 2s", code=1)
-    assert (code, len(environments)) == (1, 1)
-    assert "zen: failed: 1 failed" in capsys.readouterr().out
-
-
-def test_the_fast_part_writes_no_record(variants, monkeypatch):
-    code, environments = run(variants, monkeypatch, "--fast")
-    assert (code, len(environments)) == (0, 1)
-    assert not variants.RECORD.exists()
+def test_the_fast_part_writes_no_record_and_fails_with_its_tests(variants, monkeypatch):
+    code, environments = run(variants, monkeypatch, "--fast", output="1 failed in 2s", code=1)
+    assert (code, len(environments), variants.RECORD.exists()) == (1, 1, False)
     root = SCRIPT.parents[1]
     for name in variants.FAST_TESTS:
         path, _, test = name.partition("::")

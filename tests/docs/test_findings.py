@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from diffattn.lab.report.page.wording import number, p_value, type_name
 from diffattn.lab.report.study.files import at_equal_time, read_study, train_losses
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
-from published_pages import FINDINGS, ROOT, prose, results_of, signed
+from published_pages import FINDINGS, ROOT, estimate, prose, results_of, signed
 from record_files import the_row
 
 PAGE = (FINDINGS / "results.md").read_text(encoding="utf-8")
@@ -24,29 +25,19 @@ OUTLIERS = ("largest attention logit", "largest hidden state")
 CLAIMS_AND_RESULTS = ("docs/findings/claims.md", "docs/findings/results.md")
 
 
-def loss_rows():
-    for record, text in TABLES.items():
-        for line in text.splitlines()[2:]:
-            yield pytest.param(Path(record).name, line, id=f"{record}: {line[2:40]}")
-
-
 def difference(results, variant, baseline, metric="validation_loss"):
     pair = {"variant": variant, "baseline": baseline}
-    row = the_row(results["differences"], **pair, at="best", metric=metric)
-    return signed(row["mean"]), signed(row["low"]), signed(row["high"])
+    return the_row(results["differences"], **pair, at="best", metric=metric)
 
 
-def test_every_study_of_losses_has_a_table():
+def test_every_row_of_losses():
     assert {Path(record).name for record in TABLES} == {"text", "ablations", "rank"}
-
-
-@pytest.mark.parametrize(("study", "line"), list(loss_rows()))
-def test_a_row_of_losses(study, line):
-    results = results_of(study)
-    model, baseline, *cells = (cell.strip() for cell in line.strip("|").split("|"))
-    pair = tuple(re.search(r"`(\w+)`", cell).group(1) for cell in (model, baseline))
-    mean, low, high = difference(results, *pair)
-    assert cells == [mean, f"{low} to {high}"]
+    for record, table in TABLES.items():
+        for line in table.splitlines()[2:]:
+            model, baseline, mean, interval = map(str.strip, line.strip("|").split("|"))
+            pair = (re.search(r"`(\w+)`", cell).group(1) for cell in (model, baseline))
+            row = difference(results_of(Path(record).name), *pair)
+            assert estimate(row) == f"{mean} ({interval})", line
 
 
 TYPES = {"diff": "V1", "diff_v2": "V2", "shared_diff": "Shared DIFF"}
@@ -57,11 +48,8 @@ def study():
     return read_study(ROOT / "published" / "text")
 
 
-def estimate(interval, factor=1):
-    """As pages print it: loss in nats, or a share in percent."""
-    ends = (interval[key] for key in ("mean", "low", "high"))
-    mean, low, high = (f"{factor * x:.0f}" if factor > 1 else signed(x) for x in ends)
-    return f"{mean}{' %' if factor > 1 else ''} ({low} to {high})"
+def percent(share):
+    return f"{100 * share:.0f}"
 
 
 @pytest.mark.parametrize("page", ["README.md", *CLAIMS_AND_RESULTS])
@@ -74,13 +62,13 @@ def test_the_endpoints(page, name, study):
         if entry["variant"] == name
     }
     printed = [
-        estimate(mean_interval(tests["loss"]["values"]).recorded()),
-        estimate(mean_interval(tests["tokens"]["values"]).recorded(), 100),
+        estimate(mean_interval(tests["loss"]["values"])),
+        estimate(mean_interval(tests["tokens"]["values"]), percent).replace(" (", " % ("),
         estimate(at_equal_time(study, name)),
     ]
     if page.endswith("results.md"):
         losses = (train_losses(study, side) for side in (name, "softmax"))
-        printed.append(estimate(paired_difference(*losses).recorded()))
+        printed.append(estimate(paired_difference(*losses)))
     for value in printed:
         # A row of the claims leaves Shared DIFF's time out.
         assert value in text or (page.endswith("claims.md") and name == "shared_diff")
@@ -122,14 +110,13 @@ def test_shared_diff_at_the_rate_of_the_transformer():
     worse = paired_difference(
         *(at[rate]["validation_loss"]["values"] for rate in ("common", "best"))
     )
-    printed = f"{worse.mean:.3f} ({worse.low:.3f} to {worse.high:.3f})"
-    assert all(printed in prose(page) for page in CLAIMS_AND_RESULTS)
+    assert all(estimate(worse, "{:.3f}".format) in prose(page) for page in CLAIMS_AND_RESULTS)
 
 
-@pytest.mark.parametrize("metric", ["repeated_bigram", "first_occurrence"])
-def test_where_the_lead_lies(metric):
-    mean, low, high = difference(results_of("text"), "diff_v2", "softmax", metric)
-    assert f"{mean} ({low} to {high}" in PROSE
+def test_where_the_lead_lies():
+    for metric in ("repeated_bigram", "first_occurrence"):
+        row = difference(results_of("text"), "diff_v2", "softmax", metric)
+        assert estimate(row).removesuffix(")") in PROSE
 
 
 GATE, SUM = "diff_v2_gate", "diff_v2_added_matched"
@@ -144,17 +131,17 @@ def test_the_parts_of_the_lead(baseline, variant):
     files = (sorted(runs.glob(f"{name}-seed?/results.json")) for name in (variant, baseline))
     losses = ([read_json(path)["validation_loss"] for path in paths] for paths in files)
     pairs = zip(*losses, strict=False)
-    interval = paired_difference(*map(list, zip(*pairs, strict=True)))
-    mean, low, high = map(signed, (interval.mean, interval.low, interval.high))
-    assert f"{mean}, {low} to {high}" in PROSE or f"{mean} ({low} to {high}" in PROSE
+    shown = estimate(paired_difference(*map(list, zip(*pairs, strict=True)))).removesuffix(")")
+    assert shown in PROSE or shown.replace(" (", ", ") in PROSE
 
 
 @pytest.mark.parametrize("page", CLAIMS_AND_RESULTS)
 def test_the_sign_alone(page):
     for metric in ("validation_loss", "first_occurrence"):
         row = difference(results_of("text"), SUM, "diff_v2", metric)
-        low, mean, high = sorted((value.lstrip("+−") for value in row), key=float)
-        assert f"{mean} ({low} to {high})" in prose(page)
+        low, mean, high = sorted(abs(row[key]) for key in ("mean", "low", "high"))
+        shown = estimate({"mean": mean, "low": low, "high": high}, "{:.3f}".format)
+        assert shown in prose(page)
 
 
 def test_factors_of_gradients():
@@ -175,10 +162,9 @@ def test_shares_of_parameters():
     for row in axis["equivalents"]:
         if (row["baseline"], row["point"]) != ("softmax", axis["read_at"]):
             continue
-        low, high = (f"{100 * row[key]:.0f}" for key in ("low", "high"))
         if row["type"] in ("diff_v2", "softmax_minus_mean"):
-            assert f"({low} to {high})" in PROSE
-            assert f"{100 * row['ratio']:.0f} %" in PROSE
+            assert f"({percent(row['low'])} to {percent(row['high'])})" in PROSE
+            assert f"{percent(row['ratio'])} %" in PROSE
 
 
 @pytest.fixture(scope="module")
@@ -204,44 +190,33 @@ def test_a_row_of_outliers(kind, outliers):
         values, baseline = outliers[kind, metric], outliers["softmax", metric]
         assert values.keys() == baseline.keys() == set("01234")
         ratio = mean_interval([math.log(values[seed] / baseline[seed]) for seed in values])
-        mean, low, high = (number(math.exp(x), 2) for x in (ratio.mean, ratio.low, ratio.high))
-        cells += [mean, f"{low} to {high}"]
+        shown = estimate(ratio, lambda x: number(math.exp(x), 2))
+        cells += shown.removesuffix(")").split(" (")
     assert "| " + " | ".join(cells) + " |" in PAGE
 
 
 def test_the_extreme_logits(outliers):
-    logits = [
-        value
-        for (_, metric), by_seed in outliers.items()
-        if metric == OUTLIERS[0]
-        for value in by_seed.values()
-    ]
+    by_seed = (seeds for (_, metric), seeds in outliers.items() if metric == OUTLIERS[0])
+    logits = [round(value) for seeds in by_seed for value in seeds.values()]
     (extremes,) = re.findall(r"The largest are (\d+) to (\d+):", PAGE)
-    assert tuple(map(int, extremes)) == (round(min(logits)), round(max(logits)))
+    assert tuple(map(int, extremes)) == (min(logits), max(logits))
 
 
 MEASURES = ("attention_size_answer", "found_6_x2", "bits_3", "unsupported_6_x1")
 MEASURES_OF_SHOTS = ("shots_23", "order_changes")
 
 
-@pytest.mark.parametrize(
-    ("name", "measure", "digits"),
-    [
-        ("diff", "found_6_x2", 3),
-        ("diff_uniform", "found_6_x2", 3),
-        ("diff_v2", "attention_size_answer", 2),
-        ("shared_diff", "attention_size_answer", 2),
-        ("diff", "attention_size_answer", 2),
-    ],
-)
-def test_a_difference_of_lookup(name, measure, digits):
-    row = the_row(
-        results_of("practical")["tasks"]["lookup"]["differences"], type=name, measure=measure
-    )
-    mean, low, high = (
-        f"{row[key]:.{digits}f}".replace("-", "−") for key in ("mean", "low", "high")
-    )
-    assert re.search(rf"{mean} (more [a-z ]*)?\({low} to {high}", PROSE)
+def test_differences_of_lookup():
+    for measure, digits, names in (
+        ("found_6_x2", 3, ("diff", "diff_uniform")),
+        ("attention_size_answer", 2, ("diff_v2", "shared_diff", "diff")),
+    ):
+        for name in names:
+            rows = results_of("practical")["tasks"]["lookup"]["differences"]
+            row = the_row(rows, type=name, measure=measure)
+            shown = estimate(row, partial(signed, digits=digits)).replace("+", "").removesuffix(")")
+            mean, interval = shown.split(" (")
+            assert re.search(rf"{mean} (more [a-z ]*)?\({interval}", PROSE), (name, measure)
 
 
 @pytest.mark.parametrize("name", ["softmax", "diff", "diff_v2", "shared_diff", "diff_uniform"])

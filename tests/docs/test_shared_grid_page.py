@@ -5,7 +5,7 @@ import pytest
 
 from diffattn.files.io import read_json
 from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
-from published_pages import ROOT, prose, signed
+from published_pages import ROOT, estimate, prose
 
 PAGE = prose("docs/records/shared_grid.md")
 RUNS = read_json(ROOT / "docs" / "records" / "shared_grid.json")["runs"]
@@ -28,8 +28,7 @@ def values(variant, measure="loss"):
 
 
 def interval(differences):
-    paired = paired_difference(differences, np.zeros_like(differences))
-    return f"{signed(paired.mean)} ({signed(paired.low)} to {signed(paired.high)})"
+    return estimate(paired_difference(differences, np.zeros_like(differences)))
 
 
 def test_cells_of_the_grid():
@@ -78,10 +77,6 @@ def test_losses_against_a_baseline(variant, baseline):
 
 def test_the_rates_are_those_that_ended_lowest():
     for variant in (CENTRE, f"{CENTRE}_no_norm"):
-        tried = {
-            run["rate"]: run["loss"]
-            for name, run in RUNS.items()
-            if name.startswith(f"{variant}-lr")
-        }
+        tried = [run for name, run in RUNS.items() if name.startswith(f"{variant}-lr")]
         assert len(tried) == 3
-        assert min(tried, key=tried.get) == values(variant, "rate")[0]
+        assert min(tried, key=lambda run: run["loss"])["rate"] == values(variant, "rate")[0]

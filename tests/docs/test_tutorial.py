@@ -4,6 +4,7 @@ import io
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -22,8 +23,7 @@ BLOCKS = re.findall(
 def write_texts(folder):
     folder.mkdir()
     for index, source in enumerate(sorted((ROOT / "src").rglob("*.py"))):
-        text = source.read_text(encoding="utf-8")
-        (folder / f"{index}.txt").write_text(text, encoding="utf-8")
+        shutil.copy(source, folder / f"{index}.txt")
 
 
 def run_command(line, folder):

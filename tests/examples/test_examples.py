@@ -39,8 +39,8 @@ def test_nanogpt_has_the_parameters_of_softmax_attention():
 
 
 def test_gpt2_learns_with_a_swapped_layer_of_as_many_weights(capsys):
-    losses = example("gpt2_layer").main(["--layers", "2", "--width", "128", "--steps", "20"])
-    assert losses[-1] < losses[0] - 2
+    losses = example("gpt2_layer").main(["--layers", "2", "--width", "128", "--steps", "12"])
+    assert losses[-1] < losses[0] - 1
     before, after = re.search(r"(\S+) before, (\S+) after", capsys.readouterr().out).groups()
     assert before == after == f"{4 * 128**2:,}"
 

@@ -12,9 +12,9 @@ PARTS = ("ops", "layers", "models", "probes", "files")
 NEED_TRITON = ("diffattn.ops.triton", "diffattn.ops.hopper")
 
 
-def import_all():
-    """Import every module of the library; kernels need triton."""
-    for part in PARTS:
+def import_all(parts=PARTS):
+    """Import every module of some parts, by default of the library; kernels need triton."""
+    for part in parts:
         package = importlib.import_module(f"diffattn.{part}")
         for module in pkgutil.walk_packages(package.__path__, f"diffattn.{part}."):
             if not module.name.startswith(NEED_TRITON):

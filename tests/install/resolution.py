@@ -1,15 +1,12 @@
 """Which versions a user's installation gets, asked of the public package index alone.
 
-``make resolve`` prints a line for every platform and Python. Nothing is installed and only metadata
-is read.
+Nothing is installed and only metadata is read.
 """
 
 import os
 import re
 import subprocess
-import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -89,29 +86,3 @@ def resolve(platform, python, constraints=CONSTRAINTS):
     for extra in EXTRAS:
         options += ["--extra", extra]
     return compile_versions(ROOT / "pyproject.toml", *options)
-
-
-def main():
-    """Resolve every pair, print a line for each, and fail if one has no solution."""
-    reason = why_no_index()
-    if reason is not None:
-        print(f"SKIPPED resolution of {len(PAIRS)} platforms and Pythons: {reason}")
-        return 0
-    failed = False
-    with ThreadPoolExecutor(len(PAIRS)) as pool:
-        futures = {pair: pool.submit(resolve, *pair) for pair in PAIRS}
-        for (platform, python), future in futures.items():
-            name = f"{platform}, Python {python}"
-            try:
-                versions = future.result()
-            except ResolutionError as error:
-                print(f"FAILED {name}\n{error}", flush=True)
-                failed = True
-                continue
-            triton = versions.get("triton", "none")
-            print(f"{name}: {len(versions)} packages, torch {versions['torch']}, triton {triton}")
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,14 +14,9 @@ import pytest
 from install.resolution import CONSTRAINTS, ROOT, why_no_index
 
 BUILT_FROM = ("pyproject.toml", "README.md", "LICENSE")
-# Kernels need triton.
-NEED_TRITON = ("diffattn.ops.triton", "diffattn.ops.hopper")
-WITH_THE_LAB = f"""
-import importlib, pkgutil
-import diffattn
-for module in pkgutil.walk_packages(diffattn.__path__, "diffattn."):
-    if not module.name.startswith({NEED_TRITON}) and module.name != "diffattn.__main__":
-        importlib.import_module(module.name)
+WITH_THE_LAB = """
+import diffattn, library
+library.import_all(("lab", *library.PARTS))
 for name in diffattn.__all__:
     getattr(diffattn, name)
 print("imported")
@@ -91,6 +86,7 @@ def test_the_lab_trains_and_reports(environment):
     python, install_the_lab, work = environment
     run(install_the_lab, work)
     run([python, "-m", "pip", "check"], work)
+    shutil.copy(Path(__file__).with_name("library.py"), work)
     assert run([python, "-W", "error", "-c", WITH_THE_LAB], work) == "imported\n"
     shutil.rmtree(work)
     work.mkdir()

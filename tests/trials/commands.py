@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -35,24 +36,36 @@ SMALL = (
 )
 
 
-def call(arguments: Sequence[object]) -> str | None:
-    """Run a command line in this process; its last line if it fails."""
+class Called(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def run_line(*arguments: object) -> Called:
+    """Run one command line in this process, with its own output streams."""
     from diffattn.lab.cli.app import main
 
-    err, before = io.StringIO(), sys.argv
-    sys.argv = ["diffattn", *map(str, arguments)]
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv, code = ["diffattn", *map(str, arguments)], 0
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             main()
-        code: object = 0
     except SystemExit as end:
-        code = end.code or 0
-    except Exception as error:
-        return f"traceback, {type(error).__name__}: {error}"
+        code = int(end.code or 0)
     finally:
         sys.argv = before
-    lines = err.getvalue().strip().splitlines() or ["no message"]
-    return None if code == 0 else f"exit {code}: {lines[-1]}"
+    return Called(code, out.getvalue(), err.getvalue())
+
+
+def call(arguments: Sequence[object]) -> str | None:
+    """Run a command line in this process; its last line if it fails."""
+    try:
+        called = run_line(*arguments)
+    except Exception as error:
+        return f"traceback, {type(error).__name__}: {error}"
+    lines = called.err.strip().splitlines() or ["no message"]
+    return None if called.code == 0 else f"exit {called.code}: {lines[-1]}"
 
 
 @dataclass
@@ -168,30 +181,42 @@ def pack_command(home: Path) -> Command:
     return Command("pack", ["pack", text, "--out", out, "--vocab-size", "270"], out)
 
 
+def evaluate_line(out: Path, models: dict[str, Path], protocols: Sequence[str]) -> list[object]:
+    """Arguments that evaluate labelled models in few items."""
+    changes = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_new_tokens=4")
+    return [
+        "evaluate", *protocols, "--quick", "--out", out,
+        *(x for change in changes if change.split(".")[0] in protocols for x in ("--set", change)),
+        *(x for label, path in models.items() for x in ("--model", f"{label}={path}")),
+    ]  # fmt: skip
+
+
 def evaluate_command(home: Path) -> Command:
     """Two protocols on two models."""
     out = home / "evaluate"
-    models = [model_folder(home / "models" / kind, kind) for kind in ("softmax", "diff")]
-    changes = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_new_tokens=4")
-    arguments: list[object] = ["evaluate", "key_values", "hallucination", "--quick", "--out", out]
-    arguments += [part for change in changes for part in ("--set", change)]
-    arguments += [part for path in models for part in ("--model", path)]
+    models = {kind: model_folder(home / "models" / kind, kind) for kind in ("softmax", "diff")}
+    arguments = evaluate_line(out, models, ("key_values", "hallucination"))
     return Command("evaluate", arguments, out)
+
+
+def write_replies(evaluation: Path, home: Path) -> Path:
+    """A file of replies to all requests of a judge."""
+    asked, replies = home / "asked.jsonl", home / "replies.jsonl"
+    assert call(["judge", evaluation, "--requests", asked]) is None
+    names = [json.loads(line)["id"] for line in asked.read_text().splitlines()]
+    answers = [{"id": name, "reply": "Yes.\n**Conclusion: True**"} for name in names]
+    replies.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
+    return replies
 
 
 def judge_command(home: Path, evaluate: Command) -> Command:
     """Verdicts of a file of replies on an evaluation."""
-    out, replies = home / "judge", home / "replies.jsonl"
+    out = home / "judge"
     evaluate.start()
     assert evaluate.run() is None
     before = held(evaluate.out)
     restore(before, out)
-    asked = home / "requests.jsonl"
-    assert call(["judge", out, "--requests", asked]) is None
-    lines = [json.loads(line) for line in asked.read_text().splitlines()]
-    answers = [{"id": line["id"], "reply": "Yes.\n**Conclusion: True**"} for line in lines]
-    replies.write_text("".join(json.dumps(answer) + "\n" for answer in answers))
-    arguments: list[object] = ["judge", out, "--model", "judge", "--replies", replies]
+    arguments = ["judge", out, "--model", "judge", "--replies", write_replies(out, home)]
     return Command("judge", arguments, out, before=before)
 
 
@@ -228,9 +253,14 @@ def in_this_process(
 
     for member in members:
         name = member.config.name
+
+        def show(step: int, loss: float | None, name: str = name) -> None:
+            on_progress(name, {"step": step, "loss": loss})
+
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.log").open("w").close()
-        train(member.config, open_data(data), folder / name, facts=member.facts)
+        of_run = {"facts": member.facts, "on_progress": show}
+        train(member.config, open_data(data), folder / name, **of_run)
         on_progress(name, {"done": True})
 
 

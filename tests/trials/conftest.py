@@ -1,6 +1,7 @@
 """Language models small enough for many trials, and what the disk held while commands ran."""
 
 import gc
+import multiprocessing
 from dataclasses import dataclass
 
 import pytest
@@ -50,6 +51,23 @@ def recorded(tmp_path_factory):
         patch.setattr("diffattn.lab.studies.workers.run_members", commands.in_this_process)
         yield get
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """Processes that start with everything loaded."""
+    context = multiprocessing.get_context("forkserver")
+    loaded = ["cli.app", "evaluation.session", "training.run"]
+    context.set_forkserver_preload(["tokenizers", *(f"diffattn.lab.{name}" for name in loaded)])
+    return context
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Pages without their charts and unflushed, made quickly; undone by ``stub.undo()``."""
+    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    return monkeypatch
 
 
 @pytest.fixture(scope="module")

@@ -75,6 +75,8 @@ WEIGHTS = {
     "lambda overflows": ("layers.1.self_attn.lambda_", 1e4),
     "-inf in a norm": ("layers.0.input_layernorm.weight", -INF),
 }
+MAPS = {f"maps of {value}": value for value in (NAN, INF, -INF)}
+READ_MAPS = ("attention_segments", "hallucination")
 
 
 def changed_logits(network, change):
@@ -203,57 +205,38 @@ def close(a, b):
     return a == b
 
 
-READ_MAPS = ("attention_segments", "hallucination")
-QUICK = ("key_values", "attention_segments")
-
-
-def run_all(tally, model, name, chosen, expected, folder, *, all_hit, only=None):
+def run_all(tally, model, name, chosen, expected, folder, hit):
+    """Try all protocols; those that are named in ``hit`` must fail at every item."""
     for part in chosen:
-        if only is None or part.protocol.name in only:
-            where = folder / name.replace(" ", "-") / part.variant
-            wrong = fault_of(model, part, where, expected, all_hit=all_hit)
-            tally.check(f"{part.variant}: {name}", wrong)
+        where, all_hit = folder / part.variant, part.protocol.name in hit
+        wrong = fault_of(model, part, where, expected, all_hit=all_hit)
+        tally.check(f"{part.variant}: {name}", wrong)
 
 
 @pytest.mark.scheduled
-@pytest.mark.parametrize("name", LOGITS)
-def test_broken_logits(sound, chosen, expected, tmp_path, name):
-    change, all_hit = LOGITS[name]
-    with (
-        trial(f"broken models: {name}", minimum=17) as tally,
-        torch.no_grad(),
-        changed_logits(sound.network, change),
-    ):
-        run_all(tally, sound, name, chosen, expected, tmp_path, all_hit=all_hit)
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("name", WEIGHTS)
-def test_broken_weights(sound, chosen, expected, tmp_path, name):
-    model = with_weights(sound, *WEIGHTS[name])
-    with trial(f"broken models: {name}", minimum=17) as tally:
-        run_all(tally, model, name, chosen, expected, tmp_path, all_hit=True)
-
-
-@pytest.mark.scheduled
-@pytest.mark.parametrize("value", [NAN, INF, -INF])
-def test_broken_maps(sound, chosen, expected, tmp_path, value):
-    """Protocols that read maps refuse them; the others do not notice, and need not."""
-    with (
-        trial(f"broken models: maps of {value}", minimum=17) as tally,
-        changed_maps(sound.network, value),
-    ):
-        name = f"maps of {value}"
-        others = {part.protocol.name for part in chosen} - {*READ_MAPS}
-        run_all(tally, sound, name, chosen, expected, tmp_path, all_hit=True, only=READ_MAPS)
-        run_all(tally, sound, name, chosen, expected, tmp_path, all_hit=False, only=others)
+@pytest.mark.parametrize("name", [*LOGITS, *WEIGHTS, *MAPS])
+def test_broken_models(sound, chosen, expected, tmp_path, name):
+    """Protocols that read no maps do not notice when maps alone are broken, and need not."""
+    model, change, hit = sound, contextlib.nullcontext(), PROTOCOLS
+    if name in WEIGHTS:
+        model = with_weights(sound, *WEIGHTS[name])
+    elif name in MAPS:
+        change, hit = changed_maps(sound.network, MAPS[name]), READ_MAPS
+    else:
+        logits, all_hit = LOGITS[name]
+        change, hit = changed_logits(sound.network, logits), PROTOCOLS if all_hit else ()
+    with trial(f"broken models: {name}", minimum=17) as tally, torch.no_grad(), change:
+        run_all(tally, model, name, chosen, expected, tmp_path, hit)
 
 
 def test_broken_models_in_short(sound, chosen, expected, tmp_path):
-    change, _ = LOGITS["NaN everywhere"]
-    network = sound.network
-    with trial("broken models, in short", minimum=2) as tally, changed_logits(network, change):
-        run_all(tally, sound, "NaN", chosen, expected, tmp_path, all_hit=True, only=QUICK)
+    change, hit = LOGITS["NaN everywhere"][0], ("key_values", "attention_segments")
+    parts_of_few = [part for part in chosen if part.protocol.name in hit]
+    with (
+        trial("broken models, in short", minimum=2) as tally,
+        changed_logits(sound.network, change),
+    ):
+        run_all(tally, sound, "NaN", parts_of_few, expected, tmp_path, hit)
 
 
 KINDS = ("softmax", "diff", "diff_v2", "shared_diff", "llama", "diffllama")

@@ -4,15 +4,21 @@ import os
 import random
 import re
 import shutil
+import signal
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from children import in_child
 from diffattn.files.io import log_facts, write_json, write_jsonl
+from diffattn.lab.cli.app import main
 from diffattn.lab.records.evaluations import EVAL_SCHEMA_VERSION
 from evaluation_folders import eval_result
 from small_corpus import WORDS
 from tally import trial
-from trials.command_server import commands
 from trials.wrong_calls import SMALL, Call, calls, changed, each
 
 NO_TEXT = "arguments must be valid UTF-8 without zero bytes"
@@ -23,11 +29,37 @@ PROGRESS = re.compile(
 )
 
 
-@pytest.fixture(scope="module")
-def server():
-    """Forks of it run the command line."""
-    with commands() as running:
-        yield running
+def run(*arguments, cwd, seconds=60, **environment):
+    """``diffattn`` in a fork with limits: exit status or minus the signal, and what it wrote."""
+    out, err = cwd / ".stdout", cwd / ".stderr"
+
+    def call():
+        os.chdir(cwd)
+        os.environ.update({"DIFFATTN_DEBUG": ""} | environment)  # errors as a user sees them
+        warnings.resetwarnings()
+        warnings.simplefilter("ignore", DeprecationWarning)
+        sys.argv = ["diffattn", *map(str, arguments)]
+        for number, path in enumerate((Path(os.devnull), out, err)):
+            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
+        sys.stdin, sys.stdout, sys.stderr = (
+            os.fdopen(number, mode, encoding="utf-8") for number, mode in enumerate("rww")
+        )
+        try:
+            main()
+        except SystemExit as end:
+            return end.code
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+
+    kind, value = in_child(call, seconds=seconds)
+    written = [path.read_text(errors="replace") for path in (out, err)]
+    out.unlink()
+    err.unlink()
+    if kind == "raised":
+        written[1] += value[2]  # the traceback
+    status = -getattr(signal, value) if kind == "died" else value if kind == "done" else 1
+    return SimpleNamespace(status=status, out=written[0], err=written[1])
 
 
 def write_outputs(folder):
@@ -49,7 +81,7 @@ def write_outputs(folder):
 
 
 @pytest.fixture(scope="module")
-def files(server, tmp_path_factory):
+def files(tmp_path_factory):
     """What the calls name: texts, folders, packed tokens, a model."""
     root = tmp_path_factory.mktemp("files")
     generator = random.Random(0)
@@ -77,7 +109,7 @@ def files(server, tmp_path_factory):
     }.items():
         (root / f"{name}.jsonl").write_bytes(content + b"\n")
     arguments = [part.replace("{files}", str(root)) for part in changed(SMALL)]
-    done = server("train", "smoke", "--out", "run", *arguments, cwd=root)
+    done = run("train", "smoke", "--out", "run", *arguments, cwd=root)
     assert done.status == 0, done
     (root / "run" / "model").rename(root / "model")
     (root / "run" / "data").rename(root / "data")
@@ -114,7 +146,7 @@ def filled(text, files):
     return text.replace("{files}", str(files)).replace("{secret}", SECRET)
 
 
-def try_all(server, files, folder, tally, chosen):
+def try_all(files, folder, tally, chosen):
     """Make every call in an empty folder, in which the corrected call must work."""
     before = contents(files)
     for number, call in enumerate(chosen):
@@ -122,10 +154,10 @@ def try_all(server, files, folder, tally, chosen):
         here.mkdir()
         arguments = [filled(part, files) for part in call.arguments]
         environment = {name: filled(text, files) for name, text in call.environment}
-        ended = server(*arguments, cwd=here, seconds=30, **environment)
+        ended = run(*arguments, cwd=here, seconds=30, **environment)
         left = sorted(path.relative_to(here).as_posix() for path in here.rglob("*"))
         if left and arguments[0] == "evaluate":  # the folder may be an evaluation's already
-            corrected = server(*evaluation(files), cwd=here)
+            corrected = run(*evaluation(files), cwd=here)
             left = left if corrected.status else []
         tally.check(str(call), fault(call, ended, left))
         shutil.rmtree(here)
@@ -192,6 +224,6 @@ def judge_calls() -> list[Call]:
 
 
 @pytest.mark.scheduled
-def test_every_wrong_call_is_one_line(server, files, tmp_path):
+def test_every_wrong_call_is_one_line(files, tmp_path):
     with trial("wrong calls of the command line", minimum=3_200) as tally:
-        try_all(server, files, tmp_path, tally, [*calls(), *judge_calls()])
+        try_all(files, tmp_path, tally, [*calls(), *judge_calls()])

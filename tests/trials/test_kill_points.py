@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from children import in_child
-from diffattn.lab.training.loop.trainer import RunTrainer
 from tally import trial
 from trials import commands
 from trials.commands import Command, call
@@ -87,15 +85,6 @@ def die_at(out, arguments, number):
         call(arguments)
 
 
-@pytest.fixture(scope="module")
-def warm():
-    """Processes that start with everything loaded."""
-    context = multiprocessing.get_context("forkserver")
-    loaded = ["diffattn.lab.cli.app", "diffattn.lab.training.run", "tokenizers"]
-    context.set_forkserver_preload(loaded)
-    return context
-
-
 @pytest.mark.scheduled
 @pytest.mark.parametrize("name", ["train", "evaluate", "pack"])
 def test_what_is_held_at_a_point_is_what_a_kill_leaves(recorded, warm, name):
@@ -151,8 +140,9 @@ def rows_of(log):
 
 
 @pytest.mark.parametrize("kills", [pytest.param(20, marks=pytest.mark.scheduled), 2])
-def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
+def test_one_training_is_killed_again_and_again(tmp_path, kills):
     """Its log has the loss of every step, which is that of the windows it read."""
+    forks = multiprocessing.get_context("fork")  # of this process, as it has loaded everything
     out, rng = tmp_path / "train", random.Random(0)
     changes = commands.settings(commands.corpus(tmp_path / "text"), 20 + 10 * kills)
     arguments = ["train", "smoke", "--attention", "diff", "--out", out, *changes]
@@ -162,7 +152,7 @@ def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
     command.start()
     with trial(f"one training killed {kills} times", minimum=kills + 1) as tally:
         for number in range(kills):
-            child = warm.Process(target=call, args=(arguments,))
+            child = forks.Process(target=call, args=(arguments,))
             rows = rows_of(out / "metrics.jsonl") + rng.randint(3, 12)
             child.start()
             while child.is_alive() and rows_of(out / "metrics.jsonl") < rows:
@@ -172,24 +162,3 @@ def test_one_training_is_killed_again_and_again(warm, tmp_path, kills):
             ended = child.exitcode != -signal.SIGKILL
             tally.check(f"kill {number}", "it had ended before" if ended else None)
         tally.check("at the end", command.run() or command.difference())
-
-
-def test_sigterm_is_one_line_and_a_status(recorded):
-    command = recorded("train").command
-    command.start()
-
-    def terminated():
-        real = RunTrainer.training_step
-
-        def training_step(self, *rest):
-            if self.state.global_step == 2:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return real(self, *rest)
-
-        RunTrainer.training_step = training_step
-        return call(command.arguments)
-
-    how, line = in_child(terminated)
-    assert how == "done"
-    assert line.startswith("exit 143: diffattn: stopped after step 3 of ")
-    assert (command.out / "checkpoints" / "checkpoint-3" / "manifest.json").exists()

@@ -308,13 +308,6 @@ def test_valid_calls_are_valid():
             function.call(**function.valid, **{name: function.optional[name]})
 
 
-@pytest.mark.parametrize("scale", [1, 0, -2, np.float32(0.3), Fraction(1, 2), 5e-324])
-def test_real_numbers_are_scales(scale):
-    given = attention()
-    out = diff_attention(**given, scale=scale)
-    assert torch.equal(out, diff_attention(**given, scale=float(scale)))
-
-
 def test_wrong_arguments():
     with trial("wrong arguments of operators", minimum=6_000) as tally:
         for label, function, arguments in wrong_calls():

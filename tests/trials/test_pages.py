@@ -106,13 +106,7 @@ def mutations(value, stride: int) -> Iterator[tuple[str, object]]:
                 yield f"{path} renamed to {text}", renamed
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch):
-    """Neither the chart library, which is no record, nor flushes to the disk."""
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
+@pytest.mark.usefixtures("stub")
 @pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 401])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_hostile_records_make_a_page_or_one_line(kind, step, tmp_path):

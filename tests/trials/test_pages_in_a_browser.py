@@ -7,8 +7,8 @@ import pytest
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.report.page.render import source_hash
+from lab.inspection.devtools import Opened, open_page
 from lab.report.page_reader import unpack
-from trials.browser import Opened, open_page
 from trials.hostile_values import CANARY, MARK, MARKUP, at, places, replaced, write_record
 from trials.made_up_folders import FOLDERS, Folder, read
 
@@ -65,14 +65,6 @@ def hostile(folder: Folder) -> int:
             value, number = changed, number + 1
         write_record(record, value)
     return number
-
-
-@pytest.fixture
-def stub(monkeypatch):
-    """Pages without their charts, made quickly; undone by ``stub.undo()``."""
-    monkeypatch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-    return monkeypatch
 
 
 def drawn(opened: Opened) -> int:

@@ -1,7 +1,5 @@
 """Commands that fill one folder at the same time lose nothing of each other."""
 
-import json
-import multiprocessing
 import shutil
 
 import pytest
@@ -11,17 +9,14 @@ from tally import trial
 from trials import commands
 
 PROTOCOLS = ("key_values", "hallucination", "nll_by_position")
-SMALL = ("key_values.samples=2", "hallucination.samples=3", "hallucination.max_new_tokens=4")
 
 
 @pytest.fixture(scope="module")
-def side_by_side():
+def side_by_side(warm):
     """Run command lines at the same time, each in a process of its own; their faults."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["diffattn.lab.cli.app", "diffattn.lab.evaluation.session"])
 
     def run(*calls):
-        with context.Pool(len(calls), maxtasksperchild=1) as pool:
+        with warm.Pool(len(calls), maxtasksperchild=1) as pool:
             return pool.map(commands.call, calls, chunksize=1)
 
     return run
@@ -35,15 +30,6 @@ def models(tmp_path_factory):
 
 def first(faults):
     return next(filter(None, faults), None)
-
-
-def evaluate(out, models, protocols):
-    changes = [change for change in SMALL if change.split(".")[0] in protocols]
-    return [
-        "evaluate", *protocols, "--quick", "--out", out,
-        *(part for change in changes for part in ("--set", change)),
-        *(part for label, path in models.items() for part in ("--model", f"{label}={path}")),
-    ]  # fmt: skip
 
 
 def lost(out, labels, protocols):
@@ -77,19 +63,15 @@ def test_evaluations(side_by_side, models, tmp_path):
     with trial("evaluations side by side", minimum=10) as tally:
         for number, (protocols, parts) in enumerate([*shares(models)] * 2):
             out = tmp_path / str(number)
-            fault = first(side_by_side(*(evaluate(out, *part) for part in parts)))
+            fault = first(side_by_side(*(commands.evaluate_line(out, *part) for part in parts)))
             tally.check(f"{parts}", fault or lost(out, models, protocols))
 
 
 @pytest.mark.scheduled
 def test_judges_and_reports(side_by_side, models, tmp_path):
     out = tmp_path / "evaluation"
-    assert commands.call(evaluate(out, models, ["hallucination"])) is None
-    asked, replies = tmp_path / "asked.jsonl", tmp_path / "replies.jsonl"
-    assert commands.call(["judge", out, "--requests", asked]) is None
-    names = [json.loads(line)["id"] for line in asked.read_text().splitlines()]
-    lines = [json.dumps({"id": name, "reply": "**Conclusion: True**"}) for name in names]
-    replies.write_text("\n".join(lines) + "\n")
+    assert commands.call(commands.evaluate_line(out, models, ["hallucination"])) is None
+    replies = commands.write_replies(out, tmp_path)
 
     def judge(folder, name):
         options = ["--model", "any", "--replies", replies, "--set", f"name={name}"]
@@ -101,7 +83,7 @@ def test_judges_and_reports(side_by_side, models, tmp_path):
             faults = side_by_side(
                 judge(copy, "one"),
                 judge(copy, "two"),
-                evaluate(copy, models, ["key_values"]),
+                commands.evaluate_line(copy, models, ["key_values"]),
                 ["report", copy, "--out", copy / "report.html"],
             )
             parts = ["hallucination.judged-one", "hallucination.judged-two", "key_values"]

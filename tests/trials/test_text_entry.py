@@ -6,9 +6,7 @@ import random
 import re
 
 import pytest
-from typer.testing import CliRunner
 
-from diffattn.lab.cli.app import app
 from diffattn.lab.data import files
 from diffattn.lab.data.corpora import Document, load_corpus
 from language_models import prose
@@ -66,8 +64,7 @@ def test_line_ends_of_prompts(model_folder):
                 tally.check(f"prompt {i}, {end!r}", None if same else "another continuation")
 
 
-def generated(model_folder, prompt):
-    arguments = ["generate", str(model_folder), "--prompt", prompt, "--max-new-tokens", "4"]
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    return done.output
+def generated(folder, prompt):
+    called = commands.run_line("generate", folder, "--prompt", prompt, "--max-new-tokens", "4")
+    assert called.code == 0, called
+    return called.out

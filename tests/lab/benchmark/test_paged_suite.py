@@ -58,15 +58,6 @@ def test_a_page_in_the_wrong_place_is_found(monkeypatch):
     assert not first.check(False)["passed"]
 
 
-def test_pages_hold_the_cache():
-    x = torch.randn(2, 21, 3)
-    table = module._scattered(CASE)
-    assert sorted(table.flatten().tolist()) == list(range(6))
-    pool = module._in_pages(x, table, 8)
-    assert pool.shape == (6, 8, 3)
-    assert torch.equal(module.gathered_pages(pool, table)[:, :21], x)
-
-
 def test_the_plan_and_what_only_keeps():
     (case, *_) = plan(BenchConfig(suite="paged", scale="quick", lengths=(64,)))
     assert (case.mode, case.shape["page"], case.shape["S"]) == ("decode", 64, 64)

@@ -1,15 +1,12 @@
 """The command line as a user calls it, in this process, on a small corpus."""
 
-import contextlib
 import gc
-import io
-import sys
-from dataclasses import dataclass
 
 import pytest
 
-from diffattn.lab.cli.app import main
 from small_corpus import corpus
+from trials.commands import in_this_process, run_line
+from trials.wrong_calls import SMALL, changed
 
 __all__ = ["corpus"]
 
@@ -29,32 +26,10 @@ def _no_terminal(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
-@dataclass
-class Called:
-    code: int
-    out: str
-    err: str
-
-
-def call(*arguments):
-    """Run one command line through ``main``, with its own output streams."""
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["diffattn", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            main()
-        code = 0
-    except SystemExit as end:
-        code = end.code
-    finally:
-        sys.argv = before
-    return Called(code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="session")
 def cli():
     """``cli("train", "smoke", ...)`` gives exit code, standard output and standard error."""
-    return call
+    return run_line
 
 
 @pytest.fixture
@@ -75,20 +50,15 @@ def fails(cli):
 @pytest.fixture(scope="session")
 def small(corpus):
     """Options that shrink the smoke recipe."""
-    settings = (
-        f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2",
-        "model.hidden_size=16", "model.head_dim=4",
-        "train.seq_len=32", "train.batch_tokens=64", "train.evaluation_tokens=64",
-        "train.num_steps=6", "train.warmup_steps=1", "train.log_every=1", "train.evaluate_every=2",
-    )  # fmt: skip
-    return tuple(part for setting in settings for part in ("--set", setting))
+    of_run = {"data.source": str(corpus), "train.num_steps": "6", "train.log_every": "1"}
+    return changed(SMALL | of_run)
 
 
 @pytest.fixture(scope="session")
 def trained(small, tmp_path_factory):
     """A run directory of a small DIFF model; read-only."""
     out = tmp_path_factory.mktemp("trained") / "run"
-    called = call("train", "smoke", "--attention", "diff", "--out", out, *small)
+    called = run_line("train", "smoke", "--attention", "diff", "--out", out, *small)
     assert called.code == 0, called
     return out
 
@@ -97,18 +67,4 @@ def trained(small, tmp_path_factory):
 def here(monkeypatch):
     """Runs of a study are trained in this process instead of one process each."""
 
-    def run_members(members, data, folder, *, workers, on_progress, short):
-        from diffattn.lab.training.prepare import open_data
-        from diffattn.lab.training.run import train
-
-        for member in members:
-            name = member.config.name
-
-            def show(step, loss, name=name):
-                on_progress(name, {"step": step, "loss": loss})
-
-            data_of_run = open_data(data)
-            train(member.config, data_of_run, folder / name, facts=member.facts, on_progress=show)
-            on_progress(name, {"done": True})
-
-    monkeypatch.setattr("diffattn.lab.studies.workers.run_members", run_members)
+    monkeypatch.setattr("diffattn.lab.studies.workers.run_members", in_this_process)

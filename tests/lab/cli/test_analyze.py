@@ -10,19 +10,15 @@ from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.records.run import RunRecord
 
 
-@pytest.fixture(scope="module")
-def trained(cli, corpus, small, tmp_path_factory):
-    run = tmp_path_factory.mktemp("runs") / "v2"
-    called = cli("train", "smoke", "--attention", "diff_v2", *small, "--out", run)
-    assert called.code == 0, called
-    return run
-
-
 @pytest.mark.scheduled
 def test_a_run_is_analysed_and_shown(cli, fails, trained, corpus, tmp_path, monkeypatch):
     out = tmp_path / "out"
     monkeypatch.chdir(tmp_path)
     shutil.copy(corpus, "stdlib")  # a file, though --data has a corpus of this name
+    text = ("--text", "the cat sat\r\non a mat", "--out", tmp_path / "text", "--json")
+    record = json.loads(cli("analyze", f"a={trained}", *text).out)
+    assert record["models"][0]["model"]["label"] == "a"
+    assert record["text"]["source"] == "the text of --text"
     called = cli("analyze", trained, "--file", "stdlib", "--tokens", 60, "--out", out)
     assert called.code == 0, called
     assert "sink share" in " ".join(called.out.split())
@@ -30,24 +26,13 @@ def test_a_run_is_analysed_and_shown(cli, fails, trained, corpus, tmp_path, monk
     assert "items" in called.err
     assert AnalysisResult.read(out).text["documents"] == ["stdlib"]
     (analysis,) = AnalysisResult.read(out).models
-    assert analysis.model["attention_type"] == "diff_v2"
+    assert analysis.model["attention_type"] == "diff"
     assert analysis.lambda_log["steps"][0] == 0
     assert cli("report", out, "--out", tmp_path / "again.html").code == 0
     assert (tmp_path / "again.html").read_bytes() == (out / "report.html").read_bytes()
     line = fails("analyze", trained, "--text", "the cat", "--out", out, code=2)
     assert "must not hold an analysis yet" in line
     assert "got an analysis" in fails("report", out, "--markdown", code=2)
-
-
-@pytest.mark.scheduled
-def test_json_is_the_record(cli, trained, tmp_path):
-    out = tmp_path / "out"
-    called = cli(
-        "analyze", f"a={trained}", "--text", "the cat sat\r\non a mat", "--out", out, "--json"
-    )
-    assert called.code == 0, called
-    assert json.loads(called.out)["models"][0]["model"]["label"] == "a"
-    assert json.loads(called.out)["text"]["source"] == "the text of --text"
 
 
 def test_a_log_alone_needs_no_text(cli, tmp_path):

@@ -8,28 +8,19 @@ import torch
 from diffattn.lab.benchmark import backends_here
 from diffattn.lab.cli import check
 from diffattn.ops import attention as api
-from diffattn.ops.inputs import kernel_support
-
-NOT_TESTED = (
-    "auto chooses the Triton kernels: they were not tested on compute capability 9.0{}. "
-    "DIFFATTN_UNVERIFIED_KERNELS=0 does without them."
-)
+from diffattn.ops.inputs import backends, kernel_support
 
 
 @pytest.mark.parametrize(
     ("capability", "tested", "variable", "message"),
     [
-        ((9, 0), {}, None, NOT_TESTED.format("")),
-        ((9, 0), {(9, 0): ("3.7",)}, None, "auto chooses the Triton kernels: all tests passed on "
-         "compute capability 9.0 under triton 3.7."),
-        ((9, 0), {(9, 0): ("3.6",)}, None,
-         NOT_TESTED.format(" under triton 3.7.0, only under 3.6")),
-        ((9, 0), {}, "0", "auto does not choose the Triton kernels: they were not tested on "
-         "compute capability 9.0, and DIFFATTN_UNVERIFIED_KERNELS is 0."),
-        ((7, 5), {}, None, "auto cannot choose the Triton kernels: backend 'triton' needs compute "
-         "capability 8.0 or above."),
+        ((9, 0), {}, None, "auto chooses the Triton kernels: they were not tested on "),
+        ((9, 0), {(9, 0): ("3.7",)}, None, "auto chooses the Triton kernels: all tests passed on "),
+        ((9, 0), {(9, 0): ("3.6",)}, None, " under triton 3.7.0, only under 3.6. DIFFATTN_UNVER"),
+        ((9, 0), {}, "0", "auto does not choose the Triton kernels: they were not tested on "),
+        ((7, 5), {}, None, "auto cannot choose the Triton kernels: backend 'triton' needs compute"),
     ],
-)  # fmt: skip
+)
 def test_check_says_for_each_gpu_what_auto_does(
     capability, tested, variable, message, cli, monkeypatch
 ):
@@ -77,21 +68,29 @@ def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
     )
 
 
-def test_a_kernel_that_fails_is_one_row_of_the_table(cli, monkeypatch):
+def test_check_measures_every_backend_and_fails_if_one_is_wrong_or_fails(cli, monkeypatch):
+    small = ((1, 4, 4, 2, 32), (1, 8, 2, 2, 32), (1, 8, 2, 64), (4,))  # for the interpreter
+    monkeypatch.setattr(backends_here, "_SMALL_SHAPES", small)
     real = api.diff_attention
 
     def broken(*tensors, backend, **options):
-        if backend == "composed":
+        if backend == "chunked":
             raise RuntimeError("ptxas died\nof it")
-        return real(*tensors, backend=backend, **options)
+        out = real(*tensors, backend=backend, **options)
+        return out * (1.001 if backend == "composed" else 1)
 
     monkeypatch.setattr(api, "diff_attention", broken)
     called = cli("check", "--json")
-    assert called.code == 1
-    rows = {row["backend"]: row for row in json.loads(called.out)["backends"]}
-    assert rows["composed"]["wrong"]
-    assert check._shown(rows["composed"])["verdict"] == "failed: RuntimeError: ptxas died of it"
-    assert not rows["chunked"]["wrong"]
+    assert (called.code, called.err) == (1, "")
+    facts = json.loads(called.out)
+    assert set(facts) == {"versions", "hardware", "gpus", "backends"}
+    rows = {row["backend"]: row for row in facts["backends"] if row["device"] == "cpu"}
+    assert tuple(rows) == backends.names("diff_attention")
+    verdicts = {name: check._shown(row)["verdict"] for name, row in rows.items() if row["wrong"]}
+    assert verdicts == {"chunked": "failed: RuntimeError: ptxas died of it", "composed": "wrong"}
+    assert rows.pop("hopper")["why_not"].startswith("needs")
+    assert all(row["error"] < 1e-5 for name, row in rows.items() if name not in verdicts)
+    assert {row["training"] for row in rows.values()} == {None}  # for GPUs
 
 
 @pytest.mark.gpu

@@ -36,10 +36,9 @@ def test_every_format_and_the_page_of_answers(folders, tmp_path):
     out, page = tmp_path / "made" / "out.csv", tmp_path / "made" / "answers.html"
     done = run(*folders, "--format", "csv", "--out", out, "--answers", page)
     assert done.stdout.split() == [str(out), str(page)]
-    lines = list(csv.DictReader(out.read_text(encoding="utf-8").splitlines()))
-    assert [(one["model"], one["p_holm"] != "") for one in lines if one["primary"] == "True"] == [
-        ("b", True)
-    ]
+    lines = csv.DictReader(out.read_text(encoding="utf-8").splitlines())
+    (primary,) = (line for line in lines if line["primary"] == "True")
+    assert (primary["model"], primary["p_holm"] != "") == ("b", True)
     assert "item" in page.read_text(encoding="utf-8")
     printed = json.loads(run(*folders, "--format", "json", "--baseline", "b").stdout)
     assert printed["comparison"][0]["baseline"] == "b"
@@ -104,7 +103,7 @@ def test_nothing_is_written_among_the_records(folders, tmp_path, options):
     ("arguments", "message"),
     [
         (["--out", "same", "--answers", "same"], "--out and --answers must differ"),
-        (["--format", "cvs"], "--format must be one of table, csv"),
+        (["--format", "cvs"], "Did you mean 'csv'?"),
         (["--format", "lm-eval"], "writes one file per model: name --out"),
         (["--baseline", "z"], "--baseline: must be one of a, b"),
     ],

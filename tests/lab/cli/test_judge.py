@@ -83,14 +83,10 @@ def test_requests_can_be_taken_elsewhere_and_replies_brought_back(evaluation, tm
     assert "no verdict on 2 of 3 outputs" in done.stderr
 
 
-def test_dry_run_and_misuse(evaluation, tmp_path):
+def test_dry_run_and_misuse(evaluation):
     done = run("judge", evaluation, "--model", "m", "--dry-run")
     assert json.loads(done.stdout)["judge"]["timeout_seconds"] == 120
     done = run("judge", evaluation, "--model", "m", "--endpoint", "http://h/v1?q=abc", "--dry-run")
     assert json.loads(done.stdout)["judge"]["endpoint"] == "http://h/v1"
-    for arguments, message in (
-        ([tmp_path, "--model", "m"], "wrote (evaluation.json), got no evaluation"),
-        ([evaluation, "--model", "/nowhere/at/all"], "must be a run directory"),
-        ([evaluation, "--model", "m", "--endpoint", "host"], "endpoint must be a URL"),
-    ):
-        assert message in str(run("judge", *arguments).exception)
+    done = run("judge", evaluation, "--model", "/nowhere/at/all")
+    assert "must be a run directory" in str(done.exception)

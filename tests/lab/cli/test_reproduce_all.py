@@ -10,7 +10,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import FEW
 from diffattn.lab.cli.whole import reproduce_all
-from diffattn.lab.studies.stages import TITLES, scale_of, stages_of
 from diffattn.lab.studies.whole import finish
 from lab.report.made_up_analysis import make_analysis
 from lab.report.made_up_studies import write_gradient_flow
@@ -19,17 +18,6 @@ from lab.report.page_reader import outline_of
 from record_files import change_record, read_record
 
 PUBLISHED = Path(__file__).parents[3] / "published"
-
-
-def test_what_runs_at_which_scale():
-    assert stages_of("laptop") == ("recall", "text")
-    assert stages_of("study", ["throughput", "text"]) == ("text", "throughput")
-    everything = stages_of("study")
-    assert set(everything) == set(TITLES)
-    assert scale_of("scaling", "study") == "laptop"  # its largest
-    assert scale_of("rank", "study") == "study"
-    with pytest.raises(ConfigError, match="Did you mean 'recall'"):
-        stages_of("laptop", ["recal"])
 
 
 def test_the_page_of_a_short_scale_shows_both_studies(tmp_path):
@@ -45,12 +33,6 @@ def test_the_page_of_a_short_scale_shows_both_studies(tmp_path):
     assert {"results", "costs", "loss", "provenance"} <= {*outline.ids}
     assert sentence in " ".join(outline.text)
     assert {"chart-learning", "chart-text-loss", "chart-committed"} <= {*outline.ids}
-
-
-def test_without_retrieval_the_page_is_that_of_the_text(tmp_path):
-    write_study(tmp_path / "text", num_steps=10)
-    page = finish(tmp_path, "laptop").read_text(encoding="utf-8")
-    assert VERDICT["sentence"] in page
 
 
 def only(monkeypatch, folder, stage, run):
@@ -72,9 +54,7 @@ def test_one_stage_again_leaves_the_others_on_the_page(tmp_path, monkeypatch):
     (tmp_path / "recall").mkdir()  # it has begun
     (tmp_path / "throughput").mkdir()
     (tmp_path / "throughput" / "cpu.json").touch()
-    only(
-        monkeypatch, tmp_path, "gradient-flow", lambda _, folder, *rest: write_gradient_flow(folder)
-    )
+    only(monkeypatch, tmp_path, "gradient-flow", lambda _, out, *rest: write_gradient_flow(out))
     stages = read_record(tmp_path / "results.json")["stages"]
     assert list(stages) == ["text", "gradient-flow", "analysis"]
     assert stages["text"]["sentence"] == VERDICT["sentence"]

@@ -39,7 +39,8 @@ def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     end = first.out.splitlines()
     assert end[0].startswith(head)
     assert len(end) <= 20
-    assert (out / "report.html").read_text(encoding="utf-8").startswith("<!")
+    assert max(map(len, end[:-4])) <= 100
+    assert f"  diffattn evaluate block_perplexity --quick {out}" in end
     lines = first.err.splitlines()
     assert lines[0].startswith("training a byte-level BPE of 300 entries")
     assert lines[2] == "comparison: training 5 of 5 models"
@@ -87,7 +88,6 @@ def test_reproduce_practical_trains_measures_and_reports(cli, tmp_path, monkeypa
     _, again = assert_study_and_report(cli, out, command, head, 6 * (4 + 2))
     results = json.loads(again.out)
     checked(RESULTS["practical"][0], results, "results")
-    assert {name: entry["learned"] for name, entry in results["tasks"]["lookup"]["members"].items()}
     page = (out / "report.html").read_text(encoding="utf-8")
     assert all(title in page for title in ("Does it find more keys?", "Does the order of examples"))
     assert len(list((out / "runs").glob("*/model"))) == 2 * 7

@@ -153,7 +153,4 @@ def in_short(case: BenchCase) -> str:
         for row in case.rows
         if row.status not in ("ok", "not run")
     ]
-    absent = [row.contender for row in case.rows if row.status == "not run"]
-    if absent:  # the table and the record have the reasons
-        parts.append(f"not run: {', '.join(absent)}")
     return "; ".join(parts)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError, did_you_mean
+from diffattn.errors import ConfigError
 
 _FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
 
@@ -75,12 +75,9 @@ def _require_destinations(
     )
     from diffattn.lab.report.evaluation.answers import GENERATOR
     from diffattn.lab.report.page.render import beginning
+    from diffattn.models.config.known_names import check_known
 
-    if format_ not in _FORMATS:
-        raise ConfigError(
-            f"compare: --format must be one of {', '.join(_FORMATS)}, got {format_!r}."
-            f"{did_you_mean(format_, _FORMATS)}"
-        )
+    check_known("compare", "--format", format_, _FORMATS)
     if format_ == "lm-eval":
         if out is None:
             raise ConfigError("compare: --format lm-eval writes one file per model: name --out.")

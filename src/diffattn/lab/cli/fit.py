@@ -37,13 +37,12 @@ def fit(
     from diffattn.lab.records.losses import read_losses
     from diffattn.lab.stats.power_law import FORMS
     from diffattn.lab.stats.scaling import equivalence_of, fits_of
+    from diffattn.models.config.known_names import check_known
 
-    if form not in FORMS:
-        raise ConfigError(f"--form: must be in {{{', '.join(FORMS)}}}, got {form!r}.")
+    check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)
     base = next(iter(groups)) if baseline is None else baseline
-    if base not in groups:
-        raise ConfigError(f"--baseline: must be in {{{', '.join(groups)}}}, got {base!r}.")
+    check_known("fit", "--baseline", base, groups)
     if at is not None and not 0 < at < float("inf"):
         raise ConfigError(f"--at: must be positive and finite, got {at}.")
     laws, fits = fits_of(groups, form=form)

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from diffattn.lab.report.evaluation.answers import answers_of, write_answers
-from trials.browser import open_page
+from lab.inspection.devtools import open_page
 
 BAD = "</script><script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 

@@ -1,4 +1,4 @@
-"""A headless browser driven through the DevTools protocol, over pipes: no package is needed."""
+"""A headless browser: over pipes by the DevTools protocol, or for a page's end result alone."""
 
 import base64
 import fcntl
@@ -10,14 +10,15 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
-
-from trials.browser import NAMES
 
 _KEYS = {"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Home": 36, "End": 35}
 _KEYS |= {"PageUp": 33, "PageDown": 34, "Tab": 9}
 _LIMIT_SECONDS = 30
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _MOVE = """
 import os, sys
 for end, wanted in ((int(sys.argv[1]), 3), (int(sys.argv[2]), 4)):
@@ -147,12 +148,40 @@ class Page:
         return [url for url in sent if not url.startswith("data:")]
 
 
+def find_browser():
+    """The path of a browser; without one, a skip."""
+    program = next(filter(None, map(shutil.which, _NAMES)), None)
+    if program is None:
+        pytest.skip(f"needs a browser, one of {', '.join(_NAMES)}")
+    return program
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a browser made of a page."""
+
+    document: str
+    """Its elements after all scripts ran."""
+    console: tuple[str, ...]
+
+
+def open_page(path: Path, folder: Path) -> Opened:
+    """Open a page and let its scripts run to their end; the profile goes into ``folder``."""
+    done = subprocess.run(
+        [find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run",
+         "--disable-dev-shm-usage", f"--user-data-dir={folder / 'profile'}",
+         "--enable-logging=stderr", "--log-level=0", "--window-size=1200,2000",
+         "--virtual-time-budget=20000", "--dump-dom", path.as_uri()],
+        capture_output=True, text=True, errors="replace", timeout=240, check=True,
+    )  # fmt: skip
+    console = tuple(line for line in done.stderr.splitlines() if ":CONSOLE:" in line)
+    return Opened(document=done.stdout, console=console)
+
+
 @contextmanager
 def browser(folder):
     """A :class:`Page` of a fresh browser, its profile in ``folder``; without one, a skip."""
-    program = next(filter(None, map(shutil.which, NAMES)), None)
-    if program is None:
-        pytest.skip(f"needs a browser, one of {', '.join(NAMES)}")
+    program = find_browser()
     # The browser reads from 3 and writes to 4; nothing that is moved there may lie there already.
     (read, commands), (answers, write) = os.pipe(), os.pipe()
     ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (read, write)]
