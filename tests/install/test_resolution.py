@@ -72,3 +72,11 @@ def test_pip_resolves_them_for_this_python(tmp_path):
         if not item["download_info"]["url"].startswith("https://")
     ]
     assert local == ["diffattn"]
+
+
+def test_local_wheels_and_other_indexes_are_switched_off(monkeypatch):
+    monkeypatch.setenv("PIP_FIND_LINKS", "/wheels")
+    monkeypatch.setenv("UV_INDEX", "/index")
+    environment = public_environment()
+    assert not {"PIP_FIND_LINKS", "UV_INDEX"} & set(environment)
+    assert environment["PIP_CONFIG_FILE"] == "/dev/null"
