@@ -15,8 +15,10 @@ from diffattn.ops.backends.gradients import (
     diff_attention_gradients,
     diff_attention_weight_gradients,
     diff_lambda_gradients,
+    head_norm_gradients,
     softmax_attention_weight_gradients,
 )
+from diffattn.ops.inputs.head_norm import head_norm
 from diffattn.ops.inputs.lambda_param import diff_lambda
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
@@ -203,6 +205,22 @@ def test_the_printed_form_is_off_with_norm_and_factor():
         "q1": 0.66, "q2": 0.59, "k1": 0.66, "k2": 0.61, "v": 0.5, "o": 0.43,
     }  # fmt: skip
     assert min(error_of_the_printed_form(64, 4, 8, 32, 0.8).values()) > 1.0
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_head_norm_gradients(affine):
+    x, grad_y = double(2, 3, 4, 8).requires_grad_(), double(2, 3, 4, 8)
+    weight = double(8).requires_grad_() if affine else None
+    y = head_norm(x, weight, eps=1e-3, factor=0.7)
+    grad, grad_weight = head_norm_gradients(
+        x.detach(), grad_y, HeadNormTerms(factor=0.7, weight=weight, eps=1e-3)
+    )
+    expected = torch.autograd.grad(y, [x, weight] if affine else [x], grad_y)
+    assert_near(grad, expected[0])
+    if affine:
+        assert_near(grad_weight, expected[1])
+    else:
+        assert grad_weight is None
 
 
 @pytest.mark.parametrize("case", OP_CASES, ids=str)
