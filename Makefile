@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .PHONY: help install reproduce smoke lint docs test fast-variant test-variants test-scheduled trials resolve wheel-smoke clean
 
 help:
-	@echo "make reproduce       install, train small models, write one page that compares them (9 minutes)"
+	@echo "make reproduce       install, train small models, write one page that compares them (9 to 15 minutes)"
 	@echo "make test            install, lint, check types, run the tests and the smoke run"
 	@echo "make docs            the documentation site, in runs/docs"
 	@echo "make test-variants   the tests of every push with the kernels of other CPUs"

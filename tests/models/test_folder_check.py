@@ -1,5 +1,6 @@
 """Sound folders pass the check of strangers' models, wherever they lie."""
 
+import os
 import re
 
 import pytest
@@ -74,3 +75,13 @@ def test_fields_that_would_change_the_model_are_refused(folder, name, value, mes
 def test_a_folder_without_weights_is_left_to_transformers(folder):
     (folder / WEIGHTS).unlink()
     check(folder)
+
+
+def test_a_pipe_is_no_file(folder):
+    (folder / WEIGHTS).unlink()
+    os.mkfifo(folder / WEIGHTS)
+    with pytest.raises(CheckpointError, match="must be a file"):
+        check(folder)
+    os.mkfifo(folder / "added_tokens.json")
+    with pytest.raises(CheckpointError, match="got no regular file"):
+        check(folder)

@@ -1,6 +1,5 @@
 """A model of ours is read as what it is inside an adapter or a compiler, or not at all."""
 
-import peft
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ def compiled(model):
 
 
 def with_adapter(model):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
     options = peft.LoraConfig(target_modules=["q_proj"], r=2, init_lora_weights=False)
     return peft.get_peft_model(model, options)
 
@@ -43,6 +43,7 @@ def test_both_maps_and_lambda_are_read(make_model, input_ids, wrap):
 
 
 def test_tokens_before_every_text_are_refused(make_model, input_ids):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
     options = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
     wrapped = peft.get_peft_model(make_model("diff").eval(), options)
     with pytest.raises(ConfigError, match="must act within the layers, got tokens before every"):

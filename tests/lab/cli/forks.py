@@ -34,11 +34,11 @@ class Ended(NamedTuple):
     """What of the heavy packages was loaded by then."""
 
 
-def run_each(*commands, **environment):
-    """How each list of arguments ends."""
+def run_each(*commands, folder=None, **environment):
+    """How each list of arguments ends in a working folder."""
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        input=json.dumps(commands), env=os.environ | environment,
+        input=json.dumps(commands), env=os.environ | environment, cwd=folder,
         capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
     ended = [Ended(*json.loads(line)) for line in done.stdout.splitlines()]

@@ -23,13 +23,13 @@ CONTROL = "fit {out}.csv"
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory):
-    """How every command line of this file ends, none of which may leave its folder."""
+    """How every command line of this file ends, none of which may leave a file."""
     out = tmp_path_factory.mktemp("startup") / "out"
     rows = "".join(f"a,{2**i},{3 + 0.5**i}\n" for i in range(6))
     out.with_suffix(".csv").write_text(f"name,tokens,loss\n{rows}")
     lines = [*ANSWERED, *(line for line, _ in (*BEFORE_TORCH, *MISSING)), CONTROL]
-    ends = run_each(*(line.format(out=out).split() for line in lines))
-    assert not out.exists()
+    ends = run_each(*(line.format(out=out).split() for line in lines), folder=out.parent)
+    assert [path.name for path in out.parent.iterdir()] == ["out.csv"]
     return dict(zip(lines, ends, strict=True))
 
 

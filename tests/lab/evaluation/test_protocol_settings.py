@@ -57,6 +57,7 @@ REFUSED = [
     ("hallucination", {"data": None}, "data must name a file or a folder with xsum.jsonl"),
     ("hallucination", {"data": "generated", "prompt_tokens": 2_033, "max_new_tokens": 6},
      r"must fit the 1024 tokens of diff, got 2033 \+ 6"),
+    ("hallucination", {"data": "generated", "prompt_tokens": 5}, "hold the instruction of xsum"),
     ("hidden_needle", {"lengths": (50, 250)}, r"must be \d+ tokens or more, twice the longest"),
     ("hidden_needle", {"lengths": (1_000,)},
      r"of diff without the \d+ of prompt and answer, got 1000"),

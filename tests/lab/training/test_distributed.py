@@ -3,6 +3,7 @@
 import errno
 import re
 import time
+from copy import copy
 from dataclasses import replace
 
 import pytest
@@ -123,23 +124,31 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
     ("difference", "message"),
     [
         ("rate", r"got train\.learning_rate 0\.5 where [0-9.]+ is the first process's"),
+        ("data", r"got data\.train_hash 'other' where"),
+        ("engine", r"save_every 3 where None is the first process's"),
         ("versions", r"got torch '1\.0' where '[^']+' is the first process's"),
     ],
 )
 def test_processes_that_were_asked_for_different_runs_are_refused(
     difference, message, make_run, data, tmp_path, monkeypatch
 ):
-    """A mistyped command on one machine, or its older packages, would spoil the gradients."""
+    """A mistyped command on one machine, its own older packing or packages would spoil the
+    gradients."""
     config, folder = make_run("diff"), tmp_path / "run"
 
     def run():
-        actual = config
+        actual, packed = config, data
         if process_index() == 1 and difference == "rate":
             actual = replace(config, train=replace(config.train, learning_rate=0.5))
         elif process_index() == 1 and difference == "versions":
             here = package_versions()
             monkeypatch.setattr(run_record, "package_versions", lambda: {**here, "torch": "1.0"})
-        train(actual, data, folder)
+        elif process_index() == 1 and difference == "engine":
+            actual = make_run("diff", engine={"save_every": 3})
+        elif process_index() == 1:
+            packed = copy(data)
+            packed.train.metadata["token_hash"] = "other"
+        train(actual, packed, folder)
 
     for names, messages, _ in raised(launched(2, run)):
         assert names[0] == "ConfigError"

@@ -12,7 +12,7 @@ from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training import prepare
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
-from record_files import entries, read_record, snapshot, write_record
+from record_files import contents, entries, read_record, snapshot, write_record
 
 
 @pytest.fixture
@@ -188,3 +188,23 @@ def test_a_marker_of_another_kind_is_refused(copied):
             open_data(copied)
     with pytest.raises(CheckpointError, match="file must exist"):
         open_data(copied / "nothing")
+
+
+@pytest.mark.parametrize("survives", ["marker", "tokenizer", "half a tokenizer", "half a packing"])
+def test_an_interrupted_preparation_is_finished_by_the_next(config, data, tmp_path, survives):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    whole = read_record(data.folder / "data.json")
+    begun = ("schema", "config", "source")
+    write_record(folder / "data.json", {key: whole[key] for key in begun})
+    if survives in ("tokenizer", "half a packing"):
+        shutil.copytree(data.folder / "tokenizer", folder / "tokenizer")
+    if survives == "half a tokenizer":
+        (folder / ".tokenizer.7.tmp").mkdir()
+        (folder / ".tokenizer.7.tmp" / "tokenizer.json").write_text("{")
+    if survives == "half a packing":
+        (folder / ".packing").mkdir()
+        (folder / ".packing" / "train.bin").write_bytes(b"12")
+        shutil.copy(data.folder / "train.bin", folder)
+    assert prepare_data(config, folder).facts() == data.facts()
+    assert contents(folder) == contents(data.folder)

@@ -293,7 +293,8 @@ def converted(tmp_path_factory):
 
     def run(source, target, **options):
         out = tmp_path_factory.mktemp("converted") / "model"
-        convert(str(source), target, out, **options)
+        done = convert(str(source), target, out, **options)
+        assert done.preserved or target in ("diff", "shared_diff")
         return out
 
     return run

@@ -2,12 +2,14 @@
 
 import json
 import os
+import pickle
 import shutil
 from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
 import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
@@ -34,6 +36,10 @@ def pickled(folder):
     torch.save({"weight": torch.zeros(2)}, folder / "pytorch_model.bin")
 
 
+def pickled_in_disguise(folder):
+    (folder / WEIGHTS).write_bytes(pickle.dumps({"weight": [0.0] * 99}))
+
+
 def truncated(folder):
     path = folder / WEIGHTS
     os.truncate(path, path.stat().st_size - 1)
@@ -54,9 +60,15 @@ def of_no_layout(folder):
     save_file({"encoder.weight": torch.zeros(2, 2)}, folder / WEIGHTS)
 
 
+def without_lambda(folder):
+    without_config(folder)
+    edit_weights(folder, lambda state: [state.pop(n) for n in list(state) if "lambda_" in n])
+
+
 NAME = "model.layers.1.self_attn.k_proj.weight"
 CASES = {
     "pickled": (pickled, r"must hold safetensors, got pickled weights \(pytorch_model\.bin\)"),
+    "pickled in disguise": (pickled_in_disguise, "must be whole safetensors, got"),
     "truncated": (truncated, "must be whole safetensors, got"),
     "a shard is missing": (index_alone, "must hold safetensors|must hold model-00001"),
     "two files, no index": (
@@ -67,6 +79,8 @@ CASES = {
         r"must hold safetensors \(model\.safetensors\), got 2 without an index",
     ),
     "of no layout": (of_no_layout, r"must be of one layout, got tensors of none \('encoder"),
+    "ambiguous V1": (without_config, "got tensors that fit diffattn and diffllama, and no config"),
+    "ambiguous softmax": (without_lambda, "got tensors that fit diffattn and llama, and no config"),
     "foreign": (
         lambda folder: edit_config(folder, model_type="gpt2"),
         "model_type must be one of diff_transformer, diffllama, .*, got 'gpt2'",
@@ -75,9 +89,17 @@ CASES = {
         lambda folder: edit_config(folder, quantization_config={"bits": 4}),
         "must hold weights as they are, got quantized ones",
     ),
+    "more layers than there are": (
+        lambda folder: edit_config(folder, num_hidden_layers=3),
+        r"must hold model\.layers\.2\..* got none",
+    ),
     "fewer layers than there are": (
         lambda folder: edit_config(folder, num_hidden_layers=1),
         r"must hold only tensors of Hugging Face DiffLlama, got model\.layers\.1\.",
+    ),
+    "sizes beyond the weights": (
+        lambda folder: edit_config(folder, hidden_size=2**30),
+        "hidden_size must fit the weights",
     ),
     "another shape": (
         lambda folder: edit_weights(folder, lambda s: s.update({NAME: s[NAME][:-8].clone()})),
@@ -122,6 +144,13 @@ def test_names_of_several_layouts_are_refused_until_one_is_named(
     convert(
         str(folder), "diffattn", tmp_path / "out", layout="original_v2", changes=missing_settings
     )
+
+
+@pytest.mark.scheduled
+def test_one_pickled_file_is_refused(tmp_path):
+    torch.save({}, tmp_path / "weights.pth")
+    with pytest.raises(CheckpointError, match=r"got pickled weights .weights.pth., which run code"):
+        convert(str(tmp_path / "weights.pth"), "diffattn", tmp_path / "out")
 
 
 def test_wrong_logits_are_noticed_and_nothing_is_kept(whole, tmp_path, monkeypatch):
@@ -201,20 +230,24 @@ def test_damage_is_noticed_by_the_manifest(whole, converted, tmp_path):
     [
         ("pad_token_id", 61),
         ("num_key_value_heads", 3),
+        ("hidden_act", "none of them"),
+        ("rope_parameters", {"rope_type": "spiral", "rope_theta": 1e4}),
         ("rope_parameters", {"rope_type": "default", "rope_theta": None}),
         ("rope_scaling", {"rope_type": [], "factor": 2.0}),
     ],
     ids=str,
 )
-def test_a_wrong_value_of_another_familys_settings_is_named(source, field, value, tmp_path):
-    folder = shutil.copytree(source("qwen3"), tmp_path / "given")
+@pytest.mark.parametrize("family", [LlamaForCausalLM, Qwen3ForCausalLM])
+def test_a_wrong_value_of_another_familys_settings_is_named(llama, family, field, value, tmp_path):
+    folder = llama(model=family)
     edit_config(folder, **{field: value})
     with pytest.raises(CheckpointError, match=field):
         convert(str(folder), "diff_v2", tmp_path / "out")
 
 
-def test_padding_that_stands_for_none_is_left_out(source, tmp_path):
-    folder = shutil.copytree(source("llama"), tmp_path / "given")
-    edit_config(folder, pad_token_id=-1)
+@pytest.mark.parametrize("none", [None, -1])
+def test_padding_that_stands_for_none_is_left_out(llama, none, tmp_path):
+    folder = llama()
+    edit_config(folder, pad_token_id=none)
     convert(str(folder), "diff_v2", tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["pad_token_id"] is None

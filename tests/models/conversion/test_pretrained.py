@@ -40,9 +40,30 @@ def test_v1_and_shared_train_from_their_start(kind, start, network, trained_step
     assert hidden < 1e-3 * shown
 
 
+@pytest.mark.scheduled
+def test_a_head_norm_cannot_keep_the_output(source, tmp_path):
+    done = convert(str(source("llama")), "diff", tmp_path / "out")
+    assert not done.preserved
+    assert done.verification.difference > 1e3 * done.verification.rounding
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize("kind", ["gated_head", "gated_element"])
+def test_gated_attention_starts_alike(kind, source, start, network, ids):
+    result, reference = network(start("llama", kind)), network(source("llama"))
+    exact = reference(ids).logits
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
+    shape = reference.model.layers[0].self_attn.q_proj.weight.shape
+    assert result.model.layers[0].self_attn.q_proj.weight.shape == shape
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-def test_dex_learns_at_once(family, start, network, trained_step, ids):
-    result = network(start(family, "dex"))
+def test_dex_keeps_every_logit_and_learns_at_once(
+    family, source, start, network, trained_step, ids
+):
+    result, reference = network(start(family, "dex")), network(source(family))
+    exact = reference(ids).logits
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
     _, gradients = trained_step(result, ids)
     assert min(x.abs().max() for x in gradients["dex_proj.weight"]) > 1e-4
     _, gradients = trained_step(result, ids)  # λ acts once its matrix is not 0
@@ -56,12 +77,13 @@ def test_dropout_is_left_out_with_a_warning(llama, converted):
 
 
 @pytest.mark.scheduled
-def test_our_softmax_model_becomes_v2(make_config, build, converted, tmp_path):
-    """With its rotation and its factor of the embedding, else the logits would differ."""
+def test_our_softmax_model_becomes_v2(make_config, build, converted, network, ids, tmp_path):
     rope = {"rope_type": "linear", "rope_theta": 100.0, "factor": 2.0}
     config = make_config("softmax", embedding_multiplier=2.0, rope_parameters=rope)
     build(config).save_pretrained(tmp_path / "softmax")
-    converted(tmp_path / "softmax", "diff_v2")
+    result = network(converted(tmp_path / "softmax", "diff_v2"))
+    exact = network(tmp_path / "softmax")(ids).logits
+    assert (result(ids).logits - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
 @pytest.mark.parametrize("kind", ["diff_v2", "diff", "shared_diff"])
@@ -98,8 +120,10 @@ def test_rope_that_stretches_neither_comes_nor_goes(kind, llama):
 
 
 @pytest.mark.scheduled
-def test_settings_of_a_start_need_a_softmax_model(make_config, build, tmp_path):
+def test_only_a_softmax_model_starts_another(make_config, build, tmp_path):
     build(make_config("diff")).save_pretrained(tmp_path / "v1")
+    with pytest.raises(ConfigError, match=r"--to must be one of diffllama, original for .*'diff'"):
+        convert(str(tmp_path / "v1"), "diff_v2", tmp_path / "out")
     with pytest.raises(ConfigError, match="head_norm must be left out unless a softmax model"):
         convert(str(tmp_path / "v1"), "diffllama", tmp_path / "out", changes=PLAIN)
 

@@ -147,7 +147,6 @@ def calls():
     return [pytest.param(x, marks=() if x in pushed else pytest.mark.scheduled) for x in CALLS]
 
 
-@pytest.mark.sampled(one_of=3)
 @pytest.mark.parametrize("call", calls())
 def test_copies_without_an_error_pass(call, monkeypatch, tmp_path):
     plant(monkeypatch, tmp_path, call)

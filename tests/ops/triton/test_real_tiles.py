@@ -18,9 +18,10 @@ pytest.importorskip("triton")
 from chips import launched_as_on
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase
+from diffattn.ops.inputs import kernel_support
 from diffattn.ops.triton import configs
 
-from .kernel_calls import differential, inputs_of, softmax
+from .kernel_calls import decode, differential, inputs_of, softmax
 
 pytestmark = pytest.mark.skipif(
     not configs.interpreted(), reason="on a GPU every test launches the tiles of its chip"
@@ -128,7 +129,7 @@ MASKS = tuple(lengths_and_masks(64, 64))
 def every_case():
     """Each launch with each mask in bfloat16, and with one mask in float16, in both orders.
 
-    Launches take turns with the masks, so that a push meets every mask of every form.
+    Launches take turns with the masks.
     """
     for i, launches in enumerate(LAUNCHES):
         for k, order in enumerate(launches.orders):
@@ -203,3 +204,37 @@ def test_padded_rows_have_tiles_of_their_own_where_registers_are_short(
         inputs = inputs_of(differential, case, dtype=torch.bfloat16)
         assert_close_to_reference(differential, inputs, backend="triton")
     assert tiles_of(launches)[-1] == (32, 16)
+
+
+DECODE_MASKS = {
+    "causal": {},
+    "noncausal": {"causal": False},
+    "window": {"window": 70},
+    "padded": {"batch": 2, "padding": ((71, 0), (0, 300))},
+    "kv_lengths": {"batch": 2, "kv_lengths": (300, 140)},
+}
+
+
+def decode_cases():
+    """Each number of queries, width and form with each mask."""
+    kinds = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    counts = (1, 5, kernel_support.MAX_DECODE_QUERIES)
+    for i, (num_queries, head_dim, form) in enumerate(product(counts, WIDTHS, ("v1", "v2"))):
+        for j, mask in enumerate(DECODE_MASKS):
+            kind = "fp16" if (i + j) % 4 == 0 else "bf16"
+            name = f"{form}-d{head_dim}-T{num_queries}-{mask}-{kind}"
+            arguments = (num_queries, head_dim, form, mask, kinds[kind])
+            yield pytest.param(*arguments, id=name)
+
+
+@pytest.mark.scheduled
+@pytest.mark.parametrize(("num_queries", "head_dim", "form", "mask", "dtype"), list(decode_cases()))
+def test_real_tiles_of_decode(num_queries, head_dim, form, mask, dtype):
+    """Its tiles are those of a GPU as they are: from one block of 16 rows to two of 64 or 128.
+
+    Two parts of the keys, each of several tiles and no whole number of them.
+    """
+    options = {"num_queries": num_queries, "num_keys": 300, "num_heads": 5}
+    case = OpCase(name=mask, **(shapes(form, head_dim) | options | DECODE_MASKS[mask]))
+    inputs = inputs_of(decode, case, dtype=dtype)
+    assert_close_to_reference(decode, inputs, backend="triton_decode", gradients=False)

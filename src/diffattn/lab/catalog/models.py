@@ -317,6 +317,7 @@ _RANKED = (
     ),
 )
 VARIANTS = {row.name: row for row in (*_TEXT, *_RECALL, *_ABLATIONS, *_RANKED)}
+"""Name -> variant."""
 NEVER_ATTEND = (FLOOR, WIDER_FLOOR)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
 """Controls that have a side effect of all DIFF types, without their second map."""

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
@@ -100,7 +101,8 @@ def test_the_average_over_items_is_that_of_the_tasks(models, tmp_path):
     assert whole.difference == pytest.approx(values["diff"] - values["softmax"])
 
 
-def test_counts_equal_those_of_the_harness(models, folder, tmp_path):
+@pytest.mark.parametrize("num_fewshot", [0, 3])
+def test_counts_equal_those_of_the_harness(models, folder, num_fewshot, tmp_path):
     """The harness's own evaluation loop and model wrapper, on the same documents."""
     from lm_eval import simple_evaluate
     from lm_eval.models.huggingface import HFLM
@@ -108,13 +110,13 @@ def test_counts_equal_those_of_the_harness(models, folder, tmp_path):
 
     own, tasks = models["diff"], ("arc_easy", "hellaswag", "winogrande")
     model = LanguageModel(own.network, own.tokenizer)
-    settings = {"data": str(folder), "num_fewshot": 3, "tasks": tasks}
+    settings = {"data": str(folder), "num_fewshot": num_fewshot, "tasks": tasks}
     result, rows = run(model, tmp_path / "out", **settings)
     assert result.tables["bos"] is False
     found = simple_evaluate(
         model=HFLM(pretrained=own.network, tokenizer=own.tokenizer, batch_size=4),
         tasks=[harness_task(task, read_task(folder, task)) for task in tasks],
-        num_fewshot=3,
+        num_fewshot=num_fewshot,
         bootstrap_iters=0,
         log_samples=True,
         task_manager=TaskManager(include_defaults=False),
@@ -133,12 +135,16 @@ def test_counts_equal_those_of_the_harness(models, folder, tmp_path):
 
 
 def test_contexts_longer_than_the_model_lose_their_beginning(build, folder, tmp_path):
-    model = build("softmax", max_length=24)
+    model = build("softmax", max_length=24, dtype=torch.float64)
     result, rows = run(model, tmp_path / "out", data=str(folder), tasks=("boolq",), num_fewshot=2)
     assert result.num_failed == 0
     assert all(row["cut_tokens"] > 0 for row in rows)
     assert all(row["examples_from"] == "training" for row in rows)
     assert result.tables["documents"]["boolq"] == {"documents": COUNT, "cut_contexts": COUNT}
+    questions, _ = harness_questions("boolq", read_task(folder, "boolq"), num_fewshot=2)
+    for row, question in zip(rows, questions, strict=True):
+        expected = [logprob(model, *pair) for pair in question.pairs]
+        assert row["logprobs"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_items_that_cannot_be_asked_are_recorded(models, tmp_path):

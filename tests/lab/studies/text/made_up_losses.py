@@ -50,7 +50,7 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
         for rate, loss in sweep.whole:
             runs[whole_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
     results = comparison_results(config, sweeps, runs, phases, curves, starts)
-    return results | {"verdict": verdict(results)}
+    return results | {"verdict": verdict(results, {})}
 
 
 def common_rates(**losses):

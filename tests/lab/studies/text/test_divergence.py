@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -19,6 +20,7 @@ from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.studies.text import comparison as module
 from diffattn.lab.studies.text.comparison import Sweep, comparison
 from diffattn.lab.studies.text.summary import require_losses
+from diffattn.lab.training.callbacks import DivergenceError
 from record_files import read_record, write_record
 
 FAR_TOO_HIGH = 1e30
@@ -99,3 +101,15 @@ def test_a_row_may_diverge_but_not_what_all_are_measured_by():
     assert heard == ["diff_v2_raw_lambda-seed0 was not finite at step 7: its rows are not compared"]
     with pytest.raises(DiffAttnError, match=r"got none from none-seed0 \(not finite at step 7\)"):
         require_losses(config, results | {"none-seed0": diverged}, heard.append)
+
+
+def test_other_runs_on_text_fail_as_before(study, settings, tmp_path):
+    diverging = (*settings, f"train.learning_rate={FAR_TOO_HIGH}", "train.max_grad_norm=0")
+    config = comparison("smoke", settings=diverging)
+    (member, *_) = config.trials(config.base_rates())
+    assert member.records_divergence
+    member = replace(member, records_divergence=False)
+    order = json.loads(worker.job(member, study / "data", tmp_path / "run"))
+    with pytest.raises(DivergenceError, match="must stay finite"):
+        worker.train_member(order)
+    assert not (tmp_path / "run" / "results.json").exists()

@@ -35,7 +35,7 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
         runs[run]["left_out_steps"] = 2
     phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
     made = comparison_results(config, {}, runs, phases, {}, {})
-    return made | {"verdict": verdict(made)}
+    return made | {"verdict": verdict(made, {})}
 
 
 def test_ranks_stand_against_rank_8_that_against_v1_and_lambda_init_against_the_schedule():

@@ -104,10 +104,11 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     asked = {_letters(example.text) for example in data.test}
     train = tuple(example for example in data.train if _letters(example.text) not in asked)
     kept = IclData(train=train, test=data.test)
-    unknown = sorted({example.label for example in data.test} - set(kept.labels))
+    labels = {example.label for example in (*data.train, *data.test)}
+    unknown = sorted(labels - set(kept.labels))
     if unknown:
         raise ConfigError(
-            f"{dataset}: every test label must have a train text that is no test text, "
+            f"{dataset}: every label must have a train text that is no test text, "
             f"got none of {unknown[0]!r}."
         )
     return kept

@@ -194,7 +194,6 @@ class LocalJudge(Judge):
         from diffattn.lab.inference.prompting import require_no_special
 
         texts = [message["content"] for message in messages]
-        ids = self.model.encode_prompt("\n\n".join(texts) + "\n\n")
         limit, tokenizer = self.settings.max_tokens or 512, self.model.tokenizer
         try:
             if getattr(tokenizer, "chat_template", None):
@@ -204,6 +203,8 @@ class LocalJudge(Judge):
                     messages, tokenize=False, add_generation_prompt=True
                 )
                 ids = self.model.encode(turns, special=True)  # the template has BOS already
+            else:
+                ids = self.model.encode_prompt("\n\n".join(texts) + "\n\n")
             (written,) = self.model.generate([ids], max_new_tokens=limit)
         except ItemError as error:
             raise JudgeFailure(f"{self.settings.model}: {error}") from error

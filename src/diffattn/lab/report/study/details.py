@@ -1,4 +1,4 @@
-"""Tables behind the results of a study on text: runs, rates, parts of the loss, phase and λ."""
+"""Tables behind the results of a study on text: runs, rates, parts of the loss and phase."""
 
 from collections.abc import Mapping, Sequence
 from math import inf

@@ -148,7 +148,7 @@ class _Measured:
 
         Means are over the shared rates, or over all rates if none is shared. Sensitivities always
         include all rates. A diverged run counts with the loss of a guess: a model that always
-        diverges would look insensitive. So they say something only if both models attend at all.
+        diverges would look insensitive. So they say something only if both attend at every rate.
         """
         differences, overall = [], []
         for metric in METRICS:

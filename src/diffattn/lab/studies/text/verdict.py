@@ -30,7 +30,7 @@ from diffattn.lab.studies.limits import MARGIN
 from diffattn.lab.studies.text.endpoints import LEVEL
 
 
-def verdict(results: TextResults, counts: Mapping[str, Any] | None = None) -> TextVerdict:
+def verdict(results: TextResults, counts: Mapping[str, Any]) -> TextVerdict:
     """Judge a comparison.
 
     It is uninformative if softmax attention does not beat the models without attention by
@@ -42,7 +42,7 @@ def verdict(results: TextResults, counts: Mapping[str, Any] | None = None) -> Te
 
     ``counts``: count model -> its results, as ``count_model_results`` returns them.
     """
-    reasons = list(_uninformative(results, counts or {}))
+    reasons = list(_uninformative(results, counts))
     is_rows = "rows" in results
     clauses = row_clauses if is_rows else type_clauses
     details = row_details if is_rows else type_details
