@@ -40,7 +40,7 @@ def run_bench(
 
     Args:
         fresh: Whether to discard the content of the file.
-        on_progress: Called with the work done so far, out of :func:`total_effort`.
+        on_progress: Called with the estimated work done so far, out of :func:`total_effort`.
         timer: Default: the clock of the device.
 
     Returns:
@@ -95,12 +95,12 @@ def require_writable(out: Path) -> None:
 
 
 def total_effort(config: BenchConfig) -> int:
-    """Estimated work of the whole plan, relative to the work of other plans."""
+    """Estimated work of all cases of the plan, in the unit of ``on_progress``."""
     return sum(effort(case) for case in plan(config))
 
 
 def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
-    """The record of a run. Its name depends on code, versions, machine, settings and kernels."""
+    """The record of a run. Its name is a hash of all that may change a measurement."""
     commit, dirty = git_state()
     versions: dict[str, str | None] = {**package_versions(), "triton": installed_version()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}

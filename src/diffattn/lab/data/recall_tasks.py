@@ -26,8 +26,7 @@ class MqarConfig:
     """T, even, at least four tokens per pair."""
     num_pairs: _Count = 4
     power: float = 0.01
-    """a: the part of the queries has slots of two tokens; slot s = 0, 1, ... gets a query with
-    weight ``(s + 1) ** (a - 1)``."""
+    """a: slot s = 0, 1, ... of two tokens gets a query with weight ``(s + 1) ** (a - 1)``."""
     random_filler: bool = False
     """Whether filler is random tokens that are no keys or values of the sequence, instead of 0."""
 

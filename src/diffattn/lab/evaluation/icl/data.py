@@ -104,8 +104,7 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     asked = {_letters(example.text) for example in data.test}
     train = tuple(example for example in data.train if _letters(example.text) not in asked)
     kept = IclData(train=train, test=data.test)
-    labels = {example.label for example in (*data.train, *data.test)}
-    unknown = sorted(labels - set(kept.labels))
+    unknown = sorted({x.label for x in (*data.train, *data.test)} - set(kept.labels))
     if unknown:
         raise ConfigError(
             f"{dataset}: every label must have a train text that is no test text, "

@@ -53,7 +53,10 @@ class TextProtocol(Protocol):
 
 
 class WindowProtocol(Protocol):
-    """A protocol over windows of a corpus."""
+    """A protocol over windows of a corpus; its settings have these two."""
+
+    num_windows: int
+    windows_per_document: int
 
     def first_windows(
         self,
@@ -69,9 +72,9 @@ class WindowProtocol(Protocol):
         A window is ``start`` followed by ``size`` tokens of the text. A document gives at most
         ``windows_per_document`` windows; the rest of it is left out.
         """
-        left = windows = self.num_windows  # type: ignore[attr-defined]
+        left = windows = self.num_windows
         for document in open_texts(source, text_field):
-            wanted = min(left, self.windows_per_document)  # type: ignore[attr-defined]
+            wanted = min(left, self.windows_per_document)
             # Cut long books before encoding them; tokens rarely have 16 characters.
             ids = model.encode(document.text[: 16 * size * wanted])
             for i in range(min(wanted, len(ids) // size)):
