@@ -132,7 +132,7 @@ def chosen(text, tmp_path_factory):
     settings = {
         "lm_tasks.data": tasks, "lm_tasks.limit": 2, "ar_hits.data": texts, "ar_hits.sequences": 4,
         "quantized_logits.settings": json.dumps(quantized), "word_perplexity.documents": 1,
-        "single_needle.lengths": "[384]", "babilong.samples": 1, "needle.samples": 1,
+        "babilong.samples": 1, "needle.samples": 1,
         "hidden_needle.needles": 1, "hallucination.samples": 2, "many_shot.test_items": 3,
         "order_robustness.test_items": 3, "remapped_labels.test_items": 3,
         "attention_segments.samples": 1,

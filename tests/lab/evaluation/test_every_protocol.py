@@ -42,7 +42,7 @@ def test_all_protocols_on_all_kinds_of_model(models, build, data, tmp_path):
         "quantized_logits.settings": json.dumps(quantized),
         "ar_hits.data": data / "texts",
     }
-    haystacks = ("needle", "single_needle", "attention_segments", "babilong", "hidden_needle")
+    haystacks = ("needle", "attention_segments", "babilong", "hidden_needle")
     settings |= {f"{name}.haystack": data / "texts" for name in (*haystacks, "ruler")}
     texts = ("nll_by_position", "sliding_perplexity", "word_perplexity", "block_perplexity")
     settings |= {f"{name}.texts": data / "texts" for name in texts}

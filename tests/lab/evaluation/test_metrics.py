@@ -126,22 +126,6 @@ def test_models_have_floors_of_their_own():
     assert whole({"a": lister, "b": lister}, "key_values").verdict == NEITHER
 
 
-def test_single_needles_must_beat_the_text_without_them():
-    """A model that knows the sentence says it in half of all texts, with and without it."""
-
-    def rows(right, known):
-        of = [{"id": f"{i}", "scores": {"accuracy": float(i % 10 < right)}} for i in range(100)]
-        return of + [
-            {"id": f"{i}-c", "scores": {"control_accuracy": float(i % 10 < known)}}
-            for i in range(20)
-        ]
-
-    one = whole({"a": rows(5, 5), "b": rows(6, 6)}, "single_needle")
-    assert (one.guess_ceiling, one.verdict) == (0.6, NEITHER)
-    read = whole({"a": rows(3, 0), "b": rows(9, 0)}, "single_needle")
-    assert (read.guess_ceiling, read.verdict) == (0.0, "higher")
-
-
 def test_names_of_a_text_are_copied():
     """The only name of a text is no floor but the most frequent answer's; one of two is."""
     alone = [{"expected": str(i % 12), "names_in_text": ["x"]} for i in range(24)]

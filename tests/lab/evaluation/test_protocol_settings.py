@@ -5,7 +5,6 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.catalog import PRESETS
 from diffattn.lab.evaluation.hallucination.tasks import TASKS
-from diffattn.lab.evaluation.long_context.single_needle import PHRASE
 from diffattn.lab.evaluation.registry import parts, protocol_class
 
 WRONG = [
@@ -76,9 +75,6 @@ REFUSED = [
      "^ruler: the haystack '.*text.txt' must hold 1024 tokens"),
     ("ruler", {"lengths": (1_024,), "tasks": ("niah_single_2",), "haystack": None},
      "data source: must be"),
-    ("single_needle", {"lengths": (100, 700)}, r"lengths must hold .* \d+ tokens or more, got 100"),
-    ("single_needle", {"lengths": (700,), "haystack": f"They {PHRASE[:14]}\n{PHRASE[15:]}. " * 99},
-     "must not hold the needle"),
     ("word_perplexity", {"texts": "", "window": 512, "stride": 9}, "UTF-8 text, got none"),
 ]  # fmt: skip
 

@@ -39,7 +39,7 @@ def test_sizes_that_can_keep_to_a_context_do(longest):
     assert made["block_perplexity"].block <= limit
     assert made["word_perplexity"].window <= limit
     assert max(made["sliding_perplexity"].windows) <= limit
-    for name in ("needle", "single_needle", "ruler", "babilong"):
+    for name in ("needle", "ruler", "babilong"):
         assert max(made[name].lengths) <= limit
     assert (made["needle"].tasks == ((1, 1),)) == (longest is not None)
     if longest is None:

@@ -122,13 +122,6 @@ PROTOCOLS: dict[str, ProtocolFacts] = {
         source="arXiv:2404.06654 (RULER); templates and scores of NVIDIA/RULER",
         primary=("score",),
     ),
-    "single_needle": ProtocolFacts(
-        path="long_context.single_needle:SingleNeedle",
-        version=4,
-        summary="one sentence in a long text, 15 depths by 15 lengths, with controls without it",
-        source="gkamradt/LLMTest_NeedleInAHaystack (MIT): sentence, question and grid",
-        primary=("accuracy",),
-    ),
     "sliding_perplexity": ProtocolFacts(
         path="perplexity.perplexities:SlidingPerplexity",
         version=2,

@@ -208,18 +208,11 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
       ``guess_of_all_named``; see :data:`GUESSES` and :data:`NAMED`.
     - Classification: chance is a random label, the ceiling the most frequent answer, task by task.
       Multiple choice: a random choice, and always the same position.
-    - ``single_needle``: the model's score on texts without the sentence.
     - ``hallucination``: the score of the document's first sentences as an answer.
 
     ``rows`` are of one model; rows without ``score`` do not count.
     """
     asked = [row for row in rows if score in row["scores"]]
-    if protocol == "single_needle":
-        control = f"control_{score}"
-        shares = [float(row["scores"][control]) for row in rows if control in row["scores"]]
-        if not shares or not asked:
-            return Guess()
-        return Guess(None, fmean(shares), "the answer where the text lacks it", tuple(asked))
     if protocol == "hallucination":
         name = score.partition(", ")[0]
         led = tuple(row for row in asked if name in row.get("lead", {}))

@@ -13,7 +13,6 @@ CASES = {
     "key_values": {"num_pairs": (3, 4), "samples": 4, "questions": 2, "examples": 1},
     "needle": {"tasks": ((1, 1), (3, 2)), "lengths": (600,), "depths": (0, 100), "samples": 1},
     "ruler": {"lengths": (1024,), "tasks": ("niah_single_2", "niah_multikey_2"), "samples": 1},
-    "single_needle": {"lengths": (700,), "depths": (0, 50, 100)},
 }
 
 

@@ -20,7 +20,6 @@ from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.inference.prompting import prompt_text
-from diffattn.lab.inference.scoring import Continuation
 
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")
@@ -243,12 +242,6 @@ def span_within(model: LanguageModel, text: str, part: str) -> tuple[int, int]:
     spans = characters[-len(ids) :]
     holding = [i for i, (a, b) in enumerate(spans) if a < start + len(part) and b > start]
     return holding[0], holding[-1] + 1
-
-
-def forced_answer(model: LanguageModel, given: str, answer: str) -> Continuation:
-    """A continuation: the words ``given`` are its context, the ``answer`` is its target."""
-    target = model.encode_after(f"a{given}", f" {answer}")
-    return Continuation(tuple(encode_within(model, given)), tuple(target))
 
 
 def _encode(model: LanguageModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:

@@ -12,7 +12,6 @@ from diffattn.lab.evaluation.long_context.haystack import (
     HaystackTokens,
     corpus_text,
     encode_within,
-    forced_answer,
     insert_tokens,
 )
 from diffattn.lab.inference.language_model import LanguageModel
@@ -153,7 +152,9 @@ def answer(city: str) -> str:
 
 def forced_number(model: LanguageModel, city: str, number: str) -> Continuation:
     """The answer in the needle's words: the words are the context, the number is the target."""
-    return forced_answer(model, f" {answer(city)}", number)
+    given = f" {answer(city)}"
+    target = model.encode_after(f"a{given}", f" {number}")
+    return Continuation(tuple(encode_within(model, given)), tuple(target))
 
 
 def question(cities: Sequence[str]) -> str:
