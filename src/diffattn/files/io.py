@@ -114,7 +114,7 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
         raise CheckpointError(faults[0])
     if recorded is not None and recorded != (facts := _facts(path)):
         raise CheckpointError(
-            f"{path}: must be the file of {recorded['rows']} rows that was measured, got "
+            f"{path}: must be the file of {short(recorded['rows'])} rows that was measured, got "
             f"{'other content' if facts['rows'] == recorded['rows'] else facts['rows']}."
         )
     return rows

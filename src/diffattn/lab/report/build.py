@@ -96,7 +96,7 @@ def markdown_results(study: Path) -> str:
         if KINDS.get(study_kind(study), _TEXT) is _TEXT:
             return text_markdown(read_study(study))
         summary = _document(study).summary
-    return "" if summary is None else table_markdown(summary)
+        return "" if summary is None else table_markdown(summary)
 
 
 def sentences_of(study: Path) -> list[str]:

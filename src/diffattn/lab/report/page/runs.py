@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.run import SCHEMA_VERSION, RunRecord, read_launches, require_schema
@@ -78,7 +80,8 @@ class Study:
 def showing(*records: Path) -> Iterator[None]:
     """Turn errors that a wrong value in a record causes into one error that names the records."""
     try:
-        yield
+        with np.errstate(over="raise", invalid="raise"):  # NumPy would warn and go on with NaN
+            yield
     except (
         ArithmeticError,
         AttributeError,
