@@ -111,7 +111,7 @@ CASES = {
     ),
     "not finite": (
         lambda folder: edit_weights(folder, lambda s: s[NAME].fill_(float("nan"))),
-        "logits must be finite",
+        "logits of source and result must be finite",
     ),
 }
 PUSHED = ("pickled", "truncated", "foreign")
