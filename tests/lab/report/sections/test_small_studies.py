@@ -31,9 +31,6 @@ SHOWN = {
         "Made-up &lt;b&gt;claim&lt;/b&gt;: disagrees (factor 8.00). Of 2 statements: "
         "disagrees 1 and uninformative 1.",
         "Made-up other uninformative start — — below 2 so are the control&#39;s",
-        "DIFF V1 over Softmax, half the heads 8.00 4.00 to 16.00",
-        "Softmax, half the heads, next seed over Softmax, half the heads 1.12 0.56 to 2.25",
-        "DIFF V1 over Softmax, half the heads 3.00 1.50 to 6.00",
         "width-64 (2 layers, width 64) 8.00",
         "start, layer 2 0.750 0.062 0.031 to 0.125",
     ),

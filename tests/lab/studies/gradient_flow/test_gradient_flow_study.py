@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.report.sections.gradient_flow import BASE, NULL
+from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import (
     DRIFT,
@@ -10,7 +10,7 @@ from diffattn.lab.studies.gradient_flow.judgements import (
     gradient_flow_results,
     judge_factors,
 )
-from diffattn.lab.studies.gradient_flow.sizes import MATRICES
+from diffattn.lab.studies.gradient_flow.sizes import MATRICES, NULL
 from record_files import the_row
 
 

@@ -1,13 +1,13 @@
 """The page of a gradient-flow study: gradients and updates of matched models in training."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from diffattn.lab.catalog.models import WIDE
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
-from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
+from diffattn.lab.report.page.elements import Document, Element, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
@@ -32,8 +32,6 @@ from diffattn.lab.report.page.wording import (
 
 BASE = "base"
 """Name of the arm that changes no setting."""
-NULL = "other seed"
-"""Stands in place of a type for the baseline's run with the next seed."""
 COLUMNS = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O", "ffn": "FFN"}
 PARTS = {"q1": "W_Q1", "q2": "W_Q2", "k1": "W_K1", "k2": "W_K2"}
 MEASURES = {
@@ -196,49 +194,20 @@ def judgement_table(study: Study) -> Table:
     return record_table(caption, rows)
 
 
-def _pair_table(
-    caption: str, entries: Sequence[dict[str, Any]], key: str, columns: Mapping[str, str]
-) -> Table:
-    """One row per pair of models, one column per value of the field ``key``."""
-    pairs: dict[str, dict[str, Any]] = {}
-    for entry in entries:
-        name, baseline = entry["type"], type_name(entry["baseline"])
-        first = f"{baseline}, next seed" if name == NULL else type_name(name)
-        pairs.setdefault(f"{first} over {baseline}", {})[entry[key]] = entry
-    rows = ([pair, *(_cell(x.get(column)) for column in columns)] for pair, x in pairs.items())
-    return table(caption, ["Models", *columns.values()], rows)
-
-
 def _over_time(study: Study) -> list[Element]:
     """Measures of the base setting over the phases of training."""
-    phases, every_pair, parts = study.info["phases"], [], []
-    over = "factor to the model after “over”"
-    for measure, title in MEASURES.items():
-        for phase in phases:
-            caption = (
-                f"{title}, {phase} ({_steps(study, phase)}): {over}, geometric mean over layers, "
-                "steps and seeds, and its interval."
-            )
-            entries = _ratios_of(study, arm=BASE, measure=measure, phase=phase)
-            every_pair.append(_pair_table(caption, entries, "matrix", COLUMNS))
+    rows = []
+    for measure in MEASURES:
+        for phase in study.info["phases"]:
             cells = _by_matrix(study, BASE, measure, phase, "diff")
             if cells.keys() & PARTS.keys():
-                parts.append([f"{measure}, {phase}", *(_cell(cells.get(part)) for part in PARTS)])
-    slope = (
-        "Reduction of the loss by the updates of W_Q, W_K, W_V and W_O per unit of learning rate, "
-        f"to first order: {over}. No number where it is not positive."
-    )
-    slopes = _ratios_of(study, arm=BASE, measure="slope")
+                rows.append([f"{measure}, {phase}", *(_cell(cells.get(part)) for part in PARTS)])
     of_parts = (
         "DIFF V1's matrices of each map over the whole W_Q and W_K of softmax attention with half "
         "the heads: the second map's gradient carries λ."
     )
-    return [
-        *(over_training(study, measure) for measure in MEASURES),
-        _pair_table(slope, slopes, "phase", {phase: phase for phase in phases}),
-        table(of_parts, ["Measure", *PARTS.values()], parts),
-        Fold("Every pair of models, every phase", every_pair),
-    ]
+    charts = [over_training(study, measure) for measure in MEASURES]
+    return [*charts, table(of_parts, ["Measure", *PARTS.values()], rows)]
 
 
 def _arm_table(study: Study) -> Table:

@@ -126,36 +126,24 @@ def recall_document(
 
 
 def _results(study: Study, task: str) -> list[Element]:
-    info = study.info
-    runs, type_trials = _trial_names(info, task), _trial_names(info, task, study.types)
-    control_trials = [name for name in runs if name not in type_trials]
     ceilings = ", ".join(
         f"{tables.CEILING_NAMES.get(name, name)} {number(value, 3)}"
         for name, value in task_results(study, task)["ceilings"].items()
     )
-    members: list[Element] = [tables.results_table(study, [task])]
-    if control_trials:
-        members.append(charts.accuracy_chart(study, task, control_trials, f"chart-controls-{task}"))
-    sweep = [run.name for run in study.runs if run.name.startswith(f"{task}-")]
-    sweep = [name for name in sweep if name not in runs]
-    swept = tables.sweep_table(study, task)
-    drawn = swept and charts.accuracy_chart(study, task, sweep, f"chart-sweep-{task}")
     details = shown(
-        Text(_comparison(info)),
+        Text(_comparison(study.info)),
         Text(statement(study)),
         Text(
             f"Accuracy that needs no recall: {ceilings}. The last would need the answers given so "
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
         tables.settings_table(study),
-        charts.accuracy_chart(study, task, type_trials, f"chart-{task}"),
         tables.trials_table(study, task),
-        swept,
-        drawn,
+        tables.sweep_table(study, task),
     )
     return [
         Bullets(_sentences(study, task)),
-        Fold("Every model and control", members),
+        Fold("Every model and control", [tables.results_table(study, [task])]),
         Fold("How we know", details),
     ]
 

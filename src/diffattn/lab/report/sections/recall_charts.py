@@ -1,25 +1,20 @@
 """Charts of a recall study: accuracy over training, and where attention goes."""
 
-from collections.abc import Collection, Sequence
-from itertools import cycle
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
-from diffattn.lab.report.page.elements import Text
 from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
 from diffattn.lab.report.page.wording import number, type_color, type_name
 from diffattn.lab.report.sections.recall_tables import (
-    CEILING_NAMES,
     KEY_GROUPS,
     MAPS,
     UNIFORM,
     V1,
     members_of,
-    task_name,
 )
 
-_CONTROL_COLORS = ("#999999", "#e69f00", "#cc79a7", "#56b4e9", "#0072b2", "#d55e00")
 _AXIS = {"range": [0, 1.03]}
 
 
@@ -72,46 +67,6 @@ def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
     fill = {"fill": "tonexty", "fillcolor": f"{type_color(name)}33"}
     low, high = ([end(values) for values in filled] for end in (min, max))
     return [band | {"y": low}, band | fill | {"y": high}, mean]
-
-
-def accuracy_chart(
-    study: Study, task: str, names: Collection[str], element_id: str
-) -> Chart | Text:
-    """Draw validation accuracy over training, one line per run, with the guessing ceilings."""
-    colors = dict(zip(study.info["controls"], cycle(_CONTROL_COLORS), strict=False))
-    traces: dict[str, dict[str, Any]] = {}
-    for name in (*study.types, *study.info["controls"]):
-        runs = [x for x in study.runs if x.name in names and x.name.startswith(f"{task}-{name}-")]
-        curves = {run.name: curve for run in runs if (curve := run.series("accuracy"))}
-        for place, (run_name, curve) in enumerate(curves.items()):
-            trace = line(curve, name, run_name, color=colors.get(name))
-            trace["line"]["width"] = 1.8
-            traces[run_name] = trace | {"mode": "lines", "showlegend": place == 0}
-    if not traces:
-        return Text("No run recorded an accuracy.", "gap")
-    last = max(trace["x"][-1] for trace in traces.values())
-    by_value: dict[float, list[str]] = {}
-    for name, value in _ceilings_of(study, task).items():
-        by_value.setdefault(value, []).append(CEILING_NAMES.get(name, name))
-    ceilings = []
-    for color, (value, words) in zip(
-        ("#999999", "#cc79a7", "#e69f00"), by_value.items(), strict=False
-    ):
-        # Short, because a phone cuts off long entries of a legend. The page explains each guess.
-        group, flat = f"guess: {number(value, 3)}", [(0, value), (last, value)]
-        ceiling = line(flat, group, ", or ".join(words), dotted=True, color=color)
-        ceilings.append({**ceiling, "showlegend": True})
-    title = task_name(task)
-    return Chart(
-        element_id=element_id,
-        traces=[*traces.values(), *ceilings],
-        look=layout("training step", "share of queries answered", yaxis=_AXIS),
-        caption=f"{title}: accuracy on the validation set, one line per run. A line that "
-        "ends early was solved there. Dotted: accuracy of guessing.",
-        runs=names_of(traces),
-        height=420,
-        label=f"{title}: accuracy over training steps, one line per run",
-    )
 
 
 def _ceilings_of(study: Study, task: str) -> dict[str, float]:

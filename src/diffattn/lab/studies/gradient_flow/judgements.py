@@ -35,7 +35,7 @@ from typing import Any, Literal
 
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import GradientFlowResults, Judgement
-from diffattn.lab.report.sections.gradient_flow import BASE, NULL
+from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
     HALVED,
@@ -47,6 +47,7 @@ from diffattn.lab.studies.gradient_flow.config import (
 )
 from diffattn.lab.studies.gradient_flow.sizes import (
     MATRICES,
+    NULL,
     SLOPE,
     Pair,
     Rows,

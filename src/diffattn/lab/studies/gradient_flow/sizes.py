@@ -8,7 +8,6 @@ from typing import Any
 from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import GradientRatio, HeadSize
 from diffattn.lab.records.text_results import SeedMean
-from diffattn.lab.report.sections.gradient_flow import NULL
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.studies.gradient_flow.config import (
     HALVED,
@@ -23,6 +22,8 @@ from diffattn.lab.studies.study import Results
 MATRICES = ("q", "k", "v", "o")
 """Matrices of attention, which are judged."""
 SHOWN = (*MATRICES, "ffn")
+NULL = "other seed"
+"""Stands in place of a type for the baseline's run with the next seed."""
 PARTS = {"q1": "q", "q2": "q", "k1": "k", "k2": "k"}
 """One map's part of a matrix -> the baseline's matrix that it is compared with."""
 SLOPE = "slope"
