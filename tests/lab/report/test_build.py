@@ -62,7 +62,6 @@ def test_any_part_of_a_study_makes_a_page(make_study, options):
     page = build(study)
     outline = outline_of(page)
     assert len(set(outline.ids)) == len(outline.ids)
-    assert ("chart-rates" in outline.ids) == options.get("sweep", False)
     assert set(re.findall(r'<a href="#(.*?)">', page)) <= set(outline.ids)
     for name, spec in figures(page).items():
         assert len(go.Figure(spec).data) > 0, name
@@ -169,9 +168,6 @@ def test_a_run_goes_by_the_name_of_its_folder(make_study):
     before = build(study)
     change_record(study / "runs" / "none-seed0" / "run.json", name="none-common-seed0")
     (study / "runs" / "none-seed0" / "costs.json").unlink()  # those of the study stand for them
-    after = build(study)
-    recorded = "runs/none-seed0/run.json, recorded as none-common-seed0"
-    assert after.count(recorded) == 1
-    assert after.replace(recorded, "runs/none-seed0/run.json") == before
+    assert build(study) == before
     shutil.copytree(study / "runs" / "none-seed0", study / "runs" / "again")
     assert "Run again is in the folder but not part of this study." in build(study)

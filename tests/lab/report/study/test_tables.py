@@ -8,7 +8,6 @@ import pytest
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page import wording
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.study.charts import rates_chart
 from diffattn.lab.report.study.details import (
     part_shares,
     parts_table,
@@ -182,8 +181,6 @@ def test_a_rate_at_the_edge_is_named(make_study):
     assert [cell.note for cell in row_of(rates_table(study), "diff")[2:]] == [
         "", "", "chosen", "",
     ]  # fmt: skip
-    chart = rates_chart(study, "x")
-    assert [t["marker"]["symbol"].index("star") for t in chart.traces] == [1, 2, 1, 1, 0]
 
 
 def test_runs_of_all_steps_decide_between_rates(make_study):
@@ -200,6 +197,3 @@ def test_runs_of_all_steps_decide_between_rates(make_study):
     assert [cell.note for cell in short[2:]] == [""] * 4
     assert [cell.text for cell in whole[1:]] == ["all", "—", "3.0000", "3.1000", "—"]
     assert [cell.note for cell in whole[2:]] == ["", "chosen", "", ""]
-    drawn = [t for t in rates_chart(study, "x").traces if t["name"] == "DIFF V1"]
-    assert [t["line"]["dash"] for t in drawn] == ["solid", "dot"]
-    assert ["star" in t["marker"]["symbol"] for t in drawn] == [False, True]

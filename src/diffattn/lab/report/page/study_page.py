@@ -67,30 +67,11 @@ def claims_section(claims: Table | None) -> Section:
 
 
 def provenance(study: Study) -> list[Element]:
-    """Show facts of a study, a table of its runs, and its resolved config as JSON."""
+    """Show facts of a study and its runs, and its resolved config as JSON."""
     settings = study.info.get("config", study.info.get("tasks"))
     config = json.dumps(settings, indent=1, ensure_ascii=False)
-    rows = []
-    for run in study.runs:
-        record, path = run.record, f"runs/{run.name}/run.json"
-        rows.append(
-            (
-                run.name,
-                str(record.seed),
-                record.created,
-                record.device,
-                pairs(record.backends) or "none",
-                (record.commit or _NOT_RECORDED)[:12],
-                {None: "unknown", True: "yes", False: "no"}[record.dirty],
-                "yes" if run.results is not None else "no",
-                path if record.name == run.name else f"{path}, recorded as {record.name}",
-            )
-        )
-    headers = ["Run", "Seed", "Created", "Device", "Backends", "Commit", "Changed source"]
-    runs = table("The runs.", [*headers, "Finished", "Record"], rows)
     return [
         Fold("Data, versions and machine", [_facts(study)]),
-        Fold("Every run", [runs]),
         Fold("Resolved config", [Code(config)]),
     ]
 
@@ -130,6 +111,8 @@ def _facts(study: Study) -> Table:
         "Commit": _commit,
         "Versions": lambda run: pairs(run.record.versions),
         "Hardware": lambda run: pairs(run.record.hardware),
+        "Device": lambda run: run.record.device,
+        "Backends": lambda run: pairs(run.record.backends),
     }
     for name, fact in facts_of_runs.items():
         names: dict[str, list[str]] = {}

@@ -92,24 +92,23 @@ def stability_document(study: Study) -> Document:
         "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
         "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
     )
-    measures: list[Element] = [definition, _diverged_table(results, rates)]
-    for metric in _UNITS:
-        chart = over_rates(study, metric, f"chart-{metric}")
-        measures += [chart, _measure_table(results, rates, metric)]
-    sections.append(Section("results", "Results", measures))
-    sections.append(Section("differences", "Differences", _difference_tables(results)))
     rows = [
         {
             "Model": type_cell(name),
             "Learning rate": number_cell(f"{at['learning_rate']:g}"),
             "Diverged": number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
-            **{METRICS[metric]: _mean_cell(at[metric]) for metric in _UNITS},
+            **{METRICS[metric]: _mean_cell(at[metric], runs=at["runs"]) for metric in _UNITS},
         }
         for name, entry in results["types"].items()
         for at in entry["rates"]
     ]
+    units = "; ".join(f"{METRICS[metric]}: {unit}" for metric, unit in _UNITS.items())
+    summary = record_table(f"Means over seeds and their intervals. {units}.", rows)
+    charts = [over_rates(study, metric, f"chart-{metric}") for metric in _UNITS]
+    measures: list[Element] = [definition, _diverged_table(results, rates), *charts, summary]
+    sections.append(Section("results", "Results", measures))
+    sections.append(Section("differences", "Differences", _difference_tables(results)))
     verdict = Text(results["verdict"]["sentence"], "verdict")
-    summary = record_table("Means over seeds.", rows)
     return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
 
 
@@ -130,15 +129,6 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
         height=380,
         label=f"{METRICS[metric]} over the learning rate, one line per attention type",
     )
-
-
-def _measure_table(results: dict[str, Any], rates: list[float], metric: str) -> Table:
-    rows = [
-        [type_cell(name), *(_mean_cell(at[metric], runs=at["runs"]) for at in entry["rates"])]
-        for name, entry in results["types"].items()
-    ]
-    caption = f"{METRICS[metric]}: {_UNITS[metric]}. Mean over seeds and its interval."
-    return table(caption, ["Model", *(f"rate {rate:g}" for rate in rates)], rows)
 
 
 def _diverged_table(results: dict[str, Any], rates: list[float]) -> Table:

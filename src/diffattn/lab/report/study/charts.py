@@ -1,6 +1,5 @@
 """Charts of a study of models on text: differences, losses, and λ over training."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,11 +13,9 @@ from diffattn.lab.report.page.wording import (
     ends,
     listing,
     number,
-    rate_name,
     type_color,
     type_name,
 )
-from diffattn.lab.report.study.details import swept_rates
 from diffattn.lab.report.study.files import (
     COMPARED,
     COUNT_MODELS,
@@ -88,31 +85,6 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
         runs=names_of(used),
         height=400,
         label=f"{title.rstrip('.')} over training steps, one line per model",
-    )
-
-
-def rates_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Validation loss against the learning rates of the sweep; ``None`` without a sweep."""
-    traces = [
-        trace
-        for name, entry in swept_rates(study).items()
-        for key in ("tried", "whole")
-        if (trace := _rate_trace(name, entry, key)) is not None
-    ]
-    if not traces:
-        return None
-    runs = [re.sub("-lr.+-", "-lr*-", run) for trace in traces for run in trace["text"]]
-    rates = sorted({rate for trace in traces for rate in trace["x"]})
-    axis = {"type": "log", "tickvals": rates, "ticktext": [rate_name(rate) for rate in rates]}
-    return Chart(
-        element_id=element_id,
-        traces=traces,
-        look=layout("learning rate (log scale)", "validation loss, nats per token", xaxis=axis),
-        caption="Validation loss against the learning rate. Star: the chosen rate. Dotted: with "
-        "all steps.",
-        runs=names_of(dict.fromkeys(runs)),
-        height=380,
-        label="Validation loss against the learning rate; the table gives the numbers",
     )
 
 
@@ -245,34 +217,3 @@ def _count_lines(
             trace = line(ends_of_line, label, "counts", dotted=True, color=color)
             made.append({**trace, "showlegend": True})
     return made
-
-
-def _rate_trace(name: str, entry: dict[str, Any], key: str) -> dict[str, Any] | None:
-    tries = sorted(
-        (run["learning_rate"], run["validation_loss"], run["run"])
-        for run in entry.get(key, ())
-        if run["validation_loss"] is not None and run["learning_rate"] > 0
-    )
-    if not tries:
-        return None
-    rates, losses, runs = zip(*tries, strict=True)
-    decides = key == "whole" or not entry.get("whole")
-    chosen = [decides and rate == entry["best"] for rate in rates]
-    color = type_color(name)
-    return {
-        "type": "scatter",
-        "x": rates,
-        "y": losses,
-        "name": type_name(name),
-        "legendgroup": name,
-        "showlegend": key == "tried",
-        "mode": "lines+markers",
-        "line": {"color": color, "width": 2, "dash": "dot" if key == "whole" else "solid"},
-        "marker": {
-            "color": color,
-            "size": [14 if star else 7 for star in chosen],
-            "symbol": ["star" if star else "circle" for star in chosen],
-        },
-        "text": runs,
-        "hovertemplate": ["%{text}", "rate %{x}: %{y:.4f}"],
-    }

@@ -160,7 +160,6 @@ def _rates(study: TextStudy) -> list[Element]:
             "of the model that they are compared with."
         ),
         Text(at_edge if edge else "", "gap"),
-        charts.rates_chart(study, "chart-rates"),
         details.rates_table(study),
     )
 
