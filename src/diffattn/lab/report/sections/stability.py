@@ -8,7 +8,7 @@ from typing import Any
 
 from diffattn.lab.catalog.models import NEVER_ATTEND
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
-from diffattn.lab.report.page.elements import Document, Element, Section, Text
+from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
@@ -107,7 +107,7 @@ def stability_document(study: Study) -> Document:
     charts = [over_rates(study, metric, f"chart-{metric}") for metric in _UNITS]
     measures: list[Element] = [definition, _diverged_table(results, rates), *charts, summary]
     sections.append(Section("results", "Results", measures))
-    sections.append(Section("differences", "Differences", _difference_tables(results)))
+    sections.append(Section("differences", "Differences", _differences(results)))
     verdict = Text(results["verdict"]["sentence"], "verdict")
     return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
 
@@ -148,7 +148,7 @@ def _diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
     return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
 
 
-def _difference_tables(results: dict[str, Any]) -> list[Table]:
+def _differences(results: dict[str, Any]) -> list[Element]:
     differences = results["differences"]
     to_nothing = [entry for entry in differences if entry["baseline"] in NEVER_ATTEND]
     others = [entry for entry in differences if entry not in to_nothing]
@@ -159,11 +159,11 @@ def _difference_tables(results: dict[str, Any]) -> list[Table]:
         "uses its context at this rate"
     )
     stable = "below 0 is more stable"
-    return [
-        _difference_table(overall, "Rates", stable, ""),
+    every_rate = [
         _difference_table(at_each, "Rate", stable, " of one measure"),
         _difference_table(to_nothing, "Rate", uses_context, ""),
     ]
+    return [_difference_table(overall, "Rates", stable, ""), Fold("At every rate", every_rate)]
 
 
 def _difference_table(
