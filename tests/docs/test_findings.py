@@ -4,6 +4,7 @@ import math
 import re
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -228,3 +229,31 @@ def test_a_row_of_lookup_and_shots(name):
         for measure in measures
     ]
     assert " | " + " | ".join(f"{mean:.3f}" for mean in means) + " |" in PAGE
+
+
+def test_the_ladder():
+    """V2's lead over its gate, by seed, and over the Transformer, which ran in float32."""
+    folders = [runs_folder(ROOT / "published" / name) for name in ("ladder", "ladder/float32")]
+    runs = {run.name: read_json(run / "results.json") for at in folders for run in at.iterdir()}
+
+    def lead(name, other, part=None):
+        sides = (runs[name], runs[other])
+        losses = [
+            x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in sides
+        ]
+        return losses[1] - losses[0]
+
+    to_gate = [lead(f"diff_v2-seed{i}", f"diff_v2_gate-seed{i}") for i in (0, 1)]
+    to_softmax = lead("diff_v2-seed0", "softmax-seed0")
+    copied = [lead(f"diff_v2-seed{i}", f"diff_v2_gate-seed{i}", "repeated_bigram") for i in (0, 1)]
+    claims, page = map(prose, CLAIMS_AND_RESULTS)
+    assert f"V2 ends {to_gate[0]:.3f} and {to_gate[1]:.3f} below the gate" in claims
+    assert f"It ends {to_softmax:.3f} below the Transformer" in claims
+    assert f"V2 leads its gate by {fmean(copied):.3f} there" in page
+    assert f"ends {to_softmax:.3f} below the Transformer" in page
+    part = lead("diff_v2-seed0", "softmax-seed0", "repeated_bigram")
+    assert f"on repeated bigrams {part:.3f}, not 0.694" in page
+    assert (
+        f"V2 ends {to_softmax:.2f} below the Transformer (one seed) and "
+        f"{fmean(to_gate):.2f} below its gate (two)" in prose("README.md")
+    )

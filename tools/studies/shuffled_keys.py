@@ -1,8 +1,8 @@
 """Train V2, V2 with its second map's keys shuffled, and their controls: five seeds of each.
 
 ``PYTHONPATH=src python -m tools.studies.shuffled_keys runs/shuffled`` takes the sizes of the recipe
-``laptop``, about half an hour of one core, and continues what was interrupted. ``docs/log.md`` holds
-the question and the decision rule, written before the first result.
+``laptop``, about an hour of one core, and continues what was interrupted. ``docs/log.md`` holds the
+question and the decision rule, written before the first result.
 """
 
 import argparse
