@@ -121,6 +121,10 @@ def _facts(study: Study) -> Table:
         for value, runs in names.items():  # with the names of its runs if there are several values
             text = value if len(names) == 1 else f"{value} ({', '.join(runs)})"
             rows.append((name, text or _NOT_RECORDED))
+    copied = [
+        f"{run.name}, recorded as {x}" for run in study.runs if (x := run.record.name) != run.name
+    ]
+    rows += [("Copied from another study", "; ".join(copied))] if copied else []
     return table("The study.", ["", ""], ((name, word_cell(text)) for name, text in rows))
 
 
