@@ -254,6 +254,6 @@ def test_the_ladder():
     part = lead("diff_v2-seed0", "softmax-seed0", "repeated_bigram")
     assert f"on repeated bigrams {part:.3f}, not 0.694" in page
     assert (
-        f"V2 ends {to_softmax:.2f} below the Transformer (one seed) and "
+        f"V2 ends {to_softmax:.2f} below a float32 Transformer (one seed) and "
         f"{fmean(to_gate):.2f} below its gate (two)" in prose("README.md")
     )
