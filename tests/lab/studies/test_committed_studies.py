@@ -30,10 +30,11 @@ from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import study_results
 from diffattn.models.config.attention_types import OLD_NAMES
 from tools.committed_pages import committed_summary, recall_summary
+from tools.studies.shuffled_keys import shuffled_keys
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED_STUDIES = ROOT / "published"
-OF_TEXT = ("text", "ablations", "rank")
+OF_TEXT = ("text", "ablations", "rank", "shuffled")
 FITTED = frozenset({"mean", "r2", "max_error", "other_x", "loss", "ratio"})
 READERS = {
     "gradient_flow": read_gradient_flow_study,
@@ -101,6 +102,7 @@ def config_of(name):
         "rank": lambda: comparison("study", kind=name, seeds=seeds, settings=TIED_START),
         "recall": lambda: recall_study("study"),
         "scaling": lambda: scaling_study("laptop", settings=TIED_START),
+        "shuffled": shuffled_keys,
         "stability": lambda: stability_study("study", settings=TIED_START),
         "text": lambda: comparison(study["scale"], seeds=seeds, settings=TIED_START),
     }
