@@ -20,6 +20,7 @@ DIGESTS = {
     "rank": "e4530f5dca818698",
     "recall": "7031e99010fe28c0",
     "scaling": "d226db2f33051baa",
+    "shuffled": "41e11a30095c8793",
     "stability": "6a18bfacc491506e",
     "text": "ecb9c82f149ecbfe",
     "outliers": "dbddf30a32d7d144",
