@@ -257,3 +257,25 @@ def test_the_ladder():
         f"V2 ends {to_softmax:.2f} below a float32 Transformer (one seed) and "
         f"{fmean(to_gate):.2f} below its gate (two)" in prose("README.md")
     )
+
+
+def test_the_place_of_the_second_map():
+    """Differences that no study tests, computed from the losses by seed."""
+    variants = results_of("shuffled")["variants"]
+    losses = {x: v["at"]["best"]["validation_loss"]["values"] for x, v in variants.items()}
+
+    def ends_of(name, other):
+        row = paired_difference(losses[name], losses[other])
+        return f"{abs(row.mean):.3f}", *(f"{abs(x):.3f}" for x in (row.low, row.high))
+
+    shuffled, softmax, gate = "diff_v2_shuffled", "softmax", "diff_v2_gate"
+    place, low, high = ends_of(shuffled, "diff_v2")
+    lead, high_lead, low_lead = ends_of(shuffled, softmax)
+    assert (
+        f"V2 ends {place} ({low} to {high}) higher and still {lead} ({low_lead} to {high_lead}) "
+        "below the Transformer" in prose("docs/findings/claims.md")
+    )
+    log = prose("docs/log.md")
+    assert f"V2 minus shuffled −{place} (−{high} to −{low})" in log
+    assert "Shuffled minus gate −{} (−{} to −{})".format(*ends_of(shuffled, gate)) in log
+    assert "the gate ends {} ({} to {}) above softmax".format(*ends_of(gate, softmax)) in log
