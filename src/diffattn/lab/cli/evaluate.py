@@ -28,22 +28,14 @@ _Models = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[LABEL=]PATH",
-        help="run directory, study, model folder or hub name, or LABEL=URL of a completions "
-        "endpoint (repeatable; the first ever evaluated into --out is the baseline)",
+        help="run directory, study, model folder or hub name (repeatable; the first ever evaluated "
+        "into --out is the baseline)",
     ),
 ]
 _Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
-    ),
-]
-_Served = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="LABEL.KEY=VALUE",
-        help="for a URL: model, tokenizer and max_length; also key_variable, workers, ... "
-        "(repeatable)",
     ),
 ]
 _Shard = Annotated[
@@ -76,7 +68,6 @@ def evaluate(
     model: _Models = None,
     out: _Out = None,
     set_: _Settings = None,
-    served: _Served = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")] = None,
     shard: _Shard = None,
@@ -123,7 +114,6 @@ def evaluate(
             models,
             out,
             load={**load, "trust_remote_code": trust_remote_code},
-            served=served or [],
             selection=selection,
             on_start=progress.on_start,
             on_progress=progress.on_progress,
@@ -139,7 +129,7 @@ def _protocols_and_models(
     """Split the arguments into protocols and models; return the protocols, and label to path."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
-    from diffattn.lab.inference.named_models import is_address, labelled
+    from diffattn.lab.inference.named_models import labelled
 
     known = {*PROTOCOLS, *PRESETS, "all"}
     folders = [
@@ -156,8 +146,11 @@ def _protocols_and_models(
     for name in protocols:
         require_known(name)
     # With --revision, a path that does not exist is a hub name, which is checked when loaded.
-    is_elsewhere = is_address if revision is None else lambda path: not Path(path).exists()
-    return protocols, labelled([*folders, *models], on_message=say, has_no_folder=is_elsewhere)
+    return protocols, labelled(
+        [*folders, *models],
+        on_message=say,
+        has_no_folder=lambda path: revision is not None and not Path(path).exists(),
+    )
 
 
 def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:

@@ -246,7 +246,7 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
 def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
     """The row of an answer; an error row for NaN, infinity or a lone surrogate, which no file
     can hold."""
-    # A served model returns None for scores that need logits.
+    # A score that was not asked for, such as a log-probability, is None.
     scores = {name: value for name, value in answer["scores"].items() if value is not None}
     cluster = {"cluster": item.cluster} if item.cluster else {}
     row = {"id": item.id, **cluster, **answer, "scores": scores}

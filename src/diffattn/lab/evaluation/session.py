@@ -12,9 +12,7 @@ from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import ALL, Selection
-from diffattn.lab.evaluation.served_model import ServedModel, ServedSettings, served_settings
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.named_models import is_address
 from diffattn.lab.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.lab.records.lock import BusyError
 from diffattn.lab.records.run import is_claimed
@@ -88,12 +86,7 @@ class _Session:
         return result
 
 
-def _load(
-    label: str, path: str, served: ServedSettings | None, load: Mapping[str, Any]
-) -> LanguageModel:
-    """Load a model, or connect to its server."""
-    if served is not None:
-        return ServedModel(served, label=label, add_bos=load.get("add_bos"))
+def _load(label: str, path: str, load: Mapping[str, Any]) -> LanguageModel:
     model = LanguageModel.load(path, label=label, **load)
     if "example" in model.tokenizer.init_kwargs:
         raise ConfigError(
@@ -109,7 +102,6 @@ def run_evaluation(
     folder: Path,
     *,
     load: Mapping[str, Any] = {},
-    served: Sequence[str] = (),
     selection: Selection = ALL,
     on_start: OnStart = lambda name: None,
     on_progress: OnProgress = lambda name, done, total: None,
@@ -124,7 +116,6 @@ def run_evaluation(
         models: Label to path; the first model is the baseline of the comparison.
         folder: Evaluation folder, continued if it exists. Models and parts may be added later.
         load: Options of :meth:`LanguageModel.load`.
-        served: ``LABEL.KEY=VALUE`` settings of models whose path is the URL of a server.
         on_start, on_progress, on_message: Called with a part's name; with its name, its items done
             and its items in all; and with one line of text per event.
     """
@@ -137,19 +128,12 @@ def run_evaluation(
         on_progress=on_progress,
         on_message=on_message,
     )
-    servers = {
-        label: served_settings(label, path, served)
-        for label, path in models.items()
-        if is_address(path)
-    }
     left = {label: list(chosen) for label in models}
     # The second round waits for parts that other processes were running in the first.
     for wait in (False, True):
         for label in [label for label, parts in left.items() if parts]:
-            model = _load(label, models[label], servers.get(label), load)
-            if label not in servers and (
-                advice := bfloat16_advice(model.device, model.network.dtype, "--dtype float32")
-            ):
+            model = _load(label, models[label], load)
+            if advice := bfloat16_advice(model.device, model.network.dtype, "--dtype float32"):
                 on_message(f"{label}: {advice}")
             left[label] = session.run_parts(model, label, left[label], wait)
     if not session.done:

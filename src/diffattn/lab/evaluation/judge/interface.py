@@ -36,7 +36,6 @@ class Reply:
 class JudgeSettings:
     """Settings of a judge."""
 
-    who: ClassVar[str] = "judge"  # the name that begins error messages
     limits: ClassVar[dict[str, tuple[float, float]]] = {
         "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
         "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
@@ -80,12 +79,12 @@ class JudgeSettings:
                 noun = "a whole number" if kinds is int else "a number"
                 shown = "a longer number" if len(repr(value)) > 40 else repr(value)
                 raise ConfigError(
-                    f"{self.who}: {name} must be {noun} from {low} to {high}, got {shown}."
+                    f"judge: {name} must be {noun} from {low} to {high}, got {shown}."
                 )
         for name in ("model", "name", "key_variable"):
             value = getattr(self, name)
             if (value is not None or name == "model") and (not value or not isinstance(value, str)):
-                raise ConfigError(f"{self.who}: {name} must be text, got something else.")
+                raise ConfigError(f"judge: {name} must be text, got something else.")
         if self.document not in ("whole", "read"):
             raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
         self.url()
@@ -102,7 +101,7 @@ class JudgeSettings:
         # The value may hold a key, so no message shows it.
         if not sound or "@" in url.netloc or url.fragment:
             raise ConfigError(
-                f"{self.who}: endpoint must be a URL such as https://host/v1, without user, "
+                "judge: endpoint must be a URL such as https://host/v1, without user, "
                 "password and fragment, got something else. A key goes by key_variable."
             )
         return url
