@@ -38,14 +38,6 @@ _Settings = Annotated[
         "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
     ),
 ]
-_Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="evaluate only share I of N of the items; the process that finishes last joins all "
-        "shares in --out",
-    ),
-]
 _Out = Annotated[
     Path | None,
     typer.Option(help="evaluation folder; continued if it exists [runs/evaluation-LABEL]"),
@@ -70,7 +62,6 @@ def evaluate(
     set_: _Settings = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")] = None,
-    shard: _Shard = None,
     max_length: _MaxLength = None,
     bos: BosOption = None,
     device: DeviceOption = None,
@@ -91,11 +82,9 @@ def evaluate(
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen.progress import ItemProgress
     from diffattn.lab.evaluation.registry import parts
-    from diffattn.lab.evaluation.selection import Selection
     from diffattn.lab.inference.named_models import shortest_context
 
     require_folder_destination(out or Path("runs"))
-    selection = Selection.read(shard, limit)
     protocols, models = _protocols_and_models(asked, model or [], revision)
     longest = (max_length or shortest_context(models.values())) if quick else None
     chosen = parts(protocols, set_ or [], quick=quick, longest=longest)
@@ -114,7 +103,7 @@ def evaluate(
             models,
             out,
             load={**load, "trust_remote_code": trust_remote_code},
-            selection=selection,
+            limit=limit,
             on_start=progress.on_start,
             on_progress=progress.on_progress,
             on_message=progress.on_message,
@@ -161,13 +150,6 @@ def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_jso
         typer.echo(results_json(results, comparison))
         return
     print_table(metric_rows(results))
-    for result in results:
-        if "shard" in result.selection:
-            share = "/".join(map(str, result.selection["shard"]))
-            typer.echo(
-                f"{result.model['label']}/{result.variant}: share {share} is done, "
-                f"{result.num_items} items; the last share joins them."
-            )
     if comparison is not None:
         print_table(difference_rows(comparison))
         for sentence in [*comparison.skipped, *comparison.notes]:

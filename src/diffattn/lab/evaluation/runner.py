@@ -1,5 +1,7 @@
 """Run one protocol on one model in a folder. An interrupted run can be continued."""
 
+import hashlib
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,9 +17,8 @@ from diffattn.files.io import (
     write_json,
     write_jsonl,
 )
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
+from diffattn.lab.evaluation.protocol import Item, Part, Protocol, shortfall
 from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
-from diffattn.lab.evaluation.selection import ALL, FREE_SETTINGS, Selection, rows_of_shards
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
 from diffattn.lab.records.evaluations import ITEMS, EvalResult
@@ -28,6 +29,8 @@ OnProgress = Callable[[int, int], None]
 OnMessage = Callable[[str], None]
 _PERMANENT = ("ItemError: ", "ConfigError: ")
 """Beginnings of errors that an item would raise again if it were asked again."""
+_FREE_SETTINGS = ("model.path",)
+"""Settings that may change when a run continues: the weights' hash, not the path, must agree."""
 
 
 def evaluate(
@@ -35,7 +38,7 @@ def evaluate(
     part: Part,
     folder: Path,
     *,
-    selection: Selection = ALL,
+    limit: int | None = None,
     wait: bool = False,
     on_progress: OnProgress = lambda done, total: None,
     on_message: OnMessage = lambda line: None,
@@ -44,11 +47,10 @@ def evaluate(
 
     ``folder`` gets ``run.json`` and ``data.json`` (a hash of the data of the items) before the
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
-    ``result.json`` and ``costs.json``. Answers are copied from finished shares beside ``folder``
-    (``PART.shard-I-of-N``) with the same settings and data. Items that failed for a temporary
-    reason, such as lack of memory, are asked again by every later call. ``on_progress`` gets the
-    items done and the items in all; ``on_message`` one line for each item or file that is asked
-    again, left out or not checked.
+    ``result.json`` and ``costs.json``. Items that failed for a temporary reason, such as lack of
+    memory, are asked again by every later call. For ``limit`` see :func:`limited`. ``on_progress``
+    gets the items done and the items in all; ``on_message`` one line for each item that is asked
+    again, and for data that were not checked.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
@@ -58,6 +60,7 @@ def evaluate(
     """
     folder, protocol = Path(folder), part.protocol
     with sole_writer(folder, wait=wait):
+        selection = {} if limit is None else {"limit": limit}
         config = _claim(model, part, folder, selection)
         finished = _finished(folder, on_message)
         if finished is not None:
@@ -69,16 +72,18 @@ def evaluate(
                 claim_data(folder, data, has_rows=True)
             on_progress(finished.num_items, finished.num_items)
             return finished
-        rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
+        rows = _ask_all(model, protocol, folder, limit, on_progress, on_message)
         result = _result(protocol, folder, selection, config, rows)
         result.write(folder)
         fewer = shortfall(result.tables)
-        if fewer and not selection.recorded() and not result.num_failed:
+        if fewer and not selection and not result.num_failed:
             on_message(fewer)
     return result
 
 
-def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection) -> dict[str, Any]:
+def _claim(
+    model: LanguageModel, part: Part, folder: Path, selection: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write ``run.json``, or check that it records the same evaluation; return the settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
@@ -87,7 +92,7 @@ def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection)
         # Through JSON, so that settings can be compared with those of a file.
         "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
         "model": model.facts(),
-        **selection.recorded(),
+        **selection,
     }
     record = RunRecord(
         name=f"{model.label}/{part.variant}",
@@ -96,7 +101,7 @@ def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection)
         device=model.device.type,
         versions=package_versions(),
     )
-    claim_run(folder, record, "an evaluation", free=FREE_SETTINGS)
+    claim_run(folder, record, "an evaluation", free=_FREE_SETTINGS)
     return config
 
 
@@ -116,18 +121,17 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
 def _result(
     protocol: Protocol,
     folder: Path,
-    selection: Selection,
+    selection: dict[str, Any],
     config: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> EvalResult:
     scored = [row for row in rows if "error" not in row]
-    if not scored and not selection.shard:
+    if not scored:
         raise DiffAttnError(
             f"{config['variant']}: one item or more must be scored, got {len(rows)} failures on "
             f"{config['model']['label']}, first: {rows[0]['error'] if rows else 'no item'}"
         )
-    # Metrics need all items: a share has none.
-    summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
+    summary = protocol.summarise(scored)
     return EvalResult(
         protocol=protocol.name,
         version=protocol.version,
@@ -141,7 +145,7 @@ def _result(
         num_items=len(rows),
         num_failed=len(rows) - len(scored),
         items=log_facts(folder / ITEMS),
-        selection=selection.recorded(),
+        selection=selection,
     )
 
 
@@ -182,15 +186,14 @@ def _ask_all(
     model: LanguageModel,
     protocol: Protocol,
     folder: Path,
-    selection: Selection,
-    config: Mapping[str, Any],
+    limit: int | None,
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all selected items, in their order. Answers of finished shares are copied."""
+    """Rows of all selected items, in their order."""
     log = _Log(folder, on_message)
     try:
-        every, data = _batches(model, protocol)
+        batches, data = _batches(model, protocol)
     except DiffAttnError:
         if not log.rows:  # nothing was asked, so the folder can be used with other settings
             for name in ("run.json", DATA, ITEMS):
@@ -202,15 +205,10 @@ def _ask_all(
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
         # They stay in the file until the end: the last line of an item counts.
         log.rows = {name: row for name, row in log.rows.items() if not _is_temporary(row)}
-    taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
-    batches = selection.select(every)
+    if limit is not None:
+        batches = limited(batches, limit)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
-    for row in taken:
-        if row["id"] in wanted and row["id"] not in log.rows and not _is_temporary(row):
-            log.add(row)
-    if not (folder / ITEMS).exists():  # a share may have no item
-        write_jsonl(folder / ITEMS, [])
     began, done_before = time.monotonic(), len(log.rows)
     on_progress(len(log.rows), len(wanted))
     for batch in batches:
@@ -226,6 +224,33 @@ def _ask_all(
     if wanted != list(log.rows) or log.num_lines != len(log.rows):  # some were asked again
         write_jsonl(folder / ITEMS, ordered)
     return ordered
+
+
+def limited(batches: Sequence[Sequence[Item]], limit: int) -> list[list[Item]]:
+    """At most ``limit`` items, spread over all batches, the same for every model.
+
+    Clusters are kept whole, as their items are compared with one another. The list of clusters is
+    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
+    Only the first cluster may be cut, if it has more items than ``limit``.
+    """
+
+    def digest(name: str) -> bytes:
+        return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+    clusters: dict[str, list[str]] = {}
+    for item in itertools.chain.from_iterable(batches):
+        clusters.setdefault(item.cluster or item.id, []).append(item.id)
+    names, num_items = list(clusters), sum(map(len, batches))
+    wanted = max(1, min(len(names), limit * len(names) // max(1, num_items)))
+    edges = [len(names) * i // wanted for i in range(wanted + 1)]
+    chosen: list[str] = []
+    for first, end in itertools.pairwise(edges):
+        cluster = clusters[min(names[first:end], key=digest)]
+        if not chosen or len(chosen) + len(cluster) <= limit:
+            chosen += cluster
+    kept = set(chosen[:limit])
+    parts = [[item for item in batch if item.id in kept] for batch in batches]
+    return [part for part in parts if part]
 
 
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Evaluate several models with several protocols in one folder, and compare them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.compare import compare_folder
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Part
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import ALL, Selection
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import EVALUATION_MARKER, Comparison, EvalResult, register
 from diffattn.lab.records.lock import BusyError
@@ -28,7 +27,7 @@ class _Session:
     """State of one call of :func:`run_evaluation`."""
 
     folder: Path
-    selection: Selection
+    limit: int | None
     is_single: bool
     """Whether there is one model and one part. Its error then ends the command."""
     on_start: OnStart
@@ -67,23 +66,15 @@ class _Session:
         return busy
 
     def _run(self, model: LanguageModel, part: Part, name: str, wait: bool) -> EvalResult:
-        """Run a part, or a share of it. The process that finishes the last share joins them."""
-        where, selection = self.folder / name, self.selection
-        ask = partial(
-            evaluate,
+        return evaluate(
             model,
             part,
+            self.folder / name,
+            limit=self.limit,
+            wait=wait,
             on_progress=partial(self.on_progress, name),
             on_message=lambda line: self.on_message(f"{name}: {line}"),
         )
-        share = where.with_name(where.name + selection.suffix)
-        result = ask(share, selection=selection, wait=wait)
-        if selection.shard:
-            count = selection.shard[1]
-            shards = [f"{where.name}.shard-{i}-of-{count}" for i in range(1, count + 1)]
-            if all((where.parent / name / "result.json").exists() for name in shards):
-                result = ask(where, selection=replace(selection, shard=None), wait=True)
-        return result
 
 
 def _load(label: str, path: str, load: Mapping[str, Any]) -> LanguageModel:
@@ -102,7 +93,7 @@ def run_evaluation(
     folder: Path,
     *,
     load: Mapping[str, Any] = {},
-    selection: Selection = ALL,
+    limit: int | None = None,
     on_start: OnStart = lambda name: None,
     on_progress: OnProgress = lambda name, done, total: None,
     on_message: OnMessage = lambda line: None,
@@ -122,7 +113,7 @@ def run_evaluation(
     is_claimed(Path(folder), EVALUATION_MARKER, "an evaluation")  # before a model is loaded
     session = _Session(
         folder=Path(folder),
-        selection=selection,
+        limit=limit,
         is_single=len(models) * len(chosen) == 1,
         on_start=on_start,
         on_progress=on_progress,
