@@ -5,7 +5,8 @@ from test_runner import Counting
 
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.protocol import Item, Part
-from diffattn.lab.evaluation.runner import evaluate, limited
+from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import limited
 
 
 def part(**parameters):

@@ -16,9 +16,9 @@ from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
 from diffattn.lab.evaluation.perplexity.perplexities import WordPerplexity
 from diffattn.lab.evaluation.protocol import Item, Part
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.read_data import data_digest
 from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.evaluation.runner import evaluate
+from diffattn.lab.evaluation.selection import data_digest
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 """An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
 
 import copy
-from dataclasses import dataclass
 
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.catalog import ProtocolFacts
 from diffattn.lab.evaluation.judge.interface import JudgeFailure
 from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.lab.evaluation.registry import parts
@@ -15,13 +15,11 @@ from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.records.evaluations import EvalResult, Metric
 
 
-@dataclass(frozen=True, kw_only=True)
 class Counting(Protocol):
     """Right on even numbers; refuses those in ``bad``."""
 
     name = "counting"
-    version = 1
-    source = "none"
+    facts = ProtocolFacts(path="", version=1, summary="", source="none")
     summary = "counts"
 
     size: int = 6

@@ -93,7 +93,7 @@ def evaluate(
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
         typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
         return
-    from diffattn.lab.evaluation.session import run_evaluation  # loads PyTorch
+    from diffattn.lab.evaluation.runner import run_evaluation  # loads PyTorch
 
     load = {"device": device, "dtype": dtype, "max_length": max_length, "add_bos": bos}
     load |= {"verify": verify, "revision": revision, "device_map": device_map}

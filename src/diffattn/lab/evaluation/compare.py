@@ -1,15 +1,15 @@
-"""Compare two models on the items that both answered: paired differences for each score."""
+"""Compare models on the items that they answered, and read several evaluation folders as one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.metrics import (
     Guess,
     Row,
@@ -291,3 +291,82 @@ def _compare_pair(
         "vocabulary, and these count per token."
     )
     return [item for item in paired if item.score not in unlike], [left_out], notes
+
+
+_IDENTITY = (
+    "weights", "vocabulary", "dtype", "bos", "max_length",
+    "end_tokens", "config", "tokenizer_hash", "chat_template",
+)  # fmt: skip
+"""Facts of a model. A label means the same model in two folders if these facts are equal."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Gathered:
+    """The models and answers of several evaluation folders."""
+
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # of a label's model
+    labels: list[str] = field(default_factory=list)  # the baseline first
+    variants: list[str] = field(default_factory=list)
+    answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
+    """Variant to label to answers."""
+    gaps: list[str] = field(default_factory=list)  # a sentence for each result that was left out
+
+    def results(self) -> list[EvalResult]:
+        """Results, model by model, that can stand in a table with the first model's result."""
+        kept = []
+        for label in self.labels:
+            for variant in self.variants:
+                sides = self.answers.get(variant, {})
+                first = next((sides[name] for name in self.labels if name in sides), None)
+                if label in sides and first and not sides[label].result.unlike(first.result):
+                    result = sides[label].result
+                    kept.append(replace(result, model=result.model | {"label": label}))
+        return kept
+
+    def compared(self) -> Comparison:
+        """Compare every model with its baseline, as :mod:`diffattn.lab.evaluation.compare` does."""
+        return compare_answers(self.answers, self.labels, self.variants, {})
+
+    def add(self, variant: str, answers: Answers, folder: Path) -> None:
+        """Add the answers of a model, unless it already has answers in this variant.
+
+        If another model has the label, the new one becomes ``LABEL@FOLDER``.
+        """
+        facts = {key: answers.result.model.get(key) for key in _IDENTITY}
+        name, count = answers.label, 1
+        while self.facts.setdefault(name, facts) != facts:
+            end = "" if count == 1 else f"-{count}"
+            name, count = f"{answers.label}@{folder.resolve().name}{end}", count + 1
+        if name in self.answers.setdefault(variant, {}):
+            self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
+            return
+        self.answers[variant][name] = replace(answers, label=name)
+
+
+def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
+    """Read evaluation folders; each may hold several models and protocols.
+
+    ``baseline`` is the label that the other models are compared with. Default: the first one.
+    """
+    gathered = Gathered()
+    for folder in map(Path, dict.fromkeys(folders)):
+        marker = evaluation_marker(folder)
+        gathered.variants = list(dict.fromkeys([*gathered.variants, *marker["variants"]]))
+        for label in marker["models"]:
+            for variant in marker["variants"]:
+                path = folder / label / variant
+                if not (path / "result.json").exists():
+                    gathered.gaps.append(f"{label} has no result of {variant}.")
+                    continue
+                try:
+                    gathered.add(variant, Answers.read(label, path), folder)
+                except CheckpointError as error:
+                    gathered.gaps.append(f"{label} is left out of {variant}: {error}")
+    if not any(gathered.answers.values()):
+        reason = f" {gathered.gaps[0]}" if gathered.gaps else ""
+        raise CheckpointError(f"compare: one result or more is needed, got none.{reason}")
+    labels = gathered.labels = list(gathered.facts)
+    if baseline is not None and baseline not in labels:
+        raise ConfigError(f"--baseline: must be one of {', '.join(labels)}, got {baseline!r}.")
+    labels.sort(key=lambda name: baseline is not None and name != baseline)
+    return gathered

@@ -1,29 +1,30 @@
-"""Run one protocol on one model in a folder. An interrupted run can be continued."""
+"""Run protocols on models in a folder. An interrupted run can be continued."""
 
-import hashlib
 import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.files.io import (
-    append_jsonl,
-    log_facts,
-    read_json,
-    recover_jsonl,
-    write_json,
-    write_jsonl,
-)
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, shortfall
-from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.compare import compare_folder
+from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Item, Part, Protocol, shortfall
+from diffattn.lab.evaluation.selection import DATA, claim_data, data_digest, limited
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
-from diffattn.lab.records.evaluations import ITEMS, EvalResult
-from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord, claim_run, package_versions
+from diffattn.lab.records.evaluations import (
+    EVALUATION_MARKER,
+    ITEMS,
+    Comparison,
+    EvalResult,
+    register,
+)
+from diffattn.lab.records.lock import BusyError, sole_writer
+from diffattn.lab.records.run import RunRecord, claim_run, is_claimed, package_versions
+from diffattn.models.loading import bfloat16_advice
 
 OnProgress = Callable[[int, int], None]
 OnMessage = Callable[[str], None]
@@ -47,10 +48,9 @@ def evaluate(
 
     ``folder`` gets ``run.json`` and ``data.json`` (a hash of the data of the items) before the
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
-    ``result.json`` and ``costs.json``. Items that failed for a temporary reason, such as lack of
-    memory, are asked again by every later call. For ``limit`` see :func:`limited`. ``on_progress``
-    gets the items done and the items in all; ``on_message`` one line for each item that is asked
-    again, and for data that were not checked.
+    ``result.json``. Items that failed for a temporary reason, such as lack of memory, are asked
+    again by every later call. For ``limit`` see :func:`limited`. ``on_progress`` gets the items
+    done and the items in all; ``on_message`` one line per item that is asked again.
 
     Raises:
         ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
@@ -87,7 +87,7 @@ def _claim(
     """Write ``run.json``, or check that it records the same evaluation; return the settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
-        "version": part.protocol.version,
+        "version": part.protocol.facts.version,
         "variant": part.variant,
         # Through JSON, so that settings can be compared with those of a file.
         "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
@@ -134,8 +134,8 @@ def _result(
     summary = protocol.summarise(scored)
     return EvalResult(
         protocol=protocol.name,
-        version=protocol.version,
-        source=protocol.source,
+        version=config["version"],
+        source=protocol.facts.source,
         variant=config["variant"],
         model=config["model"],
         parameters=config["parameters"],
@@ -161,27 +161,6 @@ def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]]
     return batches, data_digest(items, protocol.material(model, items))
 
 
-class _Log:
-    """The rows of ``items.jsonl``: id to row. If all items of a call failed, it begins anew."""
-
-    def __init__(self, folder: Path, on_message: OnMessage) -> None:
-        known, faults = recover_jsonl(folder / ITEMS)
-        for fault in faults:
-            on_message(f"An item is asked again: {fault}")
-        if all("error" in row for row in known):
-            (folder / ITEMS).unlink(missing_ok=True)
-            known = []
-        self.folder, self.num_lines = folder, len(known)
-        self.rows = {row["id"]: row for row in known}
-
-    def add(self, row: dict[str, Any]) -> None:
-        # An earlier result no longer belongs to these rows.
-        (self.folder / "result.json").unlink(missing_ok=True)
-        append_jsonl(self.folder / ITEMS, row)
-        self.rows[row["id"]] = row
-        self.num_lines += 1
-
-
 def _ask_all(
     model: LanguageModel,
     protocol: Protocol,
@@ -191,66 +170,48 @@ def _ask_all(
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
     """Rows of all selected items, in their order."""
-    log = _Log(folder, on_message)
+    known, faults = recover_jsonl(folder / ITEMS)
+    for fault in faults:
+        on_message(f"An item is asked again: {fault}")
+    if all("error" in row for row in known):
+        (folder / ITEMS).unlink(missing_ok=True)
+        known = []
+    rows, num_lines = {row["id"]: row for row in known}, len(known)
     try:
         batches, data = _batches(model, protocol)
     except DiffAttnError:
-        if not log.rows:  # nothing was asked, so the folder can be used with other settings
+        if not rows:  # nothing was asked, so the folder can be used with other settings
             for name in ("run.json", DATA, ITEMS):
                 (folder / name).unlink(missing_ok=True)
         raise
-    claim_data(folder, data, has_rows=bool(log.rows))
-    again = [row for row in log.rows.values() if _is_temporary(row)]
+    claim_data(folder, data, has_rows=bool(rows))
+    again = [row for row in rows.values() if _is_temporary(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
         # They stay in the file until the end: the last line of an item counts.
-        log.rows = {name: row for name, row in log.rows.items() if not _is_temporary(row)}
+        rows = {name: row for name, row in rows.items() if not _is_temporary(row)}
     if limit is not None:
         batches = limited(batches, limit)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
-    began, done_before = time.monotonic(), len(log.rows)
-    on_progress(len(log.rows), len(wanted))
+    on_progress(len(rows), len(wanted))
     for batch in batches:
-        if any(item.id not in log.rows for item in batch):
-            # Ask the whole batch even if some answers are known: another batch would change
-            # the rounding.
-            for row in _ask(model, protocol, batch):
-                if row["id"] not in log.rows:
-                    log.add(row)
-            on_progress(len(log.rows), len(wanted))
-    _add_costs(folder, time.monotonic() - began, len(log.rows) - done_before)
-    ordered = [log.rows[name] for name in wanted]
-    if wanted != list(log.rows) or log.num_lines != len(log.rows):  # some were asked again
+        if all(item.id in rows for item in batch):
+            continue
+        # Ask the whole batch even if some answers are known: another batch would change the
+        # rounding.
+        for row in _ask(model, protocol, batch):
+            if row["id"] not in rows:
+                # An earlier result no longer belongs to these rows.
+                (folder / "result.json").unlink(missing_ok=True)
+                append_jsonl(folder / ITEMS, row)
+                rows[row["id"]] = row
+                num_lines += 1
+        on_progress(len(rows), len(wanted))
+    ordered = [rows[name] for name in wanted]
+    if wanted != list(rows) or num_lines != len(rows):  # some were asked again
         write_jsonl(folder / ITEMS, ordered)
     return ordered
-
-
-def limited(batches: Sequence[Sequence[Item]], limit: int) -> list[list[Item]]:
-    """At most ``limit`` items, spread over all batches, the same for every model.
-
-    Clusters are kept whole, as their items are compared with one another. The list of clusters is
-    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
-    Only the first cluster may be cut, if it has more items than ``limit``.
-    """
-
-    def digest(name: str) -> bytes:
-        return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
-
-    clusters: dict[str, list[str]] = {}
-    for item in itertools.chain.from_iterable(batches):
-        clusters.setdefault(item.cluster or item.id, []).append(item.id)
-    names, num_items = list(clusters), sum(map(len, batches))
-    wanted = max(1, min(len(names), limit * len(names) // max(1, num_items)))
-    edges = [len(names) * i // wanted for i in range(wanted + 1)]
-    chosen: list[str] = []
-    for first, end in itertools.pairwise(edges):
-        cluster = clusters[min(names[first:end], key=digest)]
-        if not chosen or len(chosen) + len(cluster) <= limit:
-            chosen += cluster
-    kept = set(chosen[:limit])
-    parts = [[item for item in batch if item.id in kept] for batch in batches]
-    return [part for part in parts if part]
 
 
 def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> list[dict[str, Any]]:
@@ -282,10 +243,90 @@ def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _add_costs(folder: Path, seconds: float, items: int) -> None:
-    """Add to ``costs.json``, which is a separate file because times vary from run to run."""
-    path = folder / "costs.json"
-    costs = read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
-    if items or not path.exists():
-        sums = {"wall_seconds": costs["wall_seconds"] + seconds, "items": costs["items"] + items}
-        write_json(path, costs | sums)
+def run_evaluation(
+    chosen: Sequence[Part],
+    models: Mapping[str, str],
+    folder: Path,
+    *,
+    load: Mapping[str, Any] = {},
+    limit: int | None = None,
+    on_start: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    on_message: Callable[[str], None] = lambda line: None,
+) -> tuple[list[EvalResult], Comparison | None]:
+    """Evaluate every model with every part; compare the models if there are several.
+
+    Several processes may work in one folder: each part is run by one of them. A part that cannot
+    run, or of which no item could be scored, gets a message and is left out. ``models`` maps labels
+    to paths, the baseline first; ``load`` are options of :meth:`LanguageModel.load`.
+    """
+    is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
+    done: dict[tuple[str, str], EvalResult] = {}
+    refused: list[DiffAttnError] = []
+    left = {label: list(chosen) for label in models}
+    # The second round waits for parts that other processes were running in the first.
+    for wait, (label, parts) in itertools.product((False, True), left.items()):
+        if not parts:
+            continue
+        model = _load(label, models[label], load, on_message)
+        for part in parts.copy():
+            name = f"{label}/{part.variant}"
+            register(folder, label, part.variant)
+            on_start(name)
+            try:
+                done[label, part.variant] = evaluate(
+                    model,
+                    part,
+                    folder / name,
+                    limit=limit,
+                    wait=wait,
+                    on_progress=partial(on_progress, name),
+                    on_message=partial(_tell, on_message, name),
+                )
+            except BusyError:
+                on_message(f"{name}: another process is at work on it, waiting at the end")
+                continue
+            except CheckpointError:  # the folder holds other files
+                raise
+            except DiffAttnError as error:
+                if len(models) * len(chosen) > 1:
+                    on_message(f"{name} cannot run: {error}")
+                refused.append(_with_advice(error, model))
+            parts.remove(part)
+    if not done:
+        raise refused[0]
+    for (label, variant), result in done.items():
+        if result.num_failed:
+            failed = f"{result.num_failed} of {result.num_items} items failed"
+            on_message(f"{label}/{variant}: {failed}")
+    order = [(label, part.variant) for label in models for part in chosen]
+    return [done[key] for key in order if key in done], compare_folder(folder)
+
+
+def _tell(on_message: Callable[[str], None], name: str, line: str) -> None:
+    on_message(f"{name}: {line}")
+
+
+def _load(
+    label: str, path: str, load: Mapping[str, Any], on_message: Callable[[str], None]
+) -> LanguageModel:
+    model = LanguageModel.load(path, label=label, **load)
+    if "example" in model.tokenizer.init_kwargs:
+        raise ConfigError(
+            f"{label}: must read text to be evaluated, got a model of a recall task. Its "
+            "accuracy is in results.json of its run; 'diffattn inspect' shows its maps."
+        )
+    if advice := bfloat16_advice(model.device, model.network.dtype, "--dtype float32"):
+        on_message(f"{label}: {advice}")
+    return model
+
+
+def _with_advice(error: DiffAttnError, model: LanguageModel) -> DiffAttnError:
+    """The error, with the protocols that fit a model whose context is short."""
+    if not isinstance(error, ConfigError) or model.max_length >= SHORT_CONTEXT:
+        return error
+    fit = ", ".join(name for name, facts in PROTOCOLS.items() if facts.any_context)
+    return ConfigError(
+        f"{error} Few prompts fit the {model.max_length} tokens of {model.label}. It can be asked, "
+        f"with --quick: {fit}."
+    )

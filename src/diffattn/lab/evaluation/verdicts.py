@@ -11,8 +11,7 @@ from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
 from diffattn.lab.stats.proportions import wilson_interval
 
-CEILING = 0.99
-"""If both shares are this large, the items are too easy to show a difference."""
+CEILING = 0.99  # if both shares are this large, the items are too easy
 SEEDS = 3  # fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``
 ABOVE = 0.01  # the lower end of a score's interval must exceed guessing by this margin
 _SEED = re.compile(r"(?P<stem>.+)-seed(?P<seed>\d{1,18})")

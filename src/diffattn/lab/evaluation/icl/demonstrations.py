@@ -4,7 +4,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from itertools import accumulate
 from typing import TypeVar
@@ -23,7 +23,6 @@ P = TypeVar("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
 class IclProtocol(Protocol):
     """A protocol that asks for the class of a text after demonstrations."""
 

@@ -20,9 +20,10 @@ from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
+    Messages,
     Reply,
+    storable,
 )
-from diffattn.lab.evaluation.judge.prompt import Messages, storable
 
 if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
     from diffattn.lab.inference.language_model import LanguageModel
@@ -180,11 +181,9 @@ class LocalJudge(Judge):
         self.model = model
 
     def facts(self) -> dict[str, Any]:
-        """The settings, and a hash of the weights."""
         return super().facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """The greedy reply to one request."""
         from diffattn.lab.inference.network_reader import ItemError
         from diffattn.lab.inference.prompting import require_no_special
 
@@ -221,7 +220,6 @@ class RecordedReplies(Judge):
             self.replies[row["id"]] = storable(row["reply"])
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """The recorded reply to the request ``name``."""
         if name not in self.replies:
             raise JudgeFailure(f"{self.path}: must hold a reply to {name!r}, got none.")
         return Reply(self.replies[name])

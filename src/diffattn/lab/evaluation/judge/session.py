@@ -13,8 +13,15 @@ from typing import Any
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
-from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
-from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
+from diffattn.lab.evaluation.judge.interface import (
+    Judge,
+    JudgeFailure,
+    JudgeUnreachable,
+    Messages,
+    Reply,
+    judge_messages,
+    read_verdict,
+)
 from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.records.evaluations import (
     ITEMS,
@@ -52,8 +59,7 @@ class Request:
     name: str  # ``<label>/<variant>/<item>``
     item: str
     messages: Messages
-    digest: str
-    """Hash of the messages. A reply counts only for a request with the same hash."""
+    digest: str  # hash of the messages; a reply counts only for a request with the same hash
 
     def plain(self) -> dict[str, Any]:
         """The request as a JSON object, whose text begins with :data:`BEGINNING`."""

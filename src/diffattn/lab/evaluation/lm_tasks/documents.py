@@ -34,8 +34,7 @@ class LocalDocuments:
     """The documents of one task."""
 
     evaluated: list[Document]
-    training: list[Document] | None
-    """Source of few-shot examples; ``None`` without a training file."""
+    training: list[Document] | None  # source of few-shot examples
 
 
 def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:

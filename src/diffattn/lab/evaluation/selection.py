@@ -1,7 +1,8 @@
-"""Hash the data of all items, so that an evaluation is never continued with other data."""
+"""Select the items to ask, and hash their data: no evaluation continues with other data."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,16 @@ def data_digest(items: Iterable[Item], material: Any) -> str:
 
 def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
     """Write the digest, or check that existing rows were made from the same data."""
-    recorded = recorded_data(folder) if has_rows else None
+    path = folder / DATA
+    recorded = read_json(path).get("sha256") if has_rows and path.exists() else None
     if recorded is None:
-        write_json(folder / DATA, {"schema": 1, "sha256": digest})
+        write_json(path, {"schema": 1, "sha256": digest})
     elif recorded != digest:
         raise CheckpointError(
             f"{folder}: must be continued with the data it was begun with ({recorded}), got other "
             f"({digest}): the files, corpora or packages that its items come from have changed. "
             "Choose another --out."
         )
-
-
-def recorded_data(folder: Path) -> str | None:
-    """The recorded digest of the data in ``folder``; ``None`` without a record."""
-    path = folder / DATA
-    return str(read_json(path).get("sha256")) if path.exists() else None
 
 
 def _pieces(value: Any) -> Iterable[bytes]:
@@ -74,3 +70,30 @@ def _pieces(value: Any) -> Iterable[bytes]:
         if is_dataclass(value):
             for part in fields(value):
                 yield from _pieces(getattr(value, part.name))
+
+
+def limited(batches: Sequence[Sequence[Item]], limit: int) -> list[list[Item]]:
+    """At most ``limit`` items, spread over all batches, the same for every model.
+
+    Clusters are kept whole, as their items are compared with one another. The list of clusters is
+    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
+    Only the first cluster may be cut, if it has more items than ``limit``.
+    """
+
+    def digest(name: str) -> bytes:
+        return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
+
+    clusters: dict[str, list[str]] = {}
+    for item in itertools.chain.from_iterable(batches):
+        clusters.setdefault(item.cluster or item.id, []).append(item.id)
+    names, num_items = list(clusters), sum(map(len, batches))
+    wanted = max(1, min(len(names), limit * len(names) // max(1, num_items)))
+    edges = [len(names) * i // wanted for i in range(wanted + 1)]
+    chosen: list[str] = []
+    for first, end in itertools.pairwise(edges):
+        cluster = clusters[min(names[first:end], key=digest)]
+        if not chosen or len(chosen) + len(cluster) <= limit:
+            chosen += cluster
+    kept = set(chosen[:limit])
+    parts = [[item for item in batch if item.id in kept] for batch in batches]
+    return [part for part in parts if part]
