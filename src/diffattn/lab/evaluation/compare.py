@@ -98,10 +98,8 @@ def compare_answers(
     variants: Sequence[str],
     missing: Mapping[tuple[str, str], str],
 ) -> Comparison:
-    """Compare answers that are in memory. :func:`partners` chooses the baselines.
-
-    ``answers`` maps variant and label to answers; ``missing`` tells why (label, variant) has none.
-    """
+    """Compare answers in memory, variant to label to answers; ``missing`` tells why a (label,
+    variant) has none."""
     compared: list[PairedDifference] = []
     skipped: list[str] = []
     notes: list[str] = []
@@ -320,10 +318,8 @@ class Gathered:
         return compare_answers(self.answers, self.labels, self.variants, {})
 
     def add(self, variant: str, answers: Answers, folder: Path) -> None:
-        """Add the answers of a model, unless it already has answers in this variant.
-
-        If another model has the label, the new one becomes ``LABEL@FOLDER``.
-        """
+        """Add the first answers of a model in a variant. If another model has the label, the new
+        one becomes ``LABEL@FOLDER``."""
         facts = {key: answers.result.model.get(key) for key in _IDENTITY}
         name, count = answers.label, 1
         while self.facts.setdefault(name, facts) != facts:
@@ -336,10 +332,7 @@ class Gathered:
 
 
 def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
-    """Read evaluation folders; each may hold several models and protocols.
-
-    ``baseline`` is the label that the other models are compared with. Default: the first one.
-    """
+    """Read evaluation folders of several models and protocols. Default baseline: the first one."""
     gathered = Gathered()
     for folder in map(Path, dict.fromkeys(folders)):
         marker = evaluation_marker(folder)

@@ -1,7 +1,4 @@
-"""Names of scores, metrics with their confidence intervals, and the score of guessing.
-
-Guessing gives an answer that does not depend on the question.
-"""
+"""Names of scores, metrics with intervals, and the score of guessing without the question."""
 
 import math
 import re
@@ -41,11 +38,8 @@ def task_metric(task: str) -> str:
 def primary_score(
     protocol: str, parameters: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[str, bool] | None:
-    """The primary score among ``names``, the scores of the rows, and whether higher is better.
-
-    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is that
-    of the wrapped protocol at the smallest number of bits.
-    """
+    """The declared primary score if it is among ``names``, and whether higher is better. That of
+    ``quantized_logits`` is of the wrapped protocol at the smallest number of bits."""
     if protocol == "quantized_logits":
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
         end = f", {min(bits)} bits" if bits else ""
@@ -76,10 +70,8 @@ def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
 
 
 def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The name of the primary score ``name`` for one part of the items; ``None`` without one.
-
-    For an average over tasks, the part of one task is the score of that task.
-    """
+    """The name of the primary score ``name`` for one part of the items, if it has one. For an
+    average over tasks, it is the score of the task."""
     first, separator, bits = name.partition(", ")
     if first != "average":
         return name
@@ -112,10 +104,7 @@ def metric(
 def score_metric(
     name: str, rows: Sequence[Row], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """One metric, the mean of a score over rows with its interval over clusters; else none.
-
-    ``facts`` are ``headline`` and ``higher_is_better`` of :func:`metric`.
-    """
+    """A metric, the mean of a score over rows with its interval over clusters; none without rows."""
     if not rows:
         return []
     values, share = [row["scores"][name] for row in rows], is_share(name)
@@ -131,11 +120,8 @@ NAMED = "guess_of_all_named"  # in place of the second: as many strings as this 
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
-    """Expected scores of guesses that name random strings of the context.
-
-    Of N ``candidates``, the question asks for R ``references``, and the output names K (``named``).
-    ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
-    """
+    """Expected scores of naming random strings of N ``candidates``, where the question asks for R:
+    ``guess`` is R / N and :data:`NAMED`, for the K that the output names, K / N; none if R >= N."""
     if candidates <= references:
         return {}
     return {GUESSES[0]: references / candidates, NAMED: named / candidates}

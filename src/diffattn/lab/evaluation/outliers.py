@@ -27,10 +27,7 @@ LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"
 
 
 class Outliers(Protocol):
-    """Largest values and median of attention logits and hidden states.
-
-    Source: arXiv:2410.05258v2, Table 5.
-    """
+    """Largest and median attention logits and hidden states, arXiv:2410.05258v2, Table 5."""
 
     name = "outliers"
     choices = {

@@ -80,11 +80,8 @@ class Protocol(ABC):
 
     @abstractmethod
     def batches(self, model: "LanguageModel") -> list[list[Item]]:
-        """All items in batches. Items of one batch are asked together, as they may share a text.
-
-        Raises:
-            ConfigError: The data is missing or wrong, or the protocol cannot be run on the model.
-        """
+        """All items. Those of one batch are asked together, as they may share a text. Raises
+        ``ConfigError`` if the data is missing or wrong, or the model cannot be asked."""
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
         """Data that the prompts need and the items do not hold; hashed with the items."""
@@ -92,16 +89,12 @@ class Protocol(ABC):
 
     @abstractmethod
     def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Ask the model some items of one batch.
+        """Ask the model some items of one batch; one row of JSON values per item, in order.
 
-        Returns:
-            One row of JSON values per item, in order. ``scores`` maps names to the numbers that
-            are compared between models: shares from 0 to 1 unless the name says otherwise
-            (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may map a score to the
-            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the prompt.
-
-        Raises:
-            ItemError: An item cannot be asked. Then each item is asked alone.
+        ``scores`` maps names to the numbers that are compared between models: shares from 0 to 1
+        unless the name says otherwise (:func:`diffattn.lab.evaluation.metrics.is_share`).
+        ``weights`` may map a score to the item's weight in its mean. ``prompt`` holds
+        :func:`prompt_facts` of the prompt. If ``ItemError`` is raised, each item is asked alone.
         """
 
     @abstractmethod
@@ -186,10 +179,7 @@ def shortfall(tables: Mapping[str, Any]) -> str | None:
 
 
 def prompt_facts(text: str) -> dict[str, Any]:
-    """Facts of a prompt for ``row["prompt"]``: its hash, length, beginning and end.
-
-    Items of two models are paired only if the hashes are equal.
-    """
+    """Hash, length, beginning and end of a prompt; items are paired if the hashes are equal."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}
     if len(text) <= 1_600:

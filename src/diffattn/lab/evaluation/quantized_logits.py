@@ -48,10 +48,7 @@ class _Asked:
 
 
 class QuantizedLogits(Protocol):
-    """Scores of a model whose attention logits are rounded to a few bits.
-
-    Source: arXiv:2410.05258v2, Fig. 8.
-    """
+    """Scores with attention logits rounded to a few bits. Source: arXiv:2410.05258v2, Fig. 8."""
 
     name = "quantized_logits"
     choices = {
@@ -212,10 +209,8 @@ def _unwrapped(rows: Sequence[Row], bits: int) -> list[dict[str, Any]]:
 def _changes(
     rows: Sequence[Row], exact: Sequence[Row], bits: int, better: Mapping[str, bool | None]
 ) -> list[Metric]:
-    """Weighted paired differences from the same items without rounding, for each score.
-
-    ``better`` maps a wrapped score to whether higher is better.
-    """
+    """Weighted paired differences of each score from the same items without rounding; ``better``
+    tells whether a higher wrapped score is better."""
     before = {row["id"]: row["scores"] for row in exact}
     changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):

@@ -49,11 +49,10 @@ def evaluate(
     ``folder`` gets ``run.json`` and ``data.json`` (a hash of the data of the items) before the
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
     ``result.json``. Items that failed for a temporary reason, such as lack of memory, are asked
-    again by every later call. For ``limit`` see :func:`limited`. ``on_progress`` gets the items
-    done and the items in all; ``on_message`` one line per item that is asked again.
+    again by every later call. For ``limit`` see :func:`limited`.
 
     Raises:
-        ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
+        ConfigError: The protocol cannot be run on this model or data.
         CheckpointError: ``folder`` holds another evaluation, rows from other data, or damage.
         BusyError: Another process works there, and ``wait`` is false.
         DiffAttnError: No item could be asked; the message gives the first error.
@@ -230,8 +229,7 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
 
 
 def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
-    """The row of an answer; an error row for NaN, infinity or a lone surrogate, which no file
-    can hold."""
+    """The row of an answer; an error row for NaN, infinity or a lone surrogate."""
     # A score that was not asked for, such as a log-probability, is None.
     scores = {name: value for name, value in answer["scores"].items() if value is not None}
     cluster = {"cluster": item.cluster} if item.cluster else {}

@@ -17,11 +17,8 @@ DATA = "data.json"
 
 
 def data_digest(items: Iterable[Item], material: Any) -> str:
-    """First 16 hex digits of the SHA-256 of all items, also of items that are not selected.
-
-    Parameters only name files and packages; the digest covers their content. For ``material`` see
-    :meth:`diffattn.lab.evaluation.protocol.Protocol.material`.
-    """
+    """First 16 hex digits of the SHA-256 of all items, also of those that are not selected, and of
+    the material: parameters only name files and packages, the digest covers their content."""
     digest = hashlib.sha256()
     for value in (material, *items):
         for piece in _pieces(value):
@@ -75,9 +72,8 @@ def _pieces(value: Any) -> Iterable[bytes]:
 def limited(batches: Sequence[Sequence[Item]], limit: int) -> list[list[Item]]:
     """At most ``limit`` items, spread over all batches, the same for every model.
 
-    Clusters are kept whole, as their items are compared with one another. The list of clusters is
-    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
-    Only the first cluster may be cut, if it has more items than ``limit``.
+    Clusters are kept whole, as their items are compared. Their list is cut into equal blocks, and
+    the cluster with the smallest hash of each block is taken if it fits. Only the first may be cut.
     """
 
     def digest(name: str) -> bytes:

@@ -41,10 +41,8 @@ def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
-    """Primary differences pooled over seeds, for pairs of models that ran with the same seeds.
-
-    The interval is Student's t over the seeds: it describes the model type, not trained weights.
-    """
+    """Primary differences pooled over seeds that both models have. The interval is Student's t over
+    seeds: it describes the model type, not trained weights."""
     groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
     for item in items:
         a, b = seed_of(item.model), seed_of(item.baseline)
@@ -140,10 +138,8 @@ def _uninformative(item: PairedDifference) -> str:
 
 
 def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
-    """Whether the model, and whether its baseline, is above guessing in at least one task.
-
-    This is conservative: each of the n clusters counts as one item.
-    """
+    """Whether the model, and whether its baseline, is above guessing in at least one task. This is
+    conservative: each of the n clusters counts as one item."""
     # With several tasks one is passed by chance more easily, so they share the 5 %.
     level = 1 - 0.05 / max(1, len(item.floors))
 

@@ -85,10 +85,8 @@ _NO_DIRECTION = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 class Hallucination(Protocol):
     """Summaries or answers to the prompt of one dataset, scored without a judge.
 
-    The paper's score is the share of outputs that a judge model finds free of hallucination.
-    ``diffattn judge`` adds it to the evaluation folder, from the outputs recorded here.
-
-    Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
+    ``diffattn judge`` adds the paper's score, the share of outputs that a judge model finds free of
+    hallucination. Source: arXiv:2410.05258v2, section 3.5; arXiv:2407.07071; arXiv:2308.14508.
     """
 
     name = JUDGED_PROTOCOL

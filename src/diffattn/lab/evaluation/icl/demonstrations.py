@@ -118,10 +118,8 @@ def most_within(sizes: Iterable[int], room: int) -> int:
 def balanced_rounds(
     examples: Iterable[Example], seed: int, limit: int | None = None
 ) -> list[Example]:
-    """Examples in rounds with one of each class, without replacement; used-up classes drop out.
-
-    In each round the classes are in random order. ``limit`` cuts the list.
-    """
+    """Rounds with one example of each class in random order, without replacement; used-up classes
+    drop out. ``limit`` cuts the list."""
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
     chosen: list[Example] = []

@@ -48,10 +48,8 @@ def storable(text: str) -> str:
 
 
 def judge_messages(row: Mapping[str, Any], document: str) -> Messages:
-    """The messages that ask a judge to check one recorded output against a document.
-
-    Source: arXiv:2407.07071, ``step02_eval_gpt4o.py``: the same parts in the same order, reworded.
-    """
+    """The messages that ask a judge to check one recorded output: the parts and their order are
+    those of arXiv:2407.07071, ``step02_eval_gpt4o.py``, in other words."""
     if row["kind"] == "answer":
         thing, truth = "answer", "Answers (a list of valid answers)"
         question = f"\n#Question#: {row['question']}"

@@ -79,10 +79,8 @@ class EndpointJudge(Judge):
         )
 
     def _post(self, messages: Messages) -> str:
-        """The content of an answer with status 2xx; an exception for other statuses.
-
-        Redirects are not followed, as they would send the key to another host.
-        """
+        """The content of an answer with status 2xx; an exception for other statuses, also for
+        redirects, which would send the key to another host."""
         settings = self.settings
         options = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
         sent = {name: value for name, value in options.items() if value is not None}

@@ -161,13 +161,13 @@ def judge_folder(
     *,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> tuple[list[EvalResult], list[str]]:
-    """Judge all recorded outputs that have no reply yet, and write results beside them.
+    """Judge all recorded outputs that have no reply yet; also a sentence per part without a
+    verdict.
 
     For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (one line per reply or failure, written at once), and
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
-    the name of a part, its requests asked, and its requests in all. The second result holds one
-    sentence for each part without any verdict.
+    the name of a part, its requests asked, and its requests in all.
     """
     results, missing = [], []
     asker = _Asker(judge)

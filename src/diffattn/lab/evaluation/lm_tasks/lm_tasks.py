@@ -203,11 +203,9 @@ def harness_questions(
     limit: int | None = None,
     seed: int = 1234,
 ) -> tuple[list[Question], str]:
-    """Questions of a multiple-choice task, and the split of their few-shot examples.
-
-    ``documents`` are by default the task's dataset on the hub; ``limit`` takes the first ones. The
-    split is ``"training"``, or ``"evaluated"``, which then leaves out the question itself.
-    """
+    """The first ``limit`` questions of a task, of the hub's dataset or of local documents, and the
+    split of their few-shot examples: ``"training"``, or ``"evaluated"`` without the question
+    itself."""
     try:
         import lm_eval.tasks  # noqa: F401
     except ImportError as error:

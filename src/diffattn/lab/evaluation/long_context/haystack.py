@@ -1,7 +1,4 @@
-"""Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences.
-
-In haystacks of tokens a line end ends a sentence, too; in those of words at the latest 60 words.
-"""
+"""Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences."""
 
 import hashlib
 import re
@@ -206,10 +203,8 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
 def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Insert pieces ``(slot, ids)`` into a sequence; slots are counted before any insertion.
-
-    Also returns ``(start, end)`` of each piece in the new sequence, end excluded, in their order.
-    """
+    """Insert pieces ``(slot, ids)`` at slots of the sequence as given. Also returns the ``(start,
+    end)`` of each piece in the new sequence, end excluded, in their order."""
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
     moved = 0

@@ -187,10 +187,8 @@ class ArHits(Protocol):
         return Summary(metrics=metrics, tables=tables)
 
     def _splits(self, model: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-        """Training tokens, validation tokens, the first of each document there, and their source.
-
-        A corpus is split as ``pack`` does: documents are plain text and end with the end token.
-        """
+        """Training tokens, validation tokens, the first of each document there, and their source. A
+        corpus is split as ``pack`` does: documents are plain text and end with the end token."""
         path = Path(self.data)
         is_run = (path / "run.json").exists()
         for folder in (path, path / "data", path.parent.parent / "data")[: 3 if is_run else 2]:

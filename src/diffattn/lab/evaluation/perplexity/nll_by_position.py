@@ -70,11 +70,9 @@ def first_windows(
     start: Sequence[int],
     size: int,
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The first ``settings.num_windows`` windows, each with the name of its document.
-
-    A window is ``start`` followed by ``size`` tokens of the text. A document gives at most
-    ``settings.windows_per_document`` windows; the rest of it is left out.
-    """
+    """The first ``num_windows`` windows, each with the name of its document: ``start`` and then
+    ``size`` tokens of the text. A document gives at most ``windows_per_document``, from its
+    beginning."""
     left = windows = settings.num_windows
     for document in open_texts(source, text_field):
         wanted = min(left, settings.windows_per_document)

@@ -96,11 +96,8 @@ class WordList:
 
 @lru_cache(maxsize=2)
 def word_list(source: str) -> WordList:
-    """The words of a file, or for ``"python"`` of the documentation of this Python installation.
-
-    Python's are in the docstrings of the standard library and its documentation files. None of them
-    is a part of another.
-    """
+    """The words of a file; for ``"python"`` those of the docstrings and documentation files of this
+    Python installation, of which none is a part of another."""
     if source != "python":
         return WordList(source, read_words(source, _LEAST_WORDS))
     texts = (
@@ -207,10 +204,8 @@ class RulerTask(ABC):
         """
 
     def score(self, output: str, references: Sequence[str]) -> float:
-        """Share of the references in the output, or by ``match`` whether any is; case is ignored.
-
-        Source: NVIDIA/RULER, string_match_all and string_match_part.
-        """
+        """Share of the references in the output, or by ``match`` whether any is; case is ignored,
+        as in NVIDIA/RULER's string_match_all and string_match_part."""
         right = [reference.lower() in output.lower() for reference in references]
         return float(any(right)) if self.match == "part" else sum(right) / len(right)
 
