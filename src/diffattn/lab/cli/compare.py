@@ -42,7 +42,7 @@ def compare(
     damaged ones. The folders are not changed.
     """
     _require_destinations(folders, format_, out, answers)
-    from diffattn.lab.evaluation.gather import gather
+    from diffattn.lab.evaluation.compare import gather
     from diffattn.lab.report.evaluation.answers import write_answers
 
     gathered = gather(folders, baseline)

@@ -11,11 +11,6 @@ from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_
 from diffattn.models.config.attention_types import ATTENTION, checked_types
 
 
-def is_address(path: str) -> bool:
-    """Whether a model is named by the URL of its server."""
-    return path.startswith(("http://", "https://"))
-
-
 def labelled(
     models: Sequence[str],
     *,
