@@ -1,12 +1,12 @@
 """``diffattn fit``."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import print_json
 
 
 def fit(
@@ -53,9 +53,9 @@ def fit(
         for x in ([at] if at is not None else sorted({x for x, _ in points}))
     ]
     if json_:
-        typer.echo(json.dumps({"over": axis, "fits": fits, "equivalents": rows}, indent=2))
+        print_json({"over": axis, "fits": fits, "equivalents": rows})
         return
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
 
     print_table([_fit_row(name, entry) for name, entry in fits.items()])
     print_table([_equivalent_row(row, axis) for row in rows])
