@@ -176,24 +176,22 @@ class RunsProgress(StderrProgress):
         step = event.get("step", self.steps_of(name) if event.get("done") else None)
         if step is None:
             return
-        whole, is_first = self.whole, not self.runs
-        if is_new := name not in self.runs:
+        whole, is_first, is_new = self.whole, not self.runs, name not in self.runs
+        if is_new:
             self.runs[name] = self._add(name, self.steps_of(name))
         run = self.runs[name]
         advance = step - run.completed
         if is_new and not is_first:  # steps of an earlier call: not timed
             whole.completed += advance
-        elif advance:
+        elif is_new or advance:
             self.bars.update(whole.id, advance=advance)
         else:
             return
         if whole.completed > (whole.total or 0):  # a learning-rate sweep may add runs
             whole.total = whole.completed
         loss = "" if event.get("loss") is None else f"loss {event['loss']:.3f}"
-        is_done = step >= (run.total or 0)
-        self.bars.update(
-            run.id, completed=step, visible=not is_done, note=f"{step}/{run.total} steps  {loss}"
-        )
+        note = f"{step}/{run.total} steps  {loss}"
+        self.bars.update(run.id, completed=step, note=note, visible=step < (run.total or 0))
         counts = f"{whole.completed}/{whole.total} steps"
         self.bars.update(whole.id, note=counts)
         line = f"{counts} ({whole.percentage:.0f}%)"
