@@ -14,8 +14,7 @@ from torch import Tensor
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.checksum import file_hash
 from diffattn.files.io import read_json
-from diffattn.lab.data.split_writer import OFFSET_DTYPE, SUFFIXES
-from diffattn.lab.data.splits import SPLITS
+from diffattn.lab.data.splits import OFFSET_DTYPE, SPLITS, SUFFIXES
 from diffattn.lab.records.fields import AtLeast, checked
 
 # Sidecars come last: they mark a packing as complete.
