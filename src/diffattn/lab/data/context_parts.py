@@ -12,22 +12,19 @@ PARTS = (*CONTEXT_PARTS, *QUARTERS)
 def context_parts(
     windows: np.ndarray, positions: np.ndarray | None = None
 ) -> dict[str, np.ndarray]:
-    """Two partitions of the predicted tokens of windows.
+    """Two partitions of the predicted tokens of windows int64 ``[n, T]``.
 
     By context: ``repeated_bigram``, the same two tokens, this one and its predecessor, stood side
     by side earlier; ``repeated_token``, the token occurred, but not after this predecessor;
     ``first_occurrence``, the token did not occur. By its position t in a window of T tokens:
-    ``quarter_N`` with N = ``1 + 4t // T``. The first token of a window has no part, as nothing
-    predicts it.
+    ``quarter_N`` with N = ``1 + 4t // T``.
 
     Args:
-        windows: Token ids, int64 ``[n, T]``.
         positions: int64 ``[n, T]``, 0 at the first token of each document, if a token sees only its
             own document. Default: a token sees its whole window.
 
     Returns:
-        Name in ``PARTS`` to bool ``[n, T - 1]``, entry i for token i + 1. Each token is in one part
-        by context and in one quarter.
+        Name in ``PARTS`` to bool ``[n, T - 1]``, entry i for token i + 1.
     """
     length = windows.shape[1]
     if positions is not None:  # give equal tokens of different documents different ids

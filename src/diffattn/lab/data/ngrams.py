@@ -8,14 +8,9 @@ from diffattn.errors import ConfigError
 
 
 def ngram_keys(tokens: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
-    """Encode every n-gram of a row as one int64 key; different n-grams have different keys.
+    """Keys of the n-grams of rows ``[..., length]``, int64 ``[..., length - n + 1]``.
 
-    Args:
-        tokens: Token ids below ``vocab_size``, ``[..., length]``.
-
-    Returns:
-        int64 ``[..., length - n + 1]``; entry i is the key of tokens i to i + n - 1. Empty if the
-        rows are shorter than n.
+    Different n-grams have different keys. Entry i is the key of tokens i to i + n - 1.
     """
     if vocab_size**n >= 2**63:
         raise ConfigError(

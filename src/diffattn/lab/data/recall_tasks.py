@@ -27,16 +27,14 @@ class MqarConfig:
     num_pairs: _Count = 4
     power: float = 0.01
     """a: slot s = 0, 1, ... of two tokens gets a query with weight ``(s + 1) ** (a - 1)``."""
-    random_filler: bool = False
-    """Whether filler is random tokens that are no keys or values of the sequence, instead of 0."""
 
     def __post_init__(self) -> None:
-        where = "MqarConfig"
+        where, size = "MqarConfig", self.vocab_size
         check_settings(self)
         fits = self.seq_len % 2 == 0 and 4 * self.num_pairs <= self.seq_len
         require(where, fits, "seq_len must be even and at least 4 * num_pairs", self.seq_len)
-        even = self.vocab_size % 2 == 0 and self.vocab_size > self.seq_len
-        require(where, even, "vocab_size must be even and more than seq_len", self.vocab_size)
+        even = size % 2 == 0 and size > self.seq_len
+        require(where, even, "vocab_size must be even and more than seq_len", size)
         require(where, self.power > 0, "power must be more than 0", self.power)
 
     @property
@@ -148,11 +146,11 @@ class ManyShotConfig:
     """
 
     num_shots: _Count = 24
-    """Number of items per sequence; ``num_shots - 1`` examples stand before the last one."""
+    """Items per sequence; ``num_shots - 1`` examples stand before the last one."""
     num_classes: Annotated[int, AtLeast(2)] = 4
-    """Number of classes in a sequence."""
+    """Classes in a sequence."""
     known_classes: int = 6
-    """Number of classes in the vocabulary."""
+    """Classes in the vocabulary."""
     items_per_class: _Count = 2
     num_labels: int = 6
     wrong: Probability = 0.2

@@ -39,8 +39,7 @@ class RecallBatch:
 def _mqar(rng: np.random.Generator, config: MqarConfig, num_sequences: int) -> RecallBatch:
     """Draw MQAR: pairs k1 v1 k2 v2 ..., then each key once more at a random even offset.
 
-    Source: arXiv:2312.04927, section 4. Unlike in the published generator, random filler comes
-    from the same seed and never repeats a key or value of its sequence.
+    Source: arXiv:2312.04927, section 4.
     """
     half, pairs = config.vocab_size // 2, config.num_pairs
     keys = 1 + _distinct(rng, num_sequences, np.zeros(half - 1), pairs)
@@ -49,8 +48,6 @@ def _mqar(rng: np.random.Generator, config: MqarConfig, num_sequences: int) -> R
     weights = (config.power - 1) * np.log(np.arange(1, num_slots + 1))
     queries = 2 * pairs + 2 * _distinct(rng, num_sequences, weights, pairs)
     ids = np.zeros((num_sequences, config.seq_len), dtype=np.int64)
-    if config.random_filler:
-        ids = _filler_without(rng, ids.shape, config.vocab_size, np.hstack([keys, values]))
     ids[:, 0 : 2 * pairs : 2], ids[:, 1 : 2 * pairs : 2] = keys, values
     np.put_along_axis(ids, queries, keys, axis=1)
     order = queries.argsort(axis=1)
@@ -61,10 +58,7 @@ def _mqar(rng: np.random.Generator, config: MqarConfig, num_sequences: int) -> R
 def _noisy_recall(
     rng: np.random.Generator, config: NoisyRecallConfig, num_sequences: int
 ) -> RecallBatch:
-    """Draw noisy recall: pairs at random positions in noise, then the queries, side by side.
-
-    Answers are not in the sequence, so none can be copied.
-    """
+    """Pairs at random positions in noise, then the queries, side by side, without answers."""
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_pairs)
     if config.replacement:
         asked = rng.integers(config.num_pairs, size=(num_sequences, config.num_queries))
@@ -76,7 +70,6 @@ def _noisy_recall(
 
 
 def _lookup(rng: np.random.Generator, config: LookupConfig, num_sequences: int) -> RecallBatch:
-    """Draw lookup: BOS, pairs at random positions in noise, then the queries, side by side."""
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_keys)
     is_absent = rng.random(shape) < config.absent
@@ -149,16 +142,6 @@ def _distinct(
     return np.take_along_axis(best, order, axis=1)
 
 
-def _filler_without(
-    rng: np.random.Generator, shape: tuple[int, ...], vocab_size: int, taken: np.ndarray
-) -> np.ndarray:
-    """Draw tokens from the vocabulary without the ``taken`` tokens of the same row."""
-    drawn = rng.integers(vocab_size - taken.shape[1], size=shape)
-    for token in np.sort(taken, axis=1).T:  # ascending: shift all ids from the taken one on
-        drawn += drawn >= token[:, None]
-    return drawn
-
-
 def _hidden_pairs(
     rng: np.random.Generator, config: NoisyRecallConfig | LookupConfig, num_rows: int, num_keys: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -181,7 +164,6 @@ def _hidden_pairs(
 
 
 def _ask(context: np.ndarray, questions: np.ndarray, answers: np.ndarray) -> RecallBatch:
-    """A batch of the context followed by the queries."""
     ids = np.hstack([context, questions])
     queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), questions.shape)
     return _batch(ids, queries, answers)

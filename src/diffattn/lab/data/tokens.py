@@ -63,9 +63,8 @@ def advised(folder: Path) -> Iterator[None]:
 class PackedTokens:
     """One split of a packing, memory-mapped and read-only.
 
-    Args:
-        verify: Whether to compare the files with their hashes in the sidecar, which takes about a
-            second per gigabyte. Unpickled copies, as in a data-loading worker, do not verify.
+    With ``verify`` the files are compared with their hashes in the sidecar, which takes about a
+    second per gigabyte. Unpickled copies, as in a data-loading worker, do not verify.
 
     Attributes:
         tokens: Token ids ``[num_tokens]``, uint16 or uint32, on disk until read.
@@ -73,9 +72,6 @@ class PackedTokens:
             ``num_tokens``; on disk until read.
         num_bytes: Number of UTF-8 bytes of the documents' text.
         metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
-
-    Raises:
-        CheckpointError: A file is missing, has another size, or with ``verify`` other content.
     """
 
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:

@@ -14,27 +14,18 @@ class UpsampledTokens:
 
     .. math:: w_d \sum_{e \in s} n_e \Big/ \sum_{e \in s} w_e n_e
 
-    with :math:`n` its number of tokens, and :math:`w` the factor for a long document, 1 for others.
-    A source keeps its number of tokens, up to twice the length of its longest document. So a pass
-    has about as many tokens as the split.
+    with :math:`n` its number of tokens, and :math:`w` the ``factor`` for a document of more tokens
+    than ``longer_than``, 1 for others. So a source keeps its number of tokens, up to twice the
+    length of its longest document.
 
     Source: arXiv:2402.10171 (Fu et al. 2024). Their code drops short documents until every source
     has its tokens. In a corpus so large that no document repeats, the probabilities are the same.
     Passes are our choice: a pass rounds the expected copies down or up (systematic sampling). So
     is the definition of a source, see :func:`source_of`.
 
-    Args:
-        longer_than: A document with more tokens, end token included, is long.
-        factor: w of long documents, more than 1.
-        num_tokens: Passes are drawn until they have at least this many tokens.
-        seed: Seed of the draws. With a larger ``num_tokens`` the same seed begins with the same
-            draws.
-
-    Attributes:
-        num_tokens: Number of tokens of all passes.
-        documents: Indices of the drawn documents in the split, int64 ``[draws]``.
-        document_offsets: int64 ``[draws + 1]``, the first token of each draw, then ``num_tokens``.
-        pass_ends: For each pass, the number of tokens up to its end.
+    Passes are drawn until they have ``num_tokens`` tokens. Attributes are ``documents`` (indices of
+    the drawn documents in the split), ``document_offsets`` (the first token of each draw, then
+    ``num_tokens``) and ``pass_ends`` (tokens up to the end of each pass).
     """
 
     def __init__(
@@ -42,13 +33,12 @@ class UpsampledTokens:
     ) -> None:
         self._packed = packed
         self.metadata = packed.metadata
-        self._lengths = lengths = np.diff(np.asarray(packed.document_offsets))
-        self._long = long_documents(packed, longer_than)
+        lengths = np.diff(np.asarray(packed.document_offsets))
+        is_long = long_documents(packed, longer_than)
         numbers: dict[str, int] = {}
         names = map(source_of, packed.document_names())
         sources = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int64)
-        self.num_sources = int(sources.max()) + 1
-        weights = np.where(self._long, factor, 1.0)
+        weights = np.where(is_long, factor, 1.0)
         share = np.bincount(sources, lengths) / np.bincount(sources, weights * lengths)
         copies = weights * share[sources]
         generator = torch.Generator().manual_seed(seed)
@@ -61,6 +51,14 @@ class UpsampledTokens:
         self.documents = np.concatenate(passes)
         self.document_offsets = np.concatenate([[0], np.cumsum(lengths[self.documents])])
         self.num_tokens = total
+        before, after = (
+            lengths[taken][is_long[taken]].sum() / lengths[taken].sum()
+            for taken in (slice(None), self.documents)
+        )
+        within = f"each of {len(numbers)} sources" if len(numbers) > 1 else "the one source"
+        self.summary = (
+            f"long documents, up-sampled within {within}: {before:.1%} of tokens, now {after:.1%}"
+        )
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Token ids from ``start`` to ``stop``, which is excluded, in the dtype of the split."""
@@ -74,22 +72,9 @@ class UpsampledTokens:
             start, draw = start + length, draw + 1
         return np.concatenate(parts)
 
-    def summary(self) -> str:
-        """A sentence with the share of tokens in long documents before and after up-sampling."""
-        before = self._lengths[self._long].sum() / self._lengths.sum()
-        drawn = self._lengths[self.documents]
-        after = drawn[self._long[self.documents]].sum() / drawn.sum()
-        within = f"each of {self.num_sources} sources" if self.num_sources > 1 else "the one source"
-        return (
-            f"long documents, up-sampled within {within}: {before:.1%} of tokens, now {after:.1%}"
-        )
-
 
 def long_documents(packed: PackedTokens, longer_than: int) -> np.ndarray:
-    """Whether each document of a split has more tokens than ``longer_than``: ``[num_documents]``.
-
-    ``ConfigError`` if no document has, or all have.
-    """
+    """Whether each document has more tokens than ``longer_than``; some must, and some must not."""
     lengths = np.diff(np.asarray(packed.document_offsets))
     if not lengths.min() <= longer_than < lengths.max():
         raise ConfigError(

@@ -31,7 +31,7 @@ def training_windows(
         num_tokens=train.num_steps * train.batch_tokens,
         seed=train.data_seed + 2**32,  # not the random numbers of the order below
     )
-    on_message(drawn.summary())
+    on_message(drawn.summary)
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
     passes = itertools.pairwise([0, *ends])
