@@ -7,8 +7,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens, source_of
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset, UpsampledTokens, source_of
 
 LONG = 40
 

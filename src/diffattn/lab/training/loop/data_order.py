@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset, UpsampledTokens
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.config import RunConfig, TrainConfig
 
