@@ -17,7 +17,7 @@ from continued_runs import SAME
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.context_parts import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
+from diffattn.lab.data.ngrams import CONTEXT_PARTS, PARTS, QUARTERS, context_parts
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import require_finite

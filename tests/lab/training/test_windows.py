@@ -12,7 +12,7 @@ from continued_runs import assert_same_run, stop_and_continue
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.context_parts import QUARTERS
+from diffattn.lab.data.ngrams import QUARTERS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig

@@ -126,7 +126,7 @@ def _print_or_write(
     results: Sequence[Any], comparison: Any, format_: str, out: Path | None
 ) -> None:
     from diffattn.files.io import write_text
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation import exports
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

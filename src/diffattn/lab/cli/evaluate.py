@@ -1,6 +1,5 @@
 """``diffattn evaluate``."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,9 @@ from diffattn.lab.cli.options import (
     DeviceOption,
     VerifyOption,
     default_out,
+    print_json,
     say,
+    set_option,
 )
 
 _Asked = Annotated[
@@ -34,9 +35,7 @@ _Models = Annotated[
 ]
 _Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
-    ),
+    set_option("e.g. key_values.samples=20 (repeatable)", metavar="PROTOCOL.KEY=VALUE"),
 ]
 _Out = Annotated[
     Path | None,
@@ -80,7 +79,7 @@ def evaluate(
     next item. 'diffattn report OUT' makes a page of the folder.
     """
     from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.cli.screen.progress import ItemProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.evaluation.registry import parts
     from diffattn.lab.inference.named_models import shortest_context
 
@@ -91,7 +90,7 @@ def evaluate(
     out = out or default_out("evaluation", models, "-quick" if quick else "")
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
-        typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
+        print_json({"models": models, "parts": resolved})
         return
     from diffattn.lab.evaluation.runner import run_evaluation  # loads PyTorch
 
@@ -143,7 +142,7 @@ def _protocols_and_models(
 
 
 def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if as_json:

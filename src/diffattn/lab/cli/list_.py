@@ -1,9 +1,10 @@
 """``diffattn list``."""
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from diffattn.lab.cli.options import print_json
 
 _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
 """Rows for JSON; and for the screen, title to the lines below it."""
@@ -28,18 +29,11 @@ def _recipes() -> _Listed:
                 "what": plan.summary,
             }
         )
-    titles = [TITLES.get(row["experiment"], TITLES["laptop"]) for row in rows]
     groups: dict[str, Any] = {}
-    for title in dict.fromkeys(titles):
-        members = [row for row, its in zip(rows, titles, strict=True) if its == title]
-        lines = [[row["recipe"]] for row in members]
-        for key, unit in (("parameters", ""), ("tokens", " tokens")):
-            counts = [_count(row[key]) for row in members]
-            if len(set(counts)) == 1:  # a count that is equal for all recipes
-                title += f", {counts[0]} {key}"
-            else:
-                lines = [[*line, count + unit] for line, count in zip(lines, counts, strict=True)]
-        groups[title] = [(*line, row["what"]) for line, row in zip(lines, members, strict=True)]
+    for row in rows:
+        title = TITLES.get(row["experiment"], TITLES["laptop"])
+        counts = (_count(row["parameters"]), f"{_count(row['tokens'])} tokens")
+        groups.setdefault(title, []).append((row["recipe"], *counts, row["what"]))
     return rows, groups
 
 
@@ -147,7 +141,7 @@ def list_(
     ] = False,
 ) -> None:
     """List recipes, presets, attention types, backends or protocols."""
-    from diffattn.lab.cli.screen.tables import print_groups
+    from diffattn.lab.cli.screen import print_groups
     from diffattn.models.config.known_names import check_known
 
     if kind is None:
@@ -158,6 +152,6 @@ def list_(
         check_known("list", "kind", kind, KINDS)
         rows, groups = KINDS[kind][1]()
     if json_:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
     else:
         print_groups(groups)

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.lab.cli.options import print_json, set_option
+
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
 _MANY_TOKENS = 10**9
 """A run with more tokens gets a command that packs a corpus of the user."""
@@ -31,11 +33,7 @@ def plan(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)",
-        ),
+        set_option("e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)"),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -129,10 +127,10 @@ def _commands(
 def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
     if json_:
         made = {name: asdict(plan) for name, plan in plans.items()}
-        typer.echo(json.dumps({"plans": made, "commands": commands}, indent=2))
+        print_json({"plans": made, "commands": commands})
         return
     from diffattn.lab.catalog.models import type_name
-    from diffattn.lab.cli.screen.tables import print_table, print_text
+    from diffattn.lab.cli.screen import print_table, print_text
     from diffattn.lab.training.planning import table
 
     titled = {type_name(name).partition(" (")[0]: plan for name, plan in plans.items()}
@@ -158,7 +156,7 @@ def _show_what_fits(
     enough = enough_devices(config, target, gpus, fixed)
     if json_:
         devices = [{"gpu": other.name, "gpus": count} for other, count in enough]
-        typer.echo(json.dumps({"plans": {}, "fits_on": devices}, indent=2))
+        print_json({"plans": {}, "fits_on": devices})
         return
     given = "".join(f", with {key}={value}" for key, value in fixed.items() if key in SEARCHED)
     typer.echo(f"{recipe} does not fit on {gpus} x {target.product}{given}.")

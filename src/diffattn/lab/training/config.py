@@ -46,7 +46,7 @@ class WindowConfig:
     and nothing predicts a document's first token, in training and validation alike."""
     upsample_longer_than: Count | None = None
     """Documents of more tokens are read more often, within each source; see
-    :class:`diffattn.lab.data.upsampling.UpsampledTokens`. Default: all are read equally often."""
+    :class:`diffattn.lab.data.tokens.UpsampledTokens`. Default: all are read equally often."""
     upsample_factor: float = _UPSAMPLE_FACTOR
     """Factor by which long documents are read more often."""
 

@@ -10,9 +10,8 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, write_json
 from diffattn.files.manifest import verify_manifest, write_manifest
 from diffattn.files.new_folder import new_folder
-from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.corpora import Document, Pin, difference, load_corpus, pin, stamp
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.source_files import Pin, difference, pin, stamp
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.lock import sole_writer

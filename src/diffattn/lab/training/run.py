@@ -14,8 +14,7 @@ from transformers import set_seed
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
 from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.files.manifest import verify_manifest
-from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.data.upsampling import long_documents
+from diffattn.lab.data.tokens import TokenDataset, long_documents
 from diffattn.lab.records.fields import require
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord, claim_run, difference, read_launches
@@ -88,7 +87,7 @@ def train(
 
     Returns:
         The content of ``results.json``: losses in nats per token (also by part of the validation
-        tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ of each layer.
+        tokens, see :mod:`diffattn.lab.data.ngrams`) and in bits per byte, λ of each layer.
 
     Raises:
         ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`. Or the

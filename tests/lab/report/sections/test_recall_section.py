@@ -31,7 +31,7 @@ def test_the_page_shows_every_run_and_number(study):
     assert "What is missing" not in text
     assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
     assert "Made-up <b>chip</b>" in text
-    for task in ("noisy_recall", "mqar"):
+    for task in ("noisy_recall", "other"):
         for kind in TYPES:
             for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
                 assert name in text

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.context_parts import PARTS
 from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
+from diffattn.lab.data.ngrams import PARTS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.studies.text.count_models import count_model_results, phase_step
 from diffattn.lab.training.config import DataConfig, TrainConfig

@@ -43,7 +43,7 @@ def swept_models(info: dict[str, Any]) -> list[str]:
 
 def task_name(task: str) -> str:
     """Human name of a task; an unknown task keeps its id."""
-    return {"noisy_recall": "Noisy recall", "mqar": "MQAR"}.get(task, task)
+    return {"noisy_recall": "Noisy recall"}.get(task, task)
 
 
 def task_results(study: Study, task: str) -> dict[str, Any]:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset, UpsampledTokens
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.config import RunConfig, TrainConfig
 
@@ -31,7 +30,7 @@ def training_windows(
         num_tokens=train.num_steps * train.batch_tokens,
         seed=train.data_seed + 2**32,  # not the random numbers of the order below
     )
-    on_message(drawn.summary())
+    on_message(drawn.summary)
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
     passes = itertools.pairwise([0, *ends])

@@ -14,7 +14,7 @@ from transformers.trainer_pt_utils import nested_gather
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.data.context_parts import PartLosses
+from diffattn.lab.data.ngrams import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.distributed import (
