@@ -1,13 +1,12 @@
-"""Batches and heads beyond what a CUDA grid takes on its second and third axis."""
+"""Batches beyond what a CUDA grid takes on its third axis."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 
-from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, grid_slices, hopper_op, reference
+from diffattn.ops.backends import custom_op, decode_op, hopper_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .kernel_calls import differential, inputs_of, softmax
@@ -25,13 +24,9 @@ CASES = {
         CASE, kv_lengths=(5, 0, 3), padding=((1, 0), (0, 0), (0, 3)), shared_keys=True,
         value_dim=32,
     ),
-    "packed, shared keys": replace(
-        CASE, batch=1, num_queries=6, num_keys=None, documents=(2, 4), shared_keys=True,
-        value_dim=32,
-    ),
 }  # fmt: skip
 LEAST = 2
-"""Programs on an axis: both the batch of 3 and the 4 heads are cut into 2."""
+"""Batch rows of a launch: the batch of 3 is cut into 2."""
 
 
 def results(op, inputs):
@@ -47,20 +42,19 @@ def results(op, inputs):
     ("op", "name"),
     [
         (differential, "lengths, padding, λ of all"),
-        (differential, "packed, shared keys"),
         (softmax, "lengths, padding, shared keys"),
     ],
 )
 def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
     inputs = inputs_of(op, CASES[name])
-    assert grid_slices.MAX_PROGRAMS == 65_535
+    assert custom_op.MAX_ROWS == 65_535
     whole = results(op, inputs)
     assert len(launches) == 4
-    assert max(axis for made in launches for axis in made.grid[1:]) > LEAST
+    assert max(made.grid[2] for made in launches) > LEAST
     launches.clear()
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    monkeypatch.setattr(custom_op, "MAX_ROWS", LEAST)
     sliced = results(op, inputs)
-    assert max(axis for made in launches for axis in made.grid[1:]) <= LEAST
+    assert max(made.grid[2] for made in launches) <= LEAST
     for got, want in zip(sliced[:4], whole[:4], strict=True):
         assert torch.equal(got, want)
         assert got.is_contiguous()
@@ -92,15 +86,8 @@ def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
         return out, torch.zeros_like(out), sums
 
     monkeypatch.setattr(hopper, "forward", forward)
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    monkeypatch.setattr(custom_op, "MAX_ROWS", LEAST)
     tensors = [x.detach() for x in inputs.tensors().values()]
     sliced = hopper_op.diff_attention(*tensors, scale=0.2)
-    assert shapes == [(2, 2), (2, 2), (1, 2), (1, 2)]
+    assert shapes == [(2, 4), (1, 4)]
     torch.testing.assert_close(sliced, reference.forward(*tensors, scale=0.2))
-
-
-def test_a_group_too_large_for_a_grid_is_refused(monkeypatch):
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
-    inputs = make_diff_attention_inputs(replace(CASE, num_kv_heads=1))
-    with pytest.raises(BackendError, match="at most 2 query heads per key/value head, got 4"):
-        custom_op.diff_attention(**inputs.tensors(), scale=0.2)
