@@ -27,9 +27,6 @@ class Tally:
     :data:`MEDIAN_ERROR` for numbers above 1e-38. It always takes 256 KiB of memory.
 
     Source: arXiv:2410.05258v2, Table 5. The paper states neither the corpus nor the estimator.
-
-    Args:
-        width: Length of a place, as of :data:`LOGIT_PLACE`.
     """
 
     def __init__(self, width: int) -> None:

@@ -16,12 +16,9 @@ def forward(
     r"""Differential attention of at most 16 queries against a long cache, without a gradient.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, of the dtypes
-    and widths in the backend's row.
+    and widths in the backend's row, without ``cu_seqlens``.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Raises:
-        BackendError: ``cu_seqlens`` is set.
     """
     if mask.cu_seqlens is not None:
         where = "diff_attention: backend 'triton_decode'"
