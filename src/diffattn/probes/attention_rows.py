@@ -13,10 +13,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32
-from diffattn.probes.finite import require_finite_logits, require_finite_maps
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import require_one_row
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.passes import (
+    require_finite_logits,
+    require_finite_maps,
+    require_one_row,
+    unwrapped,
+)
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
 """Options of attention that is not plain softmax(QK^T scale + mask) V."""

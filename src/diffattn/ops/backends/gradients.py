@@ -225,10 +225,11 @@ def _layer_gradients(
     x, grad_y = (y.reshape(-1, *shape[-2:]) for y in (x, grad_y))  # [B, N, C]
     q, k = (torch.einsum("bnc,chmd->bnhmd", x, w) for w in (weights.q, weights.k))
     v = torch.einsum("bnc,chd->bnhd", x, weights.v)
-    inputs = q, k, v, lam
     if lam is None:  # heads of width 2D, and a second map with λ = 0
         wide = q.flatten(3)
         inputs = torch.stack([wide, wide], dim=3), k.flatten(3), v, x.new_zeros(())
+    else:
+        inputs = q, k, v, lam
     scale, mask = inputs[0].shape[-1] ** -0.5, AttentionMask(causal)
     heads = out = reference.forward(*inputs, scale=scale, mask=mask)  # [B, N, H, Dv]
     grad, grad_norm = torch.einsum("bnc,hdc->bnhd", grad_y, weights.o), None  # G
