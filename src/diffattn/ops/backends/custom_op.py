@@ -6,11 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from diffattn.errors import BackendError
 from diffattn.ops.inputs.masking import CAUSAL, SCHEMA, AttentionMask
 from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
-MAX_ROWS = 65_535
-"""Most batch rows of a launch: the largest size of a CUDA grid's third axis."""
+MAX_PROGRAMS = 65_535
+"""Largest size of the second and third axis of a CUDA grid, which hold heads and batch rows."""
 
 
 def diff_attention(
@@ -115,12 +116,16 @@ def _launch_in_slices(launch: Any, lam_at: int, *call: Any, **options: Any) -> A
     other tensors have B rows, as borders of documents need B = 1.
     """
     with torch.cuda.device_of(call[0]):
-        if len(call[0]) <= MAX_ROWS:
+        batch, _, num_heads = call[0].shape[:3]
+        if num_heads > MAX_PROGRAMS:
+            limit = f"at most {MAX_PROGRAMS} query heads"
+            raise BackendError(f"Triton's kernels need {limit}, got {num_heads}.")
+        if batch <= MAX_PROGRAMS:
             return launch(*call, **options)
         whole = list(call)
         if call[lam_at] is not None:
             whole[lam_at] = call[lam_at].expand(call[0].shape[:3])
-        slices = [x.split(MAX_ROWS) if isinstance(x, Tensor) else repeat(x) for x in whole]
+        slices = [x.split(MAX_PROGRAMS) if isinstance(x, Tensor) else repeat(x) for x in whole]
         parts = [launch(*part, **options) for part in zip(*slices, strict=False)]
         return tuple(torch.cat(results) for results in zip(*parts, strict=True))
 
