@@ -46,9 +46,7 @@ def first_line(error: BaseException) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of a message about an unknown name: ``" Did you mean 'x'?"``, or ``""``.
 
-    Args:
-        name: The unknown name.
-        known: All names that exist. Initials find them too: ``lr`` finds ``learning_rate``.
+    Initials find names too: ``lr`` finds ``learning_rate``.
     """
     from difflib import get_close_matches  # slow to import, and needed for errors only
 

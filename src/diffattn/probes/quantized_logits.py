@@ -17,7 +17,7 @@ from diffattn.probes.attention_rows import (
     attention_implementation,
     registered_attention,
 )
-from diffattn.probes.finite import require_finite_logits, require_same_logits
+from diffattn.probes.passes import require_finite_logits, require_same_logits
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}

@@ -8,7 +8,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
-from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.passes import window_inputs
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])

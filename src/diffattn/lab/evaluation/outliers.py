@@ -11,16 +11,21 @@ from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_fac
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers, require_readable
-from diffattn.probes.outlier_tables import (
+from diffattn.probes.outliers import (
     HIDDEN,
+    HIDDEN_PLACE,
+    LOGIT_PLACE,
     LOGITS,
     WITHOUT,
+    OutlierScan,
+    Parts,
+    Tally,
     common_scale,
     layer_rows,
+    merged,
     outlier_summary,
     pooled,
 )
-from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
 """Names of the headline metrics, from which the claims about Table 5 are checked."""

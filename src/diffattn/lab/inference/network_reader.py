@@ -17,7 +17,7 @@ from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits, batc
 from diffattn.models.config.rope_settings import steady_positions
 from diffattn.models.loading import end_tokens, known_tokens
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
-from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.passes import require_finite_logits
 
 
 class ItemError(DiffAttnError):
@@ -268,7 +268,7 @@ class NetworkReader:
             )
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
-        """See :func:`diffattn.probes.finite.require_finite_logits`."""
+        """See :func:`diffattn.probes.passes.require_finite_logits`."""
         require_finite_logits(self.label, logits, self.network, used=used)
 
     def row_batches(

@@ -14,7 +14,7 @@ from diffattn.models.loading import (
     load_model,
     usable_device,
 )
-from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.passes import require_finite_logits
 
 
 def stream_text(

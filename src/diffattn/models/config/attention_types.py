@@ -95,7 +95,7 @@ class AttentionType:
 
 
 _SOFTMAX = AttentionType(
-    name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+    name="softmax", layer=("diffattn.layers.attention", "SoftmaxAttention"),
     source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
     head_norm=False,
 )  # fmt: skip

@@ -37,8 +37,7 @@ from diffattn.lab.training.sharding import (
     save_optimizer_shard,
     written_by_all,
 )
-from diffattn.ops.inputs.packed_rows import window_inputs
-from diffattn.probes.passes import window_losses
+from diffattn.probes.passes import window_inputs, window_losses
 
 _UNLOGGED = "unlogged.json"
 

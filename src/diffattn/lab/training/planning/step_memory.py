@@ -20,7 +20,7 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.backends import custom_op
 from diffattn.ops.backends.chunk_layout import GROUP_BYTES
-from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.passes import window_inputs
 
 PARTS = (
     "weights", "gradients", "optimizer", "bfloat16 weights",
