@@ -38,8 +38,8 @@ class EngineConfig:
     keep_checkpoints: Count = 2
     """How many of the newest checkpoints are kept until the run ends."""
     keep_every: Count | None = None
-    """Checkpoints at multiples of so many steps are copied to ``kept/``, each loadable as a model.
-    Default: no copies."""
+    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model.
+    Default: none."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: Count | None = None

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -29,7 +28,7 @@ from diffattn.lab.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.lab.training.checkpoints import CheckpointCallback
+from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
@@ -79,10 +78,9 @@ def train(
 
     ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
     ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
-    ``results.json``. At the end checkpoints are removed, except for the copies in ``kept/``.
+    ``results.json``. At the end checkpoints are removed, or moved to ``kept/``.
 
     Args:
-        data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
         facts: Further facts about the model for the record, such as its difference to a baseline.
         on_message: Called with lines for the user: damaged checkpoints, decisions of the guard.
 
@@ -91,11 +89,9 @@ def train(
         tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ of each layer.
 
     Raises:
-        ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`. Or the
-            processes of the launch have different settings.
+        ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError, OSError: The loss is no longer finite, or a file could not be written whole.
-            The same call continues.
         Terminated: SIGTERM came, and a checkpoint is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
@@ -155,7 +151,7 @@ def finish(
     """Claim a directory; ``train``, or call ``on_finished`` if it has results; return these."""
 
     def results() -> dict[str, Any]:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        clear_checkpoints(folder / "checkpoints", run.engine["keep_every"])
         return read_json(folder / RESULTS)
 
     with joined():
@@ -177,15 +173,14 @@ def _require_same(run: RunRecord) -> None:
 
     They would average gradients of different models, or wait for one another for ever.
     """
-    here = {"config": run.config, "engine": run.engine, "versions": run.versions}
-    firsts = from_first(lambda: here)
+    here = run.config | {"engine": run.engine, "versions": run.versions}
+    first = from_first(lambda: here)
     with together():
-        for kind, first in firsts.items():
-            if fault := difference("", first, here[kind], (), where="is the first process's"):
-                raise ConfigError(
-                    f"training: every process must be launched with the same settings, data and "
-                    f"versions of packages, got {fault}."
-                )
+        if fault := difference("", first, here, (), where="is the first process's"):
+            raise ConfigError(
+                "training: every process must be launched with the same settings, data and "
+                f"versions of packages, got {fault}."
+            )
 
 
 def _is_finished(folder: Path, run: RunRecord) -> bool:
@@ -248,7 +243,7 @@ def _train(
     )
     rolls_back = "roll_back" in (config.guard.not_finite, config.guard.spike)
     back_every = config.train.evaluate_every if rolls_back else None
-    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every)
     trainer = RunTrainer(
         model=model,
         args=arguments,

@@ -8,6 +8,7 @@ from typing import Any
 from diffattn.files.io import log_facts, read_json, write_json
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training.callbacks import METRICS, DivergenceError
+from diffattn.lab.training.checkpoints import clear_checkpoints
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.prepare import PreparedData
@@ -48,7 +49,7 @@ def train_recorded(
                 "metrics": log_facts(folder / METRICS),
             }
             write_json(folder / RESULTS, results)
-            shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+            clear_checkpoints(folder / "checkpoints", config.engine.keep_every)
     if isinstance(config, StabilityRun):
         shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
