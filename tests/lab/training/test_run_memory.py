@@ -52,7 +52,7 @@ def test_the_count_of_the_step_decides_between_the_bounds(monkeypatch):
 
 
 def test_what_sizes_tell_is_not_counted(monkeypatch):
-    monkeypatch.setattr(memory, "step_memory", None)  # calling it would fail
+    monkeypatch.setattr(memory, "RunMemory", None)  # calling it would fail
     with_memory(monkeypatch, 10**9)
     memory.require_run_memory(RUN)
     with_memory(monkeypatch, 1000)

@@ -29,8 +29,7 @@ _NOT_HASHED = (
 class LanguageModel(NetworkReader):
     """A causal language model that generates, scores and reads prompts.
 
-    The methods are functions of this folder, which take the model as their first argument. Tests
-    override them in a subclass to return scripted answers.
+    The methods are functions of this folder, which take the model as their first argument.
     """
 
     @classmethod

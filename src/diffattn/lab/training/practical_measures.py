@@ -117,30 +117,24 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     Knowing that no two classes share a label helps: see :func:`best_accuracy`. Index n of the
     result is the accuracy after n examples.
     """
-    rights = [Fraction(0)] * shots.items.shape[1]
+    rights, guess = [Fraction(0)] * shots.items.shape[1], Fraction(1, task.num_labels)
     for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):
         counts: dict[int, Counter[int]] = {}
         for place, (item, label) in enumerate(zip(items.tolist(), shown.tolist(), strict=True)):
             group = (item - 1) // task.items_per_class
-            seen = counts.get(group, Counter())
-            best = max(seen.values(), default=0)
-            leading = [value for value, count in seen.items() if count == best]
-            if leading:
-                rights[place] += Fraction(int(right[place]) in leading, len(leading))
-            else:
-                rights[place] += Fraction(1, task.num_labels)
-            counts.setdefault(group, Counter())[label] += 1
+            seen = counts.setdefault(group, Counter())
+            leading = [value for value, count in seen.items() if count == max(seen.values())]
+            chance = Fraction(int(right[place]) in leading, len(leading)) if leading else guess
+            rights[place] += chance
+            seen[label] += 1
     return [total / len(shots.items) for total in rights]
 
 
 @cache
 def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
     """``shots_N``: expected accuracy, after N examples, of a reader that weighs every labelling of
-    the classes by Bayes' rule.
-
-    It knows how sequences are drawn and that labels are wrong at the rate of the task. No reader
-    has a higher expected accuracy.
-    """
+    the classes by Bayes' rule. It knows how sequences and wrong labels are drawn: no reader has a
+    higher expected accuracy."""
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
     labels = range(task.first_label, task.vocab_size)
@@ -166,16 +160,12 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
 
 
 def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tuple[Tensor, Tensor]:
-    """Answers after the same examples in several orders, and the correct answers.
-
-    Returns the chosen labels ``[S, orders, Q]`` and the correct ones ``[S, 1, Q]``. Each of a
-    set's Q queries follows all examples of the set, without the other queries.
-    """
-    num_queries = _ORDERED_SHOTS
-    sized = replace(task, num_shots=_ORDERED_SHOTS + num_queries)
+    """Answers after the same examples in several orders ``[S, orders, Q]``, and the correct ones
+    ``[S, 1, Q]``. Each of a set's Q queries follows all examples, without the other queries."""
+    sized = replace(task, num_shots=2 * _ORDERED_SHOTS)  # the second half are the queries
     drawn = many_shots(sized, _ORDERED_SETS, seed=HELD_OUT_SEED, index=_ORDERS)
     rng = np.random.default_rng([HELD_OUT_SEED, _ORDERS + 1])
-    shape = (_ORDERED_SETS, NUM_ORDERS, num_queries)
+    shape = (_ORDERED_SETS, NUM_ORDERS, _ORDERED_SHOTS)
     orders = rng.permuted(np.tile(np.arange(_ORDERED_SHOTS), (*shape[:2], 1)), axis=-1)
     queries, right = drawn.items[:, None, _ORDERED_SHOTS:], drawn.answers[:, None, _ORDERED_SHOTS:]
 

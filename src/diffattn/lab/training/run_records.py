@@ -20,8 +20,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 def record_launch(
     folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
 ) -> None:
-    """Append this start of a run to ``launches.jsonl``, and say if the number of CPU threads has
-    changed; ``checkpoint`` is what this start continues."""
+    """Append this start of a run from a checkpoint to ``launches.jsonl``, and say if the number of
+    CPU threads has changed."""
     if not is_first():
         return
     threads = torch.get_num_threads()
@@ -71,9 +71,8 @@ def record(
 
 def _executed(engine: EngineConfig) -> dict[str, Any]:
     """The engine's settings and the number of processes; ``parallel`` is ``None`` for one."""
-    processes = num_processes()
-    share = engine.parallel if processes > 1 else None
-    return asdict(engine) | {"processes": processes, "parallel": share}
+    parallel = engine.parallel if num_processes() > 1 else None
+    return asdict(engine) | {"processes": num_processes(), "parallel": parallel}
 
 
 def chosen_backends(

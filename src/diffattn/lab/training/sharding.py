@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import AutocastKwargs
@@ -78,16 +78,14 @@ def untrained_model(
     if is_first():
         shutil.rmtree(scratch, ignore_errors=True)
     require_sharded(model)
-    _free_whole_tensors(model)
     return model
 
 
 def apply_engine(trainer: Any, engine: EngineConfig) -> None:
     """Apply the settings of the engine to a trainer and its model."""
-    model = trainer.model
-    model.loss_chunk_tokens, model.skips_logits = engine.loss_chunk_tokens, True
+    trainer.model.loss_chunk_tokens, trainer.model.skips_logits = engine.loss_chunk_tokens, True
     if engine.activation_checkpointing:
-        checkpoint_activations(model)
+        checkpoint_activations(trainer.model)
         # Autocast's cache would keep bfloat16 copies of all matrices until the forward pass ends.
         trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
@@ -103,30 +101,12 @@ def require_sharded(model: torch.nn.Module) -> None:
 
     Some engines train with whole copies, without a warning, where they cannot shard.
     """
-    whole = [
-        name
-        for name, parameter in model.named_parameters()
-        if not isinstance(parameter, DTensor)
-        or not any(placement.is_shard() for placement in parameter.placements)
-    ]
-    if whole:
-        raise DiffAttnError(
-            "training: with engine.parallel 'fsdp' every parameter must be sharded, got "
-            f"{len(whole)} whole ones, the first {whole[0]}."
-        )
-
-
-def _free_whole_tensors(model: torch.nn.Module) -> None:
-    """Copy shards that are views of the whole tensor, as transformers leaves them on a CPU."""
-    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied weights stay tied
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            local = cast(DTensor, parameter).to_local()
-            if local.untyped_storage().nbytes() == local.nbytes:
-                continue
-            if parameter not in compact:
-                compact[parameter] = torch.nn.Parameter(_shard(local.clone(), parameter))
-            setattr(module, name, compact[parameter])
+    for name, parameter in model.named_parameters():
+        placements = parameter.placements if isinstance(parameter, DTensor) else ()
+        if not any(placement.is_shard() for placement in placements):
+            raise DiffAttnError(
+                f"training: 'fsdp' must shard every parameter, got {name} as a whole."
+            )
 
 
 def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:

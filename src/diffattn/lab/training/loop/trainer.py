@@ -62,10 +62,8 @@ class RunTrainer(Trainer):
     _norm: Tensor | float | None = None
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train from a checkpoint, or from the start, until the end or a signal.
-
-        ``Terminated`` (SIGTERM) and ``KeyboardInterrupt`` (SIGINT) mean that a checkpoint is saved.
-        """
+        """Train until the end or a signal, whose ``Terminated`` or ``KeyboardInterrupt`` means that
+        a checkpoint is saved."""
         self.remove_callback(PrinterCallback)  # the caller shows progress
         self.unlogged = _UnloggedLosses(self)
         self.add_callback(self.unlogged)
@@ -84,7 +82,6 @@ class RunTrainer(Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Send documents that are kept apart to the model as one packed row."""
         if "position_ids" in inputs:
             labels = inputs["labels"].reshape(1, -1)
             rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
@@ -95,7 +92,7 @@ class RunTrainer(Trainer):
         """Run one forward and backward pass, unless an earlier decision leaves the step out."""
         if self.guard is None:
             return super().training_step(model, inputs, num_items_in_batch)
-        if self.guard.skips(self.state.global_step + 1):
+        if self.state.global_step + 1 in self.guard.left_out:
             return torch.zeros((), device=self.args.device)
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         self.guard.step_losses.append(loss)
@@ -182,7 +179,7 @@ class RunTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Ignore a tied head: its weights are the embedding's, and no checkpoint holds them."""
+        # No checkpoint holds a tied head, whose weights are the embedding's.
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
@@ -228,8 +225,7 @@ def training_arguments(
 
 def _unlogged_losses(trainer: Any) -> list[float]:
     """The sum of losses since the last row of the log, of every process; called by all of them."""
-    sums = nested_gather(trainer._tr_loss, trainer.args.parallel_mode)
-    return list(sums.view(-1).tolist())
+    return nested_gather(trainer._tr_loss, trainer.args.parallel_mode).view(-1).tolist()
 
 
 class _UnloggedLosses(TrainerCallback):
@@ -243,13 +239,9 @@ class _UnloggedLosses(TrainerCallback):
         self.loaded: dict[str, Any] | None = None
 
     def save(self, checkpoint: Path) -> None:
-        trainer = self.trainer
-        if trainer._globalstep_last_logged == trainer.state.global_step:
-            return  # the step has just been logged
-        sums = _unlogged_losses(trainer)
-        if trainer.is_world_process_zero():
-            facts = {"loss_sums": sums, "last_logged": trainer._globalstep_last_logged}
-            write_json(checkpoint / _UNLOGGED, facts)
+        sums, logged = _unlogged_losses(self.trainer), self.trainer._globalstep_last_logged
+        if logged < self.trainer.state.global_step and is_first():
+            write_json(checkpoint / _UNLOGGED, {"loss_sums": sums, "last_logged": logged})
 
     def load(self, checkpoint: Path) -> None:
         path = checkpoint / _UNLOGGED

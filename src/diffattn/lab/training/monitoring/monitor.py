@@ -47,17 +47,12 @@ class Monitor:
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
         """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
 
-        Returns:
-            The error that ends the run. A run whose divergence is a result gets no post-mortem.
-
-        Raises:
-            RolledBack: Training has to begin again from an earlier step.
-            Terminated, KeyboardInterrupt: SIGTERM or SIGINT came, so that the run ends here.
+        Returns the error that ends the run. A run whose divergence is a result has no post-mortem.
         """
-        if self.guard is not None and self.config.guard.not_finite == "roll_back":
+        rolls_back = self.config.guard.not_finite == "roll_back"
+        if self.guard is not None and rolls_back and not isinstance(error, GuardStop):
             try:
-                if not isinstance(error, GuardStop):
-                    self.guard.roll_back(error.step, "a number", "nan or infinity")
+                self.guard.roll_back(error.step, "a number", "nan or infinity")
             except GuardStop as stop:
                 error = stop
         if "divergence" not in self.config.resolved():

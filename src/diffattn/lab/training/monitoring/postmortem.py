@@ -32,6 +32,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
     step = max(1, error.step)
     rows = recover_jsonl(folder / METRICS)[0]
     losses = [[row["step"], row["train_loss"]] for row in rows if "train_loss" in row]
+    weights = trainer.model.named_parameters()
     facts = {
         "kind": "postmortem",
         "schema": 1,
@@ -41,11 +42,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
         "updates_made": trainer.state.global_step,
         "windows": step_windows(trainer.train_dataset, step, step, config),
         "losses_before": losses[-_ROWS:],
-        "weights_not_finite": [
-            saved_name(name)
-            for name, x in trainer.model.named_parameters()
-            if not x.isfinite().all()
-        ],
+        "weights_not_finite": [saved_name(n) for n, x in weights if not x.isfinite().all()],
         **_diagnosis(config, trainer, step),
     }
     if trainer.is_world_process_zero():
@@ -89,7 +86,7 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Turn numbers that are not finite into text: JSON has no NaN or infinity."""
+    """Numbers that are not finite as text: JSON has no NaN or infinity."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -18,10 +18,6 @@ class WatchCallback(StepLog):
 
     It measures on validation tokens, without gradients or random numbers: the run's result is the
     same without it, to the bit. All processes measure, because sharded models need them all.
-
-    Args:
-        probe: The validation windows, as arguments of
-            :func:`diffattn.probes.activations.layer_activations`.
     """
 
     def __init__(
@@ -30,7 +26,6 @@ class WatchCallback(StepLog):
         super().__init__(folder / "watch.jsonl")
         self.config, self.probe, self.trainer = config, probe, trainer
         self.seconds: list[float] = []
-        self.began = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the step's clock."""

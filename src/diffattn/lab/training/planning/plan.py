@@ -6,7 +6,7 @@ from math import isqrt
 from typing import Any
 
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.planning.devices import Device, measured_utilisation
+from diffattn.lab.training.planning.devices import GPU_HERE, Device, measured_utilisation
 from diffattn.lab.training.planning.step_memory import (
     FORWARD,
     LAST_BLOCK,
@@ -85,7 +85,7 @@ def make_plan(
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Price of one device for one hour, in US dollars.
-        cache_tokens: Tokens of each sequence in the key-value cache. Default: the longest context.
+        cache_tokens: Default: the longest context.
     """
     model, train = config.model, config.train
     memory = RunMemory(config, device, devices)
@@ -124,9 +124,7 @@ def make_plan(
             "tokens": cache_tokens,
             "bytes": cache_sequences * cache_tokens * cached,
         },
-        **_time_and_cost(
-            config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
-        ),
+        **_time_and_cost(memory, 3 * forward + repeated, step.backend, utilisation, price),
     )
 
 
@@ -140,17 +138,11 @@ def _repeated(config: RunConfig) -> int:
 
 
 def _time_and_cost(
-    config: RunConfig,
-    device: Device,
-    devices: int,
-    utilisation: float | None,
-    flops: int,
-    price: float | None,
-    backend: str,
+    run: "RunMemory", flops: int, backend: str, utilisation: float | None, price: float | None
 ) -> dict[str, Any]:
     """Speed, time and cost; unknown where no peak or no share of it is known."""
-    model, train, peak = config.model, config.train, device.peak_flops
-    source = "as given"
+    model, train, device = run.config.model, run.config.train, run.device
+    peak, source = device.peak_flops, "as given"
     if utilisation is None and backend in _MEASURED_BACKENDS:
         measured = measured_utilisation(
             device, train.precision, model.attention_type, model.hidden_size
@@ -162,15 +154,15 @@ def _time_and_cost(
         fields = ("utilisation", "tokens_per_second", "days", "device_hours", "cost")
         missing = "peak is known" if peak is None else "share of the peak was measured"
         return dict.fromkeys(fields) | {"utilisation_source": f"no {missing} here"}
-    speed = devices * peak * utilisation / flops
+    speed = run.devices * peak * utilisation / flops
     hours = train.num_steps * train.batch_tokens / speed / 3600
     return {
         "utilisation": utilisation,
         "utilisation_source": source,
         "tokens_per_second": speed,
         "days": hours / 24,
-        "device_hours": hours * devices,
-        "cost": None if price is None else hours * devices * price,
+        "device_hours": hours * run.devices,
+        "cost": None if price is None else hours * run.devices * price,
     }
 
 
@@ -202,18 +194,13 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
 
 
 class RunMemory:
-    """Memory of a run on its devices, at any micro batch.
-
-    Attributes:
-        share: Sequences of a batch on one device.
-        available: Bytes of one device; ``None`` if not known.
-    """
+    """Memory of a run on its devices, at any micro batch."""
 
     def __init__(self, config: RunConfig, device: Device, devices: int) -> None:
-        self._config, self._device, self._devices = config, device, devices
+        self.config, self.device, self.devices = config, device, devices
         self.shards = config.engine.shards(devices, "plan")
-        self.share = config.train.batch_sequences // devices
-        self.available = device.memory_bytes
+        self.share = config.train.batch_sequences // devices  # of a batch on one device
+        self.available = device.memory_bytes  # of one device; None if not known
         if self.available is None and (machine := available_bytes()) is not None:
             self.available = machine // devices  # processes on a CPU share the machine's memory
         self._steps: dict[int, StepMemory] = {}
@@ -221,24 +208,24 @@ class RunMemory:
     def step(self, micro: int) -> StepMemory:
         """The memory of a step on one device that holds the whole model."""
         if micro not in self._steps:
-            on_cpu = self._device.name == "cpu"
+            on_cpu = self.device.name == "cpu"
             self._steps[micro] = step_memory(
-                self._config.model,
-                self._config.train,
+                self.config.model,
+                self.config.train,
                 sequences=micro,
                 accumulates=micro < self.share,
                 device="cpu" if on_cpu else "cuda",
-                checkpointing=self._config.engine.activation_checkpointing,
-                loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
-                apart=self._config.windows.apart,
-                elsewhere=not on_cpu,
-                tested=self._device.capability is not None,
+                checkpointing=self.config.engine.activation_checkpointing,
+                loss_chunk_tokens=self.config.engine.loss_chunk_tokens,
+                apart=self.config.windows.apart,
+                elsewhere=not on_cpu and self.device != GPU_HERE,
+                tested=self.device.capability is not None,
             )
         return self._steps[micro]
 
     def parts(self, micro: int) -> dict[str, int]:
         """Bytes by part at the peak of a step."""
-        return largest(device_phases(self.step(micro), devices=self._devices, shards=self.shards))
+        return largest(device_phases(self.step(micro), devices=self.devices, shards=self.shards))
 
     def fits(self, micro: int) -> bool:
         """Whether a micro batch needs at most :data:`ROOM` of the memory, or that is not known."""

@@ -86,8 +86,7 @@ def step_memory(
         accumulates: Whether a step has several passes: then gradients exist during a pass.
         device: ``"cpu"`` or ``"cuda"``, the device of the run.
         apart: Whether documents are kept apart: the sequences are one packed row.
-        elsewhere: Whether the run is on another machine: all backends of its device are allowed.
-        tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
+        elsewhere, tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
         whole: Run all layers instead of two, which takes longer and gives the same result.
     """
     dtype = torch.bfloat16 if train.precision == "bfloat16" else torch.float32
