@@ -12,7 +12,7 @@ from diffattn.lab.training.checkpoints import (
     clear_checkpoints,
     last_checkpoint,
 )
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries

@@ -6,8 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.training import memory
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models import memory as machine

@@ -13,8 +13,8 @@ from diffattn.errors import ConfigError
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import RunRecord
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import joined
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.run import train
 from diffattn.lab.training.sharding import (

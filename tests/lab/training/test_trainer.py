@@ -22,8 +22,7 @@ from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import require_finite
 from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.loop.schedule import learning_rate_factor
-from diffattn.lab.training.loop.trainer import RunTrainer
+from diffattn.lab.training.loop.trainer import RunTrainer, learning_rate_factor
 from diffattn.lab.training.run import train
 from diffattn.models.accounting import parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

@@ -19,8 +19,7 @@ from diffattn.lab.evaluation.judge.interface import (
 from diffattn.lab.evaluation.judge.judges import EndpointJudge
 from diffattn.lab.inference.decoding import Generation, first_stop, require_room
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ModelError
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS, ModelError
 from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
 from diffattn.models.hub import name_or_cached

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix, batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
 from diffattn.lab.inference.token_tree import can_branch, grow_branches
 

@@ -13,8 +13,7 @@ from accelerate.utils import align_module_device
 from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import tokenizer_hash
 from diffattn.lab.inference import decoding, label_trie, prompting, scoring, shared_prefixes
-from diffattn.lab.inference.network_reader import NetworkReader
-from diffattn.lab.inference.pass_limits import limits_on
+from diffattn.lab.inference.network_reader import NetworkReader, limits_on
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
 

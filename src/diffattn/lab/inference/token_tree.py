@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from diffattn.lab.inference.network_reader import NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.network_reader import NetworkReader, Prefix, batches
 from diffattn.probes.attention_rows import attention_implementation
 
 _PASS_TOKENS = 384

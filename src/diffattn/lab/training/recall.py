@@ -29,12 +29,18 @@ from diffattn.lab.training.callbacks import (
     OnProgress,
 )
 from diffattn.lab.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import require_one_process
-from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
-from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
-from diffattn.lab.training.practical_measures import practical_measures, query_logits
-from diffattn.lab.training.recall_attention import attention_shares
+from diffattn.lab.training.loop.trainer import (
+    RunTrainer,
+    optimizer_and_scheduler,
+    training_arguments,
+)
+from diffattn.lab.training.practical_measures import (
+    attention_shares,
+    practical_measures,
+    query_logits,
+)
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch

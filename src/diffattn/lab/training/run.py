@@ -2,8 +2,9 @@
 
 import contextlib
 import math
+import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,29 @@ from diffattn.lab.training.callbacks import (
     require_finite,
 )
 from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints
-from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.config import EngineConfig, RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
     joined,
     micro_batch,
+    require_one_process,
     run_device,
     together,
     wait_for_files,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import require_same_tokenizer
 from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
-from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
+from diffattn.lab.training.loop.trainer import (
+    RunTrainer,
+    optimizer_and_scheduler,
+    training_arguments,
+)
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
-from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS
 from diffattn.lab.training.monitoring.monitor import Monitor
 from diffattn.lab.training.monitoring.trackers import require_trackers, track_in
+from diffattn.lab.training.monitoring.watching import GRADIENTS
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
@@ -303,3 +307,43 @@ def _results(
     if config.gradient_steps:
         results["gradients"] = log_facts(folder / GRADIENTS)
     return results
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityRun(RunConfig):
+    """A run that may diverge. Its weights are not kept."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, and that a divergence is recorded."""
+        return {**RunConfig.resolved(self), "divergence": "recorded"}
+
+
+def train_recorded(
+    config: RunConfig, data: PreparedData, folder: Path, **options: Any
+) -> dict[str, Any]:
+    """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
+    as the result.
+
+    Returns:
+        The content of ``results.json``. If a number was not finite, ``validation_loss`` is
+        ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
+    """
+    folder = Path(folder)
+    require_one_process("a run of which divergence is recorded")
+    try:
+        train(config, data, folder, **options)
+    except DivergenceError as error:
+        with sole_writer(folder):
+            results = {
+                "schema": 1,
+                "run": config.name,
+                "validation_loss": None,
+                "diverged_step": error.step,
+                "reason": str(error),
+                "metrics": log_facts(folder / METRICS),
+            }
+            write_json(folder / RESULTS, results)
+            clear_checkpoints(folder / "checkpoints", config.engine.keep_every)
+    if isinstance(config, StabilityRun):
+        shutil.rmtree(folder / "model", ignore_errors=True)
+    return read_json(folder / RESULTS)

@@ -17,7 +17,7 @@ from transformers.trainer import SCHEDULER_NAME
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.manifest import write_manifest
 from diffattn.lab.training.checkpoints import not_whole
-from diffattn.lab.training.config import InitConfig
+from diffattn.lab.training.config import EngineConfig, InitConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
@@ -27,7 +27,6 @@ from diffattn.lab.training.distributed import (
     wait_for_all,
     wait_for_files,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import initial_model
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

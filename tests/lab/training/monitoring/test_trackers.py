@@ -11,7 +11,7 @@ from transformers.integrations import integration_utils
 from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
 
 

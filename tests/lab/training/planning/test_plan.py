@@ -9,16 +9,14 @@ import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.errors import ConfigError
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
 from diffattn.lab.training.planning.devices import (
     MEASURED,
     device,
     measured_utilisation,
 )
-from diffattn.lab.training.planning.plan import device_phases, make_plan
+from diffattn.lab.training.planning.plan import device_phases, make_plan, plan_rows
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
-from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 

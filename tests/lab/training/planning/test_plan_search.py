@@ -6,7 +6,7 @@ import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.lab.catalog.recipes.catalog import recipe
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.planning.devices import device
 from diffattn.lab.training.planning.search import best_plan, changes_of, enough_devices, twin_of
 from diffattn.lab.training.planning.step_memory import StepMemory

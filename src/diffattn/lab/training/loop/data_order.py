@@ -34,7 +34,7 @@ def training_windows(
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
     passes = itertools.pairwise([0, *ends])
-    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
+    order: Any = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
     return Subset(dataset, order[: train.num_steps * train.batch_sequences].numpy())
 
@@ -49,8 +49,8 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     count = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
     passes = [torch.randperm(size, generator=generator) for _ in range(-(-count // size))]
-    # As a list, the 10^8 windows of a long run would take 4 GB.
-    return Subset(dataset, torch.cat(passes)[:count].numpy())
+    order: Any = torch.cat(passes)[:count].numpy()  # as a list, 10^8 windows would take 4 GB
+    return Subset(dataset, order)
 
 
 def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
