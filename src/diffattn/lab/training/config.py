@@ -28,9 +28,6 @@ class EngineConfig:
 
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """Whether several processes keep whole copies of the model, or shards."""
-    replicas: Count = 1
-    """Copies of the model, each sharded over one group of processes. With one group per machine,
-    only gradients travel between machines."""
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
@@ -57,8 +54,6 @@ class EngineConfig:
     def __post_init__(self) -> None:
         check_settings(self)
         where, peak = "EngineConfig", self.peak_flops
-        must = "replicas above 1 must come with parallel 'fsdp'"
-        require(where, self.replicas == 1 or self.parallel == "fsdp", must, self.replicas)
         require(where, peak is None or peak > 0, "peak_flops must be more than 0", peak)
         must = "peak_flops must come with watch_every, whose rows hold the MFU"
         require(where, peak is None or self.watch_every is not None, must, peak)
@@ -68,19 +63,10 @@ class EngineConfig:
         require(where, "none" not in self.trackers, must, self.report_to)
 
     def shards(self, devices: int, where: str = "training") -> int:
-        """Number of devices that share one copy of the model: 1, or with ``"fsdp"`` several.
-
-        ``ConfigError`` if ``devices``, of the whole run, are too few to shard over, or if
-        ``replicas`` does not divide them.
-        """
-        if self.parallel != "fsdp":
-            return 1
-        replicas, options = self.replicas, "(torchrun --nproc-per-node, plan --gpus)"
-        must = f"engine.replicas must divide the {devices} devices {options}"
-        require(where, devices % replicas == 0, must, replicas)
-        must = f"engine.parallel 'fsdp' must have more devices {options} than engine.replicas"
-        require(where, devices > replicas, must, devices)
-        return devices // self.replicas
+        """Number of a run's devices that share one copy of the model: 1, or with ``"fsdp"`` all."""
+        must = "engine.parallel 'fsdp' must have several devices (torchrun, plan --gpus)"
+        require(where, self.parallel == "ddp" or devices > 1, must, devices)
+        return 1 if self.parallel == "ddp" else devices
 
     @property
     def trackers(self) -> tuple[str, ...]:

@@ -67,11 +67,8 @@ def untrained_model(
 
     if checkpoint is None:
         from_first(lambda: initial_model(config, init).save_pretrained(scratch, remote_code=False))
-    mesh = DistributedConfig(
-        fsdp_size=engine.shards(num_processes()), dp_replicate_size=engine.replicas
-    )
     model = DiffTransformerForCausalLM.from_pretrained(
-        checkpoint or scratch, distributed_config=mesh
+        checkpoint or scratch, distributed_config=DistributedConfig(fsdp_size=num_processes())
     )
     wait_for_all()
     if is_first():
@@ -139,8 +136,7 @@ def is_sharded(model: Any) -> bool:
 def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
     """Refuse a checkpoint whose parts do not match these processes.
 
-    Whole copies (DDP) continue on any number of processes. A sharded run continues with any number
-    of replicas, but with the same number of shards per replica.
+    Whole copies (DDP) continue on any number of processes, a sharded run on the same number.
     """
     if checkpoint is None:
         return
@@ -151,12 +147,10 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
             f"training: engine.parallel must be {written!r}, as in {checkpoint.name}, to continue "
             f"the run, got {engine.parallel!r}."
         )
-    shards = engine.shards(num_processes())
-    if counts and counts != {shards}:
+    if counts and counts != {num_processes()}:
         raise ConfigError(
-            f"training: a sharded run must be continued by as many processes per replica as "
-            f"wrote {checkpoint.name}, {counts.pop()}, got {shards} (WORLD_SIZE="
-            f"{num_processes()}, engine.replicas={engine.replicas})."
+            f"training: a sharded run must be continued by as many processes as wrote "
+            f"{checkpoint.name}, {counts.pop()}, got WORLD_SIZE={num_processes()}."
         )
 
 
@@ -181,17 +175,15 @@ def written_by_all(folder: Path) -> Iterator[None]:
 def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
     """Add the optimizer's state and the schedule to a checkpoint of a sharded model:
     ``save_only_model`` keeps transformers from writing them."""
-    shard, shards = _shard_of_all(trainer.model)
-    if process_index() < shards:  # the other replicas hold the same state
-        state = {
-            f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
-            .detach()
-            .cpu()
-            .contiguous()
-            for index, values in trainer.optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-        }
-        save_file(state, folder / _shard_name(shard, shards))
+    state = {
+        f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
+        .detach()
+        .cpu()
+        .contiguous()
+        for index, values in trainer.optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    save_file(state, folder / _shard_name(process_index()))
     if is_first():
         torch.save(trainer.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
@@ -202,7 +194,7 @@ def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
     trainer.lr_scheduler.load_state_dict(scheduler)
     states: dict[int, dict[str, torch.Tensor]] = {}
     parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    for key, value in load_file(folder / _shard_name(*_shard_of_all(trainer.model))).items():
+    for key, value in load_file(folder / _shard_name(process_index())).items():
         index, name = key.split(".")
         like = parameters[int(index)]
         states.setdefault(int(index), {})[name] = value if value.ndim == 0 else _shard(value, like)
@@ -214,21 +206,14 @@ def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
 
 def require_parts(model: Any, folder: Path) -> None:
     """Wait until the first process sees the files of all processes in a checkpoint."""
-    shards = _shard_of_all(model)[1] if is_sharded(model) else 0
-    parts = [_shard_name(shard, shards) for shard in range(shards)]
-    if num_processes() > 1:
-        parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
+    processes = range(num_processes())
+    parts = [_shard_name(index) for index in processes if is_sharded(model)]
+    parts += [f"rng_state_{index}.pth" for index in processes if len(processes) > 1]
     from_first(lambda: wait_for_files(folder, parts))
 
 
-def _shard_of_all(model: Any) -> tuple[int, int]:
-    """The number of this process's shard, and the count of shards."""
-    shards = int(model.config.distributed_config.fsdp_size)
-    return process_index() % shards, shards
-
-
-def _shard_name(shard: int, shards: int) -> str:
-    return f"optimizer-{shard:05d}-of-{shards:05d}.safetensors"
+def _shard_name(shard: int) -> str:
+    return f"optimizer-{shard:05d}-of-{num_processes():05d}.safetensors"
 
 
 def _shard(local: torch.Tensor, like: Any) -> DTensor:

@@ -72,8 +72,6 @@ def test_what_is_given_stays():
     fixed = (MICRO,)
     assert planned(40 + 4 * 30, fixed=fixed) == [AGAIN]
     assert planned(40 + 10, fixed=fixed) is None
-    sharded = replace(RECIPE, engine=EngineConfig(parallel="fsdp", replicas=2))
-    assert best_plan(sharded, device("h100"), devices=8)[1].replicas == 2
 
 
 def test_devices_that_are_enough():

@@ -98,10 +98,6 @@ class RunTrainer(Trainer):
         return loss
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
-        if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Each pass shards the gradients; only the last pass averages them over replicas.
-            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
-            return context
         # Deferring would keep whole float32 gradients on each device until the last pass.
         return nullcontext()
 

@@ -298,7 +298,7 @@ def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
     copies, cache = f"{plan.devices:,}, whole" if plan.devices > 1 else "1", plan.kv_cache
     cached = f"{cache['sequences']:,} x {cache['tokens']:,} tokens"
     if plan.parallel == "fsdp":
-        copies = f"{plan.replicas:,}, in {plan.devices // plan.replicas:,} shards"
+        copies = f"1, in {plan.devices:,} shards"
     return {
         "parameters": _count(plan.parameters),
         "attention by": plan.backend,

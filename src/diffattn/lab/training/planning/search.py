@@ -67,7 +67,7 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
     def values(name: str, *tried: Any) -> tuple[Any, ...]:
         return (getattr(engine, name),) if f"engine.{name}" in fixed else tried
 
-    parallel = ("fsdp",) if engine.replicas > 1 else ("ddp", "fsdp")[: 2 if devices > 1 else 1]
+    parallel = ("ddp", "fsdp") if devices > 1 else ("ddp",)
     for again in values("activation_checkpointing", False, True):
         for kind in values("parallel", *parallel):
             for chunk in values("loss_chunk_tokens", None, _CHUNK):
