@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from evaluation_folders import evaluated, values

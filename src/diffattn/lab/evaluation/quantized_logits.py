@@ -22,7 +22,7 @@ from diffattn.lab.evaluation.perplexity.nll_by_position import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.clusters import cluster_mean

@@ -18,8 +18,8 @@ from diffattn.lab.studies.example_maps import maps_of
 from diffattn.lab.studies.limits import heads_below
 from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
+from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
-from diffattn.lab.training.recall_attention import GROUPS, key_groups
 from diffattn.models.loading import without_bars
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows

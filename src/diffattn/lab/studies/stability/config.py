@@ -16,7 +16,7 @@ from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import WINDOW
 from diffattn.lab.studies.study import FixedStudy, Member
-from diffattn.lab.training.stability import StabilityRun
+from diffattn.lab.training.run import StabilityRun
 
 
 @dataclass(frozen=True, kw_only=True)
