@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from continued_runs import assert_same_run, steps_of, stop
-from diffattn.files.manifest import write_manifest
+from diffattn.files.folders import write_manifest
 from diffattn.lab.training.checkpoints import CheckpointCallback, last_checkpoint
 from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.run import train

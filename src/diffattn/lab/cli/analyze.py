@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import (
     DTYPES,
     BosOption,
@@ -97,7 +97,6 @@ def _require_destination(out: Path, dtype: str) -> None:
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.records.analysis import ANALYSIS_FILE
     from diffattn.lab.records.run import is_claimed
-    from diffattn.models.config.known_names import check_known
 
     check_known("analyze", "dtype", dtype, DTYPES)
     require_folder_destination(out)

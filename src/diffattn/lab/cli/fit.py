@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 
 
 def fit(
@@ -37,7 +37,6 @@ def fit(
     from diffattn.lab.records.losses import read_losses
     from diffattn.lab.stats.power_law import FORMS
     from diffattn.lab.stats.scaling import equivalence_of, fits_of
-    from diffattn.models.config.known_names import check_known
 
     check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)

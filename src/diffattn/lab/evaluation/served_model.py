@@ -23,7 +23,7 @@ from diffattn.lab.inference.network_reader import ModelError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.records.settings import read_settings
-from diffattn.models.hub import name_or_cached
+from diffattn.models.loading import name_or_cached
 
 
 @dataclass(frozen=True, kw_only=True)

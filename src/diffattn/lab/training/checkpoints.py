@@ -9,9 +9,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.files.checksum import file_hash
-from diffattn.files.io import make_folder, sync
-from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.files.folders import MANIFEST, verify_manifest
+from diffattn.files.io import file_hash, make_folder, sync
 from diffattn.lab.training.distributed import wait_for_all
 from diffattn.lab.training.engine import EngineConfig
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from diffattn.errors import check_known
 from diffattn.lab.records.fields import AtLeast, check_settings, require
-from diffattn.models.config.known_names import check_known
 
 Count = Annotated[int, AtLeast(1)]
 

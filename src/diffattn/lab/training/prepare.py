@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.folders import new_folder, verify_manifest, write_manifest
 from diffattn.files.io import read_json, write_json
-from diffattn.files.manifest import verify_manifest, write_manifest
-from diffattn.files.new_folder import new_folder
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.source_files import Pin, difference, pin, stamp
@@ -18,7 +17,7 @@ from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import is_claimed, package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
-from diffattn.models.hub import name_or_cached
+from diffattn.models.loading import name_or_cached
 
 # Marks the folder before the tokens are written, and is completed when they are whole.
 _MARKER = "data.json"

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.long_context.haystack import encode_within
 from diffattn.lab.evaluation.long_context.magic_numbers import (
     CITIES,
@@ -20,7 +20,6 @@ from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
-from diffattn.models.config.known_names import check_known
 
 _GRID = ("recall", "all_correct")
 _SCORES = (*_GRID, "digits_greedy", "logprob_per_token")
