@@ -54,3 +54,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = [k for k in known if field == "".join(w[:1] for w in k.rpartition(".")[2].split("_"))]
     near = near or get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise a ConfigError unless ``name``, the value of the setting ``kind``, is in ``known``."""
+    known = tuple(known)
+    if name not in known:
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise ConfigError(
+            f"{where}: {kind} must be in {{{', '.join(known)}}}, got {short(name)}.{hint}"
+        )

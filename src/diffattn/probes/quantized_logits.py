@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import eager_mask
 
-from diffattn.errors import ConfigError
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import ConfigError, check_known
 from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.numbers import is_whole
 from diffattn.probes.attention_rows import (

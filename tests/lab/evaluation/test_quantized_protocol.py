@@ -140,7 +140,7 @@ def test_other_protocols_run_every_row_alone(models, corpus, name, settings):
     protocol = QuantizedLogits(**wrapping, bits=(4,), text=None)
     rows = []
     hook = model.network.base_model.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+        lambda module, args: rows.append(len(args[0]))
     )
     try:
         batch = protocol.batches(model)[0]

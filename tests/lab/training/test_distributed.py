@@ -12,8 +12,8 @@ import torch.distributed as dist
 from children import launched, raised, values
 from continued_runs import assert_same_files, steps_of, stop_together
 from diffattn.errors import ConfigError
+from diffattn.files.folders import MANIFEST, write_manifest
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.files.manifest import MANIFEST, write_manifest
 from diffattn.lab.records import run as run_record
 from diffattn.lab.records.run import RunRecord, package_versions
 from diffattn.lab.training import distributed, sharding

@@ -6,12 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from continued_runs import assert_same_run, steps_of, stop
-from diffattn.files.manifest import write_manifest
-from diffattn.lab.training.checkpoints import (
-    CheckpointCallback,
-    clear_checkpoints,
-    last_checkpoint,
-)
+from diffattn.files.folders import write_manifest
+from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints, last_checkpoint
 from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

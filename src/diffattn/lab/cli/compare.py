@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 
 _FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
 
@@ -75,7 +75,6 @@ def _require_destinations(
     )
     from diffattn.lab.report.evaluation.answers import GENERATOR
     from diffattn.lab.report.page.render import beginning
-    from diffattn.models.config.known_names import check_known
 
     check_known("compare", "--format", format_, _FORMATS)
     if format_ == "lm-eval":

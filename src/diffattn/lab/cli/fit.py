@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError, short
+from diffattn.errors import ConfigError, check_known, short
 from diffattn.lab.cli.options import print_json
 
 _AXES = ("parameters", "tokens")
@@ -41,7 +41,6 @@ def fit(
     """
     from diffattn.lab.stats.power_law import FORMS
     from diffattn.lab.stats.scaling import equivalence_of, fits_of
-    from diffattn.models.config.known_names import check_known
 
     check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)

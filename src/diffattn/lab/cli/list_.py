@@ -41,23 +41,16 @@ def _presets() -> _Listed:
     """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
-    rows, lines, largest = [], [], 0.0
-    for row in preset_table():
-        rows.append(
-            {
-                "preset": row.name,
-                "paper": row.paper_name,
-                "parameters": row.total,
-                "without embeddings": row.non_embedding,
-                **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
-            }
-        )
-        largest = max(largest, *(abs(n) / row.total for n in row.twin_residuals.values()))
-        model = preset_settings(row.name)
+    rows, lines, largest = preset_table(), [], 0.0
+    for row in rows:
+        total, without = row["parameters"], _count(row["without embeddings"])
+        differences = (abs(row[name]) for name in row if name.endswith(" twin"))
+        largest = max(largest, *(n / total for n in differences))
+        model = preset_settings(row["preset"])
         shape = (
             f"{model.num_hidden_layers} layers of {model.hidden_size:,}, {model.num_heads} heads"
         )
-        lines.append((row.name, _count(row.total), f"{_count(row.non_embedding)} without", shape))
+        lines.append((row["preset"], _count(total), f"{without} without", shape))
     title = "Models with DIFF V1: parameters, those without embeddings, and shape"
     return rows, {f"{title}. Their twins of other types have as many, to {largest:.1%}": lines}
 
@@ -141,8 +134,8 @@ def list_(
     ] = False,
 ) -> None:
     """List recipes, presets, attention types, backends or protocols."""
+    from diffattn.errors import check_known
     from diffattn.lab.cli.screen import print_groups
-    from diffattn.models.config.known_names import check_known
 
     if kind is None:
         lines = [(name, summary) for name, (summary, _) in KINDS.items()]

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.catalog import PROTOCOLS, ProtocolFacts
 from diffattn.lab.records.evaluations import Metric
-from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffattn.errors import check_known
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.metrics import (
     Row,
@@ -27,7 +28,6 @@ from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.lab.stats.contrasts import paired_contrast
-from diffattn.models.config.known_names import check_known
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,

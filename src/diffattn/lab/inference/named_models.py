@@ -50,7 +50,7 @@ def labelled(
 def require_model(path: str) -> None:
     """Raise if a path holds no model and is no model name that the hub could know."""
     if not checkpoint_folder(path).exists():
-        from diffattn.models.hub import name_or_cached  # slow to import
+        from diffattn.models.loading import name_or_cached  # slow to import
 
         name_or_cached(path)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.errors import CheckpointError, ConfigError, check_known, short
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
@@ -43,7 +43,6 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
-from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from diffattn.errors import check_known
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
@@ -15,7 +16,6 @@ from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import StabilityRun
 from diffattn.lab.training.settings import apply_settings
-from diffattn.models.config.known_names import check_known
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
 

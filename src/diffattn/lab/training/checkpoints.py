@@ -9,8 +9,8 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.folders import verify_manifest
 from diffattn.files.io import make_folder, sync
-from diffattn.files.manifest import verify_manifest
 from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import wait_for_all
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import check_known
 
 Count = Annotated[int, AtLeast(1)]
 

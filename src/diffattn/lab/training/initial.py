@@ -9,17 +9,16 @@ import torch
 from safetensors import safe_open
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.checksum import file_hash
-from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.files.folders import MANIFEST, verify_manifest
+from diffattn.files.io import file_hash
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash
 from diffattn.lab.training.config import InitConfig
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.checkpoint_folder import checkpoint_folder, files_in, weight_files
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.weight_files import files_in, weight_files
 
 _FREE = (
     "rope_parameters", "max_position_embeddings", "attention_backend", "use_cache",

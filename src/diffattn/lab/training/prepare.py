@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.folders import new_folder, verify_manifest, write_manifest
 from diffattn.files.io import read_json, write_json
-from diffattn.files.manifest import verify_manifest, write_manifest
-from diffattn.files.new_folder import new_folder
 from diffattn.lab.data.corpora import Document, Pin, difference, load_corpus, pin, stamp
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
@@ -17,7 +16,7 @@ from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import is_claimed, package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
-from diffattn.models.hub import name_or_cached
+from diffattn.models.loading import name_or_cached
 
 MARKER = "data.json"
 """File that marks a folder before the tokens are written; it is completed when they are whole."""

@@ -12,8 +12,8 @@ import torch
 from transformers import set_seed
 
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.files.folders import verify_manifest
 from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.files.manifest import verify_manifest
 from diffattn.lab.data.tokens import TokenDataset, long_documents
 from diffattn.lab.records.fields import require
 from diffattn.lab.records.lock import sole_writer
@@ -62,7 +62,7 @@ from diffattn.lab.training.sharding import (
     untrained_model,
     written_by_all,
 )
-from diffattn.models.loading import bfloat16_advice, without_bars
+from diffattn.models.loading import bfloat16_advice, quiet
 from diffattn.probes.lambdas import layer_lambdas
 
 RESULTS = "results.json"
@@ -159,7 +159,7 @@ def finish(
 
     with joined():
         _require_same(run)
-        with contextlib.ExitStack() as held, without_bars():
+        with contextlib.ExitStack() as held, quiet(warnings=True):
             from_first(lambda: held.enter_context(sole_writer(folder)))  # for all processes
             is_finished = from_first(lambda: _is_finished(folder, run))
             with together():

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import SCHEDULER_NAME
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.files.manifest import write_manifest
+from diffattn.files.folders import write_manifest
 from diffattn.lab.training.checkpoints import not_whole
 from diffattn.lab.training.config import EngineConfig, InitConfig
 from diffattn.lab.training.distributed import (

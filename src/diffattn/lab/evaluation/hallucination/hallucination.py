@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.hallucination import answer_metrics
 from diffattn.lab.evaluation.hallucination.data import TASKS, Example, Task, load_examples
 from diffattn.lab.evaluation.metrics import Row, metric
@@ -20,7 +20,6 @@ from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.records.evaluations import JUDGED_PROTOCOL, text_read
 from diffattn.lab.stats.clusters import cluster_mean
 from diffattn.lab.stats.proportions import share_interval
-from diffattn.models.config.known_names import check_known
 from diffattn.probes.attention_rows import attention_rows
 
 

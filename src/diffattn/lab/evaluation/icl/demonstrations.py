@@ -10,13 +10,12 @@ from itertools import accumulate
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
 from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
-from diffattn.models.config.known_names import check_known
 
 SEPARATOR = "\n==\n"
 P = TypeVar("P")

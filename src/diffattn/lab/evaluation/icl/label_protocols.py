@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffattn.errors import check_known
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, OVERLAP_CHOICE, Example
 from diffattn.lab.evaluation.icl.demonstrations import (
     DemonstrationReader,
@@ -24,7 +25,6 @@ from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.proportions import expected_range
-from diffattn.models.config.known_names import check_known
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {

@@ -7,7 +7,7 @@ from itertools import takewhile
 from random import Random
 from typing import Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.long_context.haystack import (
     HaystackProtocol,
     HaystackTokens,
@@ -21,7 +21,6 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError, Prefix
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
-from diffattn.models.config.known_names import check_known
 
 _NAMES = """
 Accra Adelaide Algiers Amman Amsterdam Ankara Antwerp Athens Auckland Baghdad Baku Bamako

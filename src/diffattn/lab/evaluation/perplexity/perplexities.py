@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.evaluation.metrics import loss_metric, perplexity_metric
 from diffattn.lab.evaluation.perplexity.nll_by_position import (
@@ -17,7 +17,6 @@ from diffattn.lab.evaluation.perplexity.nll_by_position import (
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
-from diffattn.models.config.known_names import check_known
 
 
 class SlidingPerplexity(TextProtocol):

@@ -20,7 +20,7 @@ from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
 from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
-from diffattn.models.loading import without_bars
+from diffattn.models.loading import quiet
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 
@@ -51,7 +51,7 @@ def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None
         run = f"{task.task_name}-{name}-seed{config.seeds[0]}"
         if not (runs / run / "model").exists():
             continue
-        with without_bars():
+        with quiet(warnings=True):
             model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
         rows = attention_rows(model, ids[None])
         on_answers = (rows[-1].signed[:, queries].cpu() * is_answer).sum((-2, -1))

@@ -7,6 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from diffattn.errors import check_known
 from diffattn.lab.catalog.models import (
     BASELINE,
     FEW,
@@ -25,7 +26,6 @@ from diffattn.lab.studies.study import Member, Results, Study, Wave, require_sof
 from diffattn.lab.studies.sweep import swept_rates
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
-from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import Twin
 
 _SHORT = ("smoke", "laptop", "lease")

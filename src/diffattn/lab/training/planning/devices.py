@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from math import log
 from types import MappingProxyType
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol
 from diffattn.lab.evaluation.long_context.lengths import (
     by_length_and_task,
@@ -32,7 +32,6 @@ from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_metrics, rows_
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.models.config.known_names import check_known
 
 TASKS: dict[str, RulerTask] = {
     task.name: task
