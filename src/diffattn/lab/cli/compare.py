@@ -8,7 +8,7 @@ import typer
 
 from diffattn.errors import ConfigError
 
-_FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
+_FORMATS = ("table", "csv", "markdown", "json", "lm-eval")
 
 
 def compare(
@@ -23,7 +23,7 @@ def compare(
         str,
         typer.Option(
             "--format",
-            help="table, csv (every number), markdown, latex, json, or lm-eval (the results file "
+            help="table, csv (every number), markdown, json, or lm-eval (the results file "
             "of lm-evaluation-harness, one per model)",
         ),
     ] = "table",
@@ -139,7 +139,6 @@ def _print_or_write(
         "csv": exports.csv_text,
         "markdown": exports.markdown_text,
         "table": exports.markdown_text,
-        "latex": exports.latex_text,
         "json": results_json,
     }
     text = makers[format_](results, comparison)

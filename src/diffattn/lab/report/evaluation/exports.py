@@ -1,4 +1,4 @@
-"""An evaluation's numbers for other programs: CSV, Markdown, LaTeX, lm-evaluation-harness."""
+"""An evaluation's numbers for other programs: CSV, Markdown, lm-evaluation-harness."""
 
 import csv
 import io
@@ -11,24 +11,16 @@ from typing import Any
 from diffattn.lab.records.evaluations import Comparison, EvalResult
 from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows
 from diffattn.lab.report.page.tables import record_table, table_markdown
-from diffattn.lab.report.page.wording import one_line
 
 _COLUMNS = (
     "kind", "protocol", "version", "variant", "name", "where", "model", "baseline", "value",
     "low", "high", "level", "method", "n", "unit", "p", "p_holm", "test", "primary", "over",
     "chance", "guess_ceiling", "verdict",
 )  # fmt: skip
-_LATEX = str.maketrans(
-    {letter: f"\\{letter}" for letter in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    | {"−": "$-$", "–": "--", "—": "---", "λ": r"$\lambda$"}
-)
-
 BEGINNINGS = {
     "csv": ",".join(_COLUMNS),
     "markdown": "| protocol |",
     "table": "| protocol |",
-    "latex": r"\begin{tabular}{lll",
     "json": '{\n  "results": [',
     "lm-eval": '{\n  "results": {',
 }
@@ -57,19 +49,8 @@ def csv_text(results: Sequence[EvalResult], comparison: Comparison | None) -> st
 
 def markdown_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
     """Write headline metrics and differences as two Markdown tables."""
-    tables = (record_table("", rows) for rows in _tables(results, comparison))
-    return "\n".join(map(table_markdown, tables))
-
-
-def latex_text(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
-    """Write headline metrics and differences as two LaTeX tables that need no package."""
-    lines: list[str] = []
-    for rows in _tables(results, comparison):
-        lines += [rf"\begin{{tabular}}{{{'l' * len(rows[0])}}}", r"\hline"]
-        lines.append(" & ".join(map(_latex, rows[0])) + r" \\ \hline")
-        lines += [" & ".join(map(_latex, row.values())) + r" \\" for row in rows]
-        lines += [r"\hline", r"\end{tabular}", ""]
-    return "\n".join(lines)
+    tables = [metric_rows(results), difference_rows(comparison) if comparison else []]
+    return "\n".join(table_markdown(record_table("", rows)) for rows in tables if rows)
 
 
 def harness_text(results: Sequence[EvalResult]) -> str:
@@ -119,14 +100,3 @@ def harness_text(results: Sequence[EvalResult]) -> str:
 
 def _where(where: Mapping[str, Any]) -> str:
     return ";".join(f"{key}={value}" for key, value in where.items())
-
-
-def _tables(
-    results: Sequence[EvalResult], comparison: Comparison | None
-) -> list[list[dict[str, str]]]:
-    tables = [metric_rows(results), difference_rows(comparison) if comparison else []]
-    return [rows for rows in tables if rows]
-
-
-def _latex(text: str) -> str:
-    return one_line(text).translate(_LATEX)

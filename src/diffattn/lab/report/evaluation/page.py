@@ -35,7 +35,7 @@ from diffattn.lab.report.page.elements import (
     Text,
     shown,
 )
-from diffattn.lab.report.page.tables import Table, record_table, run_cell, table
+from diffattn.lab.report.page.tables import Table, record_table, table
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, pairs, plural, span
 
 _ONE_SEED = (
@@ -278,7 +278,7 @@ def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list
             record.name,
             record.created,
             (record.commit or "not recorded")[:12] + (" +" if record.dirty else ""),
-            run_cell([pairs(record.versions)]),
+            pairs(record.versions),
         ]
         for record in folder.records
     ]

@@ -38,8 +38,6 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds."
         f"{plateau}",
         runs=names_of(used),
-        height=430,
-        label="Accuracy over training steps, one line per model",
     )
 
 
@@ -116,6 +114,4 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
         caption="Weights on the answer and on noise: mean over seeds and its interval. The uniform "
         "map of the control shows the weight that noise gets by chance.",
         runs=names_of(dict.fromkeys(runs)),
-        height=430,
-        label="Sum of weights on the answer and on noise; the table gives the numbers",
     )

@@ -14,13 +14,12 @@ from diffattn.lab.report.page.tables import (
     Table,
     mean_cell,
     number_cell,
-    per_run,
     record_table,
     table,
     type_cell,
     word_cell,
 )
-from diffattn.lab.report.page.wording import MISSING, count, listing, number, p_value, span
+from diffattn.lab.report.page.wording import MISSING, count, listing, number, p_value, pairs, span
 
 V1, UNIFORM = "diff", "diff_uniform"
 MAPS = {"net": "Net weight", "map_1": "First map", "map_2": "Second map", "size": "Size of weights"}
@@ -195,75 +194,45 @@ def results_table(study: Study, tasks: Sequence[str]) -> Table:
 
 
 def trials_table(study: Study, task: str) -> Table:
-    """Steps and test accuracy of every trial of a task."""
+    """Steps and test accuracy of every trial of a task, and the runs of the learning-rate sweep."""
     rows = []
     for name, member in members_of(study, task).items():
-        steps = zip(member["runs"], member["solved_steps"], member["steps"], strict=True)
-        accuracy = zip(member["runs"], member["test_accuracy"], strict=True)
-        rows.append(
-            {
-                "Model": type_cell(name),
-                "Learned at step": per_run((run, _solved_at(*step)) for run, *step in steps),
-                "Test accuracy": per_run((run, number(value, 3)) for run, value in accuracy),
-            }
-        )
-    return record_table("Every trial, controls with them.", rows)
-
-
-def sweep_table(study: Study, task: str) -> Table | None:
-    """Tabulate the result of every learning rate; ``None`` where a single rate was used."""
-    swept = {
-        name: member for name, member in members_of(study, task).items() if member.get("sweep")
-    }
-    if not swept:
-        return None
-    rates = sorted({run["learning_rate"] for member in swept.values() for run in member["sweep"]})
-    rows = []
-    for name, member in swept.items():
-        tries: dict[float, list[tuple[str, str]]] = {rate: [] for rate in rates}
-        for run in member["sweep"]:
-            loss = f"validation loss {number(run['validation_loss'], 3)}"
-            words = f"{_solved_at(run['solved_step'], run['steps'])}, {loss}"
-            tries[run["learning_rate"]].append((run["run"], words))
-        rows.append(
-            {
-                "Model": type_cell(name),
-                **{f"rate {rate:g}": per_run(lines) for rate, lines in tries.items()},
-                "Chosen": number_cell(f"{member['learning_rate']:g}"),
-                "Inside the sweep": word_cell("yes" if member["inside"] else "no"),
-            }
-        )
+        trials = [
+            {"learning_rate": member["learning_rate"], "run": run, "solved_step": solved}
+            | {"steps": steps, "accuracy": accuracy}
+            for run, solved, steps, accuracy in zip(
+                *(member[x] for x in ("runs", "solved_steps", "steps", "test_accuracy")),
+                strict=True,
+            )
+        ]
+        for run in [*trials, *member.get("sweep", ())]:
+            solved, loss = run["solved_step"], run.get("validation_loss")
+            learned = f"not in {count(run['steps'])}" if solved is None else count(solved)
+            rows.append(
+                {
+                    "Model": type_cell(name),
+                    "Run": word_cell(run["run"]),
+                    "Learning rate": number_cell(f"{run['learning_rate']:g}"),
+                    "Learned at step": number_cell(learned),
+                    "Test accuracy": number_cell(number(run.get("accuracy"), 3)),
+                    "Validation loss": number_cell(number(loss, 3)),
+                }
+            )
     caption = (
-        "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
-        "then smallest validation loss. A sweep whose best rate was at its edge was extended."
+        "Every trial, with test accuracy, and every run of the sweep, with validation loss. Chosen "
+        "rate: most runs solved, then fewest steps, then smallest validation loss. A sweep whose "
+        "best rate was at its edge was extended."
     )
     return record_table(caption, rows)
 
 
-def settings_table(study: Study) -> Table:
-    """Each task in words, the length of its training, and its models."""
-    rows = []
-    for task, settings in study.info["tasks"].items():
-        train, model, asked = settings["train"], settings["model"], settings.get("task", {})
-        if asked.get("name") == "noisy_recall":
-            drawn = "with replacement" if asked.get("replacement") else "each key at most once"
-            noise = f"{100 * asked.get('noise_ratio', 0):.0f} % of the context is noise"
-            queries = f"{noise}, {asked.get('num_queries')} queries {drawn}"
-        else:
-            queries = "each asked for once"
-        values = (
-            f"{asked.get('num_pairs')} pairs, {queries}; sequences of {train.get('seq_len')} "
-            "tokens",
-            f"{count(train.get('num_steps'))} steps of "
-            f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
-            f"{count(model.get('num_hidden_layers'))} layers, "
-            f"{count(model.get('hidden_size'))} channels, initial deviation "
-            f"{model.get('initializer_range', MISSING)}, embeddings times "
-            f"{model.get('embedding_multiplier', MISSING)}",
-        )
-        rows.append([task_name(task), *map(word_cell, values)])
-    return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
-
-
-def _solved_at(solved: int | None, spent: int) -> str:
-    return f"not in {count(spent)}" if solved is None else count(solved)
+def settings_sentence(task: str, settings: dict[str, Any]) -> str:
+    """A task, the length of its training, and its models."""
+    train, model, asked = (settings.get(x, {}) for x in ("train", "model", "task"))
+    sequences = count(train["batch_tokens"] // train["seq_len"])
+    layers, width = count(model.get("num_hidden_layers")), count(model.get("hidden_size"))
+    return (
+        f"{task_name(task)}: {pairs(asked)}. Trained at most {count(train.get('num_steps'))} steps "
+        f"of {sequences} sequences of {train['seq_len']} tokens; models of {layers} layers and "
+        f"{width} channels."
+    )
