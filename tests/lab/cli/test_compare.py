@@ -42,7 +42,7 @@ def test_every_format_and_the_page_of_answers(folders, tmp_path):
     assert "item" in page.read_text(encoding="utf-8")
     printed = json.loads(run(*folders, "--format", "json", "--baseline", "b").stdout)
     assert printed["comparison"][0]["baseline"] == "b"
-    assert run(*folders, "--format", "markdown").stdout.startswith("| protocol |")
+    assert run(*folders, "--format", "markdown").stdout.startswith("| Protocol |")
     done = run(*folders, "--format", "lm-eval", "--out", tmp_path / "lm")
     assert json.loads((tmp_path / "lm" / "a" / "results.json").read_text())["results"] == {}
     within = [tmp_path / "evals" / label for label in "ab"]  # called as their labels

@@ -19,8 +19,8 @@ _COLUMNS = (
 )  # fmt: skip
 BEGINNINGS = {
     "csv": ",".join(_COLUMNS),
-    "markdown": "| protocol |",
-    "table": "| protocol |",
+    "markdown": "| Protocol |",
+    "table": "| Protocol |",
     "json": '{\n  "results": [',
     "lm-eval": '{\n  "results": {',
 }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
-from diffattn.lab.report.page.tables import Table, table
+from diffattn.lab.report.page.tables import Table, record_table
 from diffattn.lab.report.page.wording import MISSING, count, number, p_value, pairs, span
 
 
@@ -14,37 +14,34 @@ def label_of(result: EvalResult) -> str:
     return str(result.model["label"])
 
 
+def metric_name(metric: Metric) -> str:
+    """The name, and where it was measured."""
+    return f"{metric.name} {pairs(metric.where)}".rstrip()
+
+
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
-    """The headline metrics, one row per protocol and metric, one column per model."""
-    labels = dict.fromkeys(map(label_of, results), "not measured")
+    """The headline metrics, one row per protocol and metric, one column per model.
+
+    An arrow says whether higher or lower is better.
+    """
+    labels = dict.fromkeys(map(label_of, results), MISSING)
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for result in results:
         for metric in result.headline():
-            name = "; ".join([metric.name, *(f"{k} {v}" for k, v in metric.where.items())])
-            row = {"protocol": result.variant, "metric": name} | labels
+            name = (
+                metric_name(metric) + {True: " ↑", False: " ↓", None: ""}[metric.higher_is_better]
+            )
+            row = {"Protocol": result.variant, "Metric": name} | labels
             row = rows.setdefault((result.variant, name), row)
             row[label_of(result)] = value_with_interval(metric)
     return list(rows.values())
 
 
 def difference_rows(comparison: Comparison) -> list[dict[str, str]]:
-    """Paired differences, one row each."""
-    return [
-        {
-            "protocol": paired.variant,
-            "score": paired.score,
-            "difference": f"{paired.model} − {paired.baseline}",
-            "value": number(paired.difference, signed=True),
-            "95 % interval": span(paired.low, paired.high, signed=True, none="unknown"),
-            "p": "" if paired.p_value is None else f"{paired.p_value:.3g}",
-            "p, Holm": "" if paired.p_holm is None else f"{paired.p_holm:.3g}",
-            "test": paired.test,
-            "n": str(paired.n),
-            "verdict": paired.verdict,
-        }
-        for paired in comparison.differences
-        if not paired.where
-    ]
+    """Differences over all items and over seeds, one row each."""
+    columns = ("Protocol", "Score", "Models", "Difference", "95 % interval", "p", "p, Holm", "Test")
+    whole = [pair for pair in comparison.differences if not pair.where]
+    return _difference_rows((*columns, "n", "Verdict"), whole)
 
 
 def results_json(results: Sequence[EvalResult], comparison: Comparison | None) -> str:
@@ -88,6 +85,12 @@ def difference_table(
     caption: str, columns: Sequence[str], differences: Sequence[PairedDifference]
 ) -> Table:
     """Show some columns of differences, one row each."""
+    return record_table(caption, _difference_rows(columns, differences))
+
+
+def _difference_rows(
+    columns: Sequence[str], differences: Sequence[PairedDifference]
+) -> list[dict[str, str]]:
     rows = []
     for pair in differences:
         over, seeds = (", over seeds", " seeds") if pair.over == "seeds" else ("", "")
@@ -108,8 +111,8 @@ def difference_table(
             "Best guess": number(pair.guess_ceiling, 3),
             "Not paired": count(pair.num_unpaired + pair.num_other_text),
         }
-        rows.append([cells[column] for column in columns])
-    return table(caption, columns, rows)
+        rows.append({column: cells[column] for column in columns})
+    return rows
 
 
 def _pair_text(first: float | None, second: float | None) -> str:
