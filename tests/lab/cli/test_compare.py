@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffattn.lab.cli.app import app
-from diffattn.lab.report.evaluation import exports
+from diffattn.lab.report.evaluation import tables
 from evaluation_folders import write
 
 
@@ -53,7 +53,7 @@ def test_every_format_and_the_page_of_answers(folders, tmp_path):
     assert not list((tmp_path / "evals").glob("*/results.json"))
 
 
-@pytest.mark.parametrize("format_", exports.BEGINNINGS)
+@pytest.mark.parametrize("format_", tables.BEGINNINGS)
 def test_what_it_wrote_is_replaced_and_nothing_else(folders, tmp_path, format_):
     """Also the page of answers, and of lm-eval the file of each model."""
     out, page = tmp_path / "out", tmp_path / "answers.html"

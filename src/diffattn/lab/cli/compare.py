@@ -96,7 +96,7 @@ def _require_destinations(
 def _require_table(path: Path, format_: str) -> None:
     """Raise if the file exists and was not written by an earlier call with this format."""
     from diffattn.files.destination import require_replaceable
-    from diffattn.lab.report.evaluation.exports import BEGINNINGS
+    from diffattn.lab.report.evaluation.tables import BEGINNINGS
 
     kind = f"a file of 'diffattn compare --format {format_}'"
     require_replaceable(path, BEGINNINGS[format_], kind)
@@ -107,7 +107,7 @@ def _write_harness_files(
 ) -> None:
     from diffattn.files.destination import require_outside
     from diffattn.files.io import write_text
-    from diffattn.lab.report.evaluation.exports import harness_text
+    from diffattn.lab.report.evaluation.tables import harness_text
 
     by_label = {
         label: [result for result in results if result.model["label"] == label] for label in labels
@@ -127,7 +127,7 @@ def _print_or_write(
 ) -> None:
     from diffattn.files.io import write_text
     from diffattn.lab.cli.screen.tables import print_table
-    from diffattn.lab.report.evaluation import exports
+    from diffattn.lab.report.evaluation import tables
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if format_ == "table" and out is None:
@@ -136,9 +136,9 @@ def _print_or_write(
             print_table(difference_rows(comparison))
         return
     makers = {
-        "csv": exports.csv_text,
-        "markdown": exports.markdown_text,
-        "table": exports.markdown_text,
+        "csv": tables.csv_text,
+        "markdown": tables.markdown_text,
+        "table": tables.markdown_text,
         "json": results_json,
     }
     text = makers[format_](results, comparison)

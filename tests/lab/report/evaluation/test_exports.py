@@ -7,7 +7,7 @@ import json
 import pytest
 
 from diffattn.lab.records.evaluations import Comparison, Metric
-from diffattn.lab.report.evaluation.exports import csv_text, harness_text, markdown_text
+from diffattn.lab.report.evaluation.tables import csv_text, harness_text, markdown_text
 from evaluation_folders import eval_result, paired
 
 PAIRED = paired(

@@ -7,8 +7,7 @@ from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims.claim import Claim, MeasuredClaim
 from diffattn.lab.report.claims.from_benchmarks import TIME_MEASURES
 from diffattn.lab.report.claims.from_evaluations import SCORE_MEASURES
-from diffattn.lab.report.claims.from_studies import STUDY_MEASURES
-from diffattn.lab.report.claims.from_text import LOSS_MEASURES
+from diffattn.lab.report.claims.from_studies import LOSS_MEASURES, STUDY_MEASURES
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.page.tables import Table, number_cell, record_table, word_cell
 from diffattn.lab.report.page.wording import MISSING, number, plural, span

@@ -29,7 +29,7 @@ from diffattn.lab.report.page.study_page import (
 )
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
-from diffattn.lab.report.sections import recall_charts as charts
+from diffattn.lab.report.sections import recall_tables as charts
 from diffattn.lab.report.sections import recall_tables as tables
 from diffattn.lab.report.sections.recall_tables import (
     UNIFORM,
