@@ -7,7 +7,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.inspection import maps
 from diffattn.lab.inspection.maps import viewed_layers
-from diffattn.lab.report.viewer.codes import to_weights
+from diffattn.lab.report.viewer.values import to_weights
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_sums
 from lab.report.viewer.viewed_models import half_step
 

@@ -11,8 +11,6 @@ import typer
 from diffattn.errors import ConfigError, check_known, short
 from diffattn.lab.cli.options import print_json
 
-_AXES = ("parameters", "tokens")
-
 
 def fit(
     file: Annotated[
@@ -94,8 +92,10 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
         ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
         in the order of the file.
     """
+    from diffattn.lab.records.study_results import AXES
+
     rows = _rows(path)
-    axes = [axis for axis in _AXES if any(row.get(axis) not in (None, "") for row in rows)]
+    axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
     if len(axes) != 1:
         raise ConfigError(
             f"{path}: must have a column parameters or a column tokens, got "

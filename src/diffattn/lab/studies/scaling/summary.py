@@ -9,6 +9,7 @@ from typing import Any
 from diffattn.errors import DiffAttnError
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
 from diffattn.lab.records.study_results import (
+    AXES,
     Equivalent,
     ScalingAxis,
     ScalingPoint,
@@ -24,7 +25,6 @@ from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
-AXES = ("parameters", "tokens")
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width -> configuration of the model."""
 
