@@ -35,8 +35,7 @@ def fit(
     baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
     from diffattn.lab.records.losses import read_losses
-    from diffattn.lab.stats.power_law import FORMS
-    from diffattn.lab.stats.scaling import equivalence_of, fits_of
+    from diffattn.lab.stats.power_law import FORMS, equivalence_of, fits_of
     from diffattn.models.config.known_names import check_known
 
     check_known("fit", "--form", form, FORMS)

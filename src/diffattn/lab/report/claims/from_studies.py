@@ -15,7 +15,7 @@ from diffattn.lab.report.claims.claim import (
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
-from diffattn.lab.stats.scaling import equivalent_at
+from diffattn.lab.stats.power_law import equivalent_at
 
 
 def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:

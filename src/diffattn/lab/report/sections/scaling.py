@@ -31,7 +31,7 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.scaling import drawn, equivalence_of, equivalent_at, fits_of
+from diffattn.lab.stats.power_law import drawn, equivalence_of, equivalent_at, fits_of
 
 AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
 """Axis along which models are compared -> its name."""

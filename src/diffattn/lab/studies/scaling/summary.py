@@ -18,7 +18,7 @@ from diffattn.lab.records.study_results import (
 from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.scaling import equivalence_of, equivalent_at, fits_of
+from diffattn.lab.stats.power_law import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.models.accounting import parameter_count

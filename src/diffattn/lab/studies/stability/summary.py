@@ -128,10 +128,7 @@ class _Measured:
 
     def sensitivity(self, name: str) -> list[float]:
         by_rate = zip(*(self.at(name, rate) for rate in self.rates), strict=True)
-        return [
-            rate_sensitivity({rate: r.loss for rate, r in zip(self.rates, runs, strict=True)})
-            for runs in by_rate
-        ]
+        return [rate_sensitivity([run.loss for run in runs]) for runs in by_rate]
 
     def differences_to_floors(self) -> list[StabilityDifference]:
         """The loss of every model minus that of every floor at every rate, as one Holm family."""
