@@ -85,7 +85,7 @@ def run_with_progress(
     from diffattn.lab.cli.screen.progress import RunsProgress
     from diffattn.lab.studies.reproduce import run_study
 
-    steps_of = study.steps_by_run()
+    steps_of = study.steps_of
     done = sum(steps_of(path.parent.name) for path in (folder / "runs").glob("*/results.json"))
     with RunsProgress(study.total_steps, done, steps_of) as progress:
         return run_study(

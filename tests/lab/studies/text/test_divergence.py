@@ -16,7 +16,7 @@ from diffattn.lab.report.study.details import rates_table
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.reproduce import reproduce
-from diffattn.lab.studies.sweep import swept_rates
+from diffattn.lab.studies.study import swept_rates
 from diffattn.lab.studies.text import comparison as module
 from diffattn.lab.studies.text.comparison import Sweep, comparison
 from diffattn.lab.studies.text.summary import require_losses
