@@ -13,8 +13,7 @@ from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.text_results import TextResults
 from diffattn.lab.report.page.wording import listing
-from diffattn.lab.studies.example_maps import maps_of
-from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
+from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, maps_of, spread
 from diffattn.lab.studies.study import OnMessage, Results, Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
 from diffattn.lab.studies.text.count_models import PHASE_GAIN, PHASE_RULE, phase_step, read_or_count
@@ -24,6 +23,7 @@ from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.loading import load_model
+from diffattn.probes.attention_rows import attention_rows
 
 
 def judge_comparison(
@@ -58,8 +58,8 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
         weights = folder / "runs" / run / "model"
         if weights.exists():
             layer = config.base.model.num_hidden_layers // 2
-            model, _ = load_model(str(weights))
-            layers[name] = {"run": run, "layer": layer, "head": 0} | maps_of(model, ids, layer, 0)
+            rows = attention_rows(load_model(str(weights))[0], ids[None])[layer]
+            layers[name] = {"run": run, "layer": layer, "head": 0} | maps_of(rows, 0)
         elif earlier.get(name, {}).get("run") == run:  # records are committed without weights
             layers[name] = earlier[name]
     return {"schema": 1, "tokens": labels, "layers": layers}
