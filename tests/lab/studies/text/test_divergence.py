@@ -98,7 +98,7 @@ def test_a_row_may_diverge_but_not_what_all_are_measured_by():
     diverged = {"validation_loss": None, "diverged_step": 7}
     results["diff_v2_raw_lambda-seed0"] = diverged
     require_losses(config, results, heard.append)
-    assert heard == ["diff_v2_raw_lambda-seed0 was not finite at step 7: its rows are not compared"]
+    assert heard == ["diff_v2_raw_lambda-seed0 (not finite at step 7): its rows are not compared"]
     with pytest.raises(DiffAttnError, match=r"got none from none-seed0 \(not finite at step 7\)"):
         require_losses(config, results | {"none-seed0": diverged}, heard.append)
 

@@ -247,11 +247,12 @@ class ComparisonConfig(Study):
         return max(1, round(self.sweep_share * self.base.train.num_steps))
 
     @cached_property
-    def _twins(self) -> dict[str, Twin]:
+    def twins(self) -> dict[str, Twin]:
+        """Variant -> its model."""
         return {x: VARIANTS[x].twin(self.base.model, self.match) for x in self.variants}
 
     def _member(self, variant: str, name: str, seed: int, rate: float, **changes: Any) -> Member:
-        twin = self._twins[variant]
+        twin = self.twins[variant]
         train = self.base.train.at(rate, seed, **changes)
         config = replace(self.base, name=name, model=twin.config, train=train)
         return Member.from_twin(config, twin, records_divergence=True)
