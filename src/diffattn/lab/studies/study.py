@@ -183,15 +183,15 @@ class FixedStudy(Study):
     @property
     def total_steps(self) -> int:
         """Steps of all runs together."""
-        return sum(self._steps.values())
+        return sum(self._planned_steps.values())
 
     @cached_property
-    def _steps(self) -> dict[str, int]:
+    def _planned_steps(self) -> dict[str, int]:
         return {member.config.name: member.config.train.num_steps for member in self.members()}
 
     def steps_of(self, run: str) -> int:
         """The steps of a run."""
-        return self._steps[run]
+        return self._planned_steps[run]
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
