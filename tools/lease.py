@@ -23,8 +23,7 @@ from diffattn.lab.studies.reproduce import begin_study, recorded_costs, run_stud
 from diffattn.lab.studies.reuse import require_studies, reuse_runs
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
-from diffattn.lab.studies.text.count_models import read_or_count
-from diffattn.lab.studies.text.summary import study_results
+from diffattn.lab.studies.text.summary import read_or_count, study_results
 from diffattn.lab.training.prepare import PreparedData
 
 COUNTS, RESULTS = "counts.json", "results.json"

@@ -37,8 +37,7 @@ def fit(
     share the error of the fit at that size. A share of 62 % means: by the fits, 62 % of the
     baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
-    from diffattn.lab.stats.power_law import FORMS
-    from diffattn.lab.stats.scaling import equivalence_of, fits_of
+    from diffattn.lab.stats.power_law import FORMS, equivalence_of, fits_of
 
     check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)

@@ -30,7 +30,7 @@ from diffattn.lab.records.evaluations import (
     evaluation_marker,
 )
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.stats.contrasts import paired_contrast
+from diffattn.lab.stats.paired import paired_contrast
 
 _PER_TOKEN = re.compile(r"nll(?!_per_word)|per_token|text loss")
 """Names of scores per token. They cannot be compared between tokenizers."""

@@ -26,8 +26,8 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.clusters import cluster_mean
-from diffattn.lab.stats.contrasts import paired_contrast
+from diffattn.lab.stats.intervals import cluster_mean
+from diffattn.lab.stats.paired import paired_contrast
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,

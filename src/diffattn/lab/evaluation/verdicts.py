@@ -8,8 +8,8 @@ import numpy as np
 
 from diffattn.lab.evaluation.metrics import is_share
 from diffattn.lab.records.evaluations import PairedDifference
+from diffattn.lab.stats.intervals import wilson_interval
 from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
-from diffattn.lab.stats.proportions import wilson_interval
 
 CEILING = 0.99  # if both shares are this large, the items are too easy
 SEEDS = 3  # fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``

@@ -18,8 +18,7 @@ from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.records.evaluations import JUDGED_PROTOCOL, text_read
-from diffattn.lab.stats.clusters import cluster_mean
-from diffattn.lab.stats.proportions import share_interval
+from diffattn.lab.stats.intervals import cluster_mean, share_interval
 from diffattn.probes.attention_rows import attention_rows
 
 

@@ -24,7 +24,7 @@ from diffattn.lab.evaluation.metrics import rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.proportions import expected_range
+from diffattn.lab.stats.intervals import expected_range
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {

@@ -33,7 +33,7 @@ from diffattn.lab.records.evaluations import (
 )
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord, claim_run
-from diffattn.lab.stats.proportions import wilson_interval
+from diffattn.lab.stats.intervals import wilson_interval
 
 PROTOCOL = "hallucination_judge"
 VERSION = 3  # raised with each change of how replies are read

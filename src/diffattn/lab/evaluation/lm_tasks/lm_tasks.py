@@ -24,7 +24,7 @@ from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_fac
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation, Score
-from diffattn.lab.stats.proportions import mean_of_shares, wilson_interval
+from diffattn.lab.stats.intervals import mean_of_shares, wilson_interval
 
 _METRICS = ("acc", "acc_norm", "acc_bytes")
 _FOLDERS = ("arc", "super_glue", "hellaswag", "openbookqa", "piqa", "winogrande")

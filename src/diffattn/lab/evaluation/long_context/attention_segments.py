@@ -17,7 +17,7 @@ from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.clusters import cluster_mean
+from diffattn.lab.stats.intervals import cluster_mean
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_shares, segment_sums
 
 SEGMENTS = ("bos", "before", "answer", "after", "query")

@@ -18,7 +18,7 @@ from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.proportions import share_interval
+from diffattn.lab.stats.intervals import share_interval
 
 NAMES = (
     "Agnes", "Bruno", "Celia", "Edgar", "Greta", "Hugo", "Irma", "Julius", "Leonie", "Magnus",

@@ -8,7 +8,7 @@ from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.proportions import mean_of_shares, share_interval
+from diffattn.lab.stats.intervals import mean_of_shares, share_interval
 
 
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:

@@ -17,7 +17,7 @@ from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.metrics import loss_metric, metric, row_clusters
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.stats.clusters import cluster_ratio
+from diffattn.lab.stats.intervals import cluster_ratio
 from diffattn.ops.inputs.numbers import in_float32
 
 

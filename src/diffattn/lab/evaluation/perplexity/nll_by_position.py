@@ -18,8 +18,7 @@ from diffattn.lab.evaluation.protocol import (
     used_of,
 )
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
-from diffattn.lab.stats.intervals import Interval
+from diffattn.lab.stats.intervals import Interval, cluster_mean, cluster_ratio
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
 
 

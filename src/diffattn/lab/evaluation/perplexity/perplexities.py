@@ -16,7 +16,7 @@ from diffattn.lab.evaluation.perplexity.nll_by_position import (
 )
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
+from diffattn.lab.stats.intervals import cluster_mean, cluster_ratio
 
 
 class SlidingPerplexity(TextProtocol):

@@ -26,7 +26,7 @@ from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.scaling import equivalent_at
+from diffattn.lab.stats.power_law import equivalent_at
 
 
 def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:

@@ -30,7 +30,7 @@ from diffattn.lab.report.page.wording import (
     type_name,
 )
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.scaling import drawn, equivalence_of, fits_of
+from diffattn.lab.stats.power_law import drawn, equivalence_of, fits_of
 
 _PARTS = ("a", "b", "c")
 _FORMULAS = {"offset": "a x⁻ᵇ + c", "kaplan": "a x⁻ᵇ"}
