@@ -18,14 +18,8 @@ def smoke() -> StudyPlan:
     noisy = NoisyRecallConfig(num_pairs=2, noise_ratio=0.5, num_keys=4, num_values=4, num_noise=4)
     size = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 4, "head_dim": 4}
     pace = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
-<<<<<<< ours
-||||||| base
-    tasks = (task_run(task, sequences=4, held_out=16, **size, **pace) for task in (noisy, mqar))
-=======
-    tasks = (task_run(task, size, sequences=4, held_out=16, **pace) for task in (noisy, mqar))
->>>>>>> theirs
     return {
-        "tasks": (task_run(noisy, sequences=4, held_out=16, **size, **pace),),
+        "tasks": (task_run(noisy, size, sequences=4, held_out=16, **pace),),
         "learning_rates": (3e-3,),
         "seeds": (0,),
         "controls": ("none", "diff_no_norm"),
