@@ -104,7 +104,7 @@ def metric(
 def score_metric(
     name: str, rows: Sequence[Row], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """A metric, the mean of a score over rows with its interval over clusters; none without rows."""
+    """The mean of a score over rows as a metric with an interval over clusters; [] without rows."""
     if not rows:
         return []
     values, share = [row["scores"][name] for row in rows], is_share(name)

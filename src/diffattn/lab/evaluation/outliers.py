@@ -160,7 +160,6 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
 
 
 def _layers(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each layer, the largest values over all items."""
     layers: list[dict[str, Any]] = []
     for of_layer in zip(*(row["layers"] for row in rows), strict=True):
         layers.append({})

@@ -75,7 +75,6 @@ class Protocol(ABC):
 
     @property
     def facts(self) -> ProtocolFacts:
-        """The protocol's row in the catalog."""
         return PROTOCOLS[self.name]
 
     @abstractmethod
@@ -150,7 +149,6 @@ class Protocol(ABC):
             )
 
     def parameters(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
         return asdict(self)
 
 

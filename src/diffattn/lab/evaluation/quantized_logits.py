@@ -88,7 +88,6 @@ class QuantizedLogits(Protocol):
         self.wrapped()
 
     def wrapped(self) -> Protocol:
-        """The wrapped protocol with its settings."""
         others = [name for name in PROTOCOLS if name != self.name]
         check_known(self.name, "protocol", self.protocol, others)
         named = [

@@ -149,12 +149,10 @@ def _result(
 
 
 def _is_temporary(row: Mapping[str, Any]) -> bool:
-    """Whether an item failed for a reason that may be temporary."""
     return "error" in row and not str(row["error"]).startswith(_PERMANENT)
 
 
 def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
-    """All items in batches, and the digest of their data."""
     batches = protocol.batches(model)
     items = [item for batch in batches for item in batch]
     return batches, data_digest(items, protocol.material(model, items))
@@ -168,7 +166,6 @@ def _ask_all(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all selected items, in their order."""
     known, faults = recover_jsonl(folder / ITEMS)
     for fault in faults:
         on_message(f"An item is asked again: {fault}")

@@ -68,7 +68,6 @@ class IclData:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the training examples, sorted."""
         return tuple(sorted({example.label for example in self.train}))
 
 

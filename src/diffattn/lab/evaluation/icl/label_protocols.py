@@ -70,7 +70,6 @@ class LabelProtocol(IclProtocol):
         """Demonstrations of a group, and the fields that its rows share, with ``shots``."""
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Batches of the items of one group, which have the same demonstrations."""
         ready = self.ready(model)
         items = [
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]

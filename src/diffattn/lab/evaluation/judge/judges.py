@@ -119,7 +119,6 @@ class EndpointJudge(Judge):
         return answer.status_code, answer.headers, content.decode("utf-8", "replace")
 
     def _read(self, content: str) -> tuple[str, dict[str, Any]]:
-        """Text and details of a completion."""
         try:
             value = json.loads(content)
             choice = value["choices"][0]

@@ -90,7 +90,6 @@ class Outputs:
         return requests
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of the items that were scored."""
         return [row for row in self.result.read_items(self.folder) if "error" not in row]
 
 
@@ -227,7 +226,6 @@ def _row(
     replies: Mapping[tuple[str, str], str],
     reasons: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The verdict on one output, as a line of ``items.jsonl``."""
     known = {"id": row["id"]}
     if request is None:
         return known | {"output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0}}

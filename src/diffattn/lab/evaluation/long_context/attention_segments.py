@@ -121,7 +121,6 @@ class AttentionSegments(MagicProtocol):
         return Summary(metrics=metrics, tables=tables)
 
     def settings(self, sample: int) -> dict[str, Any]:
-        """The settings from which the prompts of haystack ``sample`` are built."""
         facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
         return facts | {"up_to_digits": True}
 

@@ -91,7 +91,6 @@ class ChatProtocol(HaystackProtocol):
         return prompt_text(model, question, answer, chat=self.chat)
 
     def count(self, model: LanguageModel, prompt: str) -> int:
-        """Number of tokens of a prompt, BOS included."""
         return len(model.encode_prompt(prompt, special=self.chat))
 
 
@@ -255,7 +254,6 @@ class HaystackWords:
 
     @cached_property
     def text(self) -> str:
-        """The words joined by single spaces."""
         return " ".join(self.words)
 
     def passage(self, first: int, num_words: int) -> list[str]:
@@ -274,12 +272,10 @@ class HaystackWords:
 
     @cached_property
     def sha256(self) -> str:
-        """First 16 hex digits of the SHA-256 of the text."""
         return _digest(self.text)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
-        """All runs of digits in the text."""
         return frozenset(re.findall(r"\d+", self.text))
 
 

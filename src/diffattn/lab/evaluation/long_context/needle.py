@@ -281,7 +281,6 @@ class Needle(MagicProtocol):
     def _settings(
         self, model: LanguageModel, n: int, r: int, length: int, sample: int
     ) -> dict[str, Any]:
-        """Settings of the prompts, with room for the answer."""
         given = max(len(encode_within(model, f" {answer(city)}")) for city in CITIES)
         # A number is cut into at most one token per digit and one for the space.
         room = max(new_tokens(r), given + 8)

@@ -90,7 +90,6 @@ class WordList:
 
     @cached_property
     def sha256(self) -> str:
-        """First 16 hex digits of the SHA-256 of the words."""
         return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:16]
 
 
