@@ -45,14 +45,7 @@ def parts(
     for variant, (name, parameters) in chosen.items():
         kind = protocol_class(name)
         values = parameters | (kind.quick_for(longest) if quick else {}) | changes.get(name, {})
-        try:
-            built.append(Part(variant=variant, protocol=kind(**values)))
-        except ConfigError:
-            raise
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConfigError(
-                f"{name}: settings must have the right types, got {error}."
-            ) from error
+        built.append(Part(variant=variant, protocol=kind(**values)))
     return built
 
 

@@ -117,13 +117,10 @@ class _Asker:
     judge: Judge
     unanswered: int = 0
 
-    @property
-    def has_given_up(self) -> bool:
-        return self.unanswered >= self.judge.settings.give_up_after
-
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
         """Yield each request with its reply or failure, in the order in which they arrive."""
-        if self.has_given_up:
+        most = self.judge.settings.give_up_after
+        if self.unanswered >= most:
             return
         stop, left = Event(), iter(requests)
         running: dict[Future[Reply], Request] = {}
@@ -146,7 +143,7 @@ class _Asker:
                         is_lost = isinstance(answer, JudgeUnreachable)
                         self.unanswered = self.unanswered + 1 if is_lost else 0
                         yield request, answer
-                        if self.has_given_up:
+                        if self.unanswered >= most:
                             stop.set()
                         if not stop.is_set():
                             start(1)
