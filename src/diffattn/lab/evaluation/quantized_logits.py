@@ -19,8 +19,7 @@ from diffattn.lab.evaluation.metrics import (
     row_weight,
 )
 from diffattn.lab.evaluation.perplexity.nll_by_position import first_windows
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, parts, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation

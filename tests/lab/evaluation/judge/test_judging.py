@@ -19,7 +19,7 @@ from diffattn.lab.evaluation.judge.interface import (
 )
 from diffattn.lab.evaluation.judge.judges import EndpointJudge, LocalJudge, RecordedReplies
 from diffattn.lab.evaluation.judge.session import judge_folder, recorded_outputs
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.records.evaluations import EvalResult, register
 from judge_server import TRUE, completion, judge_server
