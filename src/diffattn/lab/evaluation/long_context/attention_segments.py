@@ -64,7 +64,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.require_prompt(model, **self.settings(0))
+        self.build_prompts(model, self.depths[:1], **self.settings(0))  # refuses short texts
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))

@@ -15,7 +15,7 @@ from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
 from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.prompting import prompt_text
 
 _BETWEEN_DOCUMENTS = "\n\n"
@@ -115,7 +115,7 @@ class HaystackTokens:
         ends = [*self.sentence_ends, len(self.ids)]
         weights = {a: b - a for a, b in zip(slots, ends, strict=True) if a not in taken}
         if len(weights) < count:
-            raise ItemError(
+            raise ConfigError(
                 f"haystack: {len(self.ids)} tokens of text must have {count} free sentence ends, "
                 f"got {len(weights)}. Choose a longer text or fewer needles."
             )
