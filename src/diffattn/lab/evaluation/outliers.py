@@ -58,7 +58,7 @@ class Outliers(Protocol):
         require_readable(model.network, self.window_tokens)
         start = model.start()
         size = self.window_tokens - len(start)
-        texts = first_windows(self, model, self.texts, start=start, size=size)
+        texts = first_windows(self, model, self.texts, "text", start, size)
         windows, batches = [ids for _, ids in texts], []
         for first in range(0, len(windows), self.windows_per_item):
             some = tuple(windows[first : first + self.windows_per_item])

@@ -174,7 +174,7 @@ class QuantizedLogits(Protocol):
             return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        windows = first_windows(self, model, self.text, self.text_field, start=start, size=size)
+        windows = first_windows(self, model, self.text, self.text_field, start, size)
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)

@@ -269,7 +269,7 @@ def run_evaluation(
                     limit=limit,
                     wait=wait,
                     on_progress=partial(on_progress, name),
-                    on_message=partial(_tell, on_message, name),
+                    on_message=partial(lambda name, line: on_message(f"{name}: {line}"), name),
                 )
             except BusyError:
                 on_message(f"{name}: another process is at work on it, waiting at the end")
@@ -289,10 +289,6 @@ def run_evaluation(
             on_message(f"{label}/{variant}: {failed}")
     order = [(label, part.variant) for label in models for part in chosen]
     return [done[key] for key in order if key in done], compare_folder(folder)
-
-
-def _tell(on_message: Callable[[str], None], name: str, line: str) -> None:
-    on_message(f"{name}: {line}")
 
 
 def _load(
