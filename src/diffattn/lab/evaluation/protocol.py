@@ -14,7 +14,7 @@ from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.records.settings import read_settings, require_counts
 from diffattn.models.config.known_names import check_known
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
 
 
@@ -69,10 +69,10 @@ class Protocol(ABC):
         if longest < SHORT_CONTEXT:
             values |= cls.quick_short
         for name in values.keys() & _LENGTHS:
-            value = values[name]
-            is_one = isinstance(value, int)
-            cut = sorted({min(x, longest) for x in ([value] if is_one else value)})
-            values[name] = cut[0] if is_one else tuple(cut)
+            if isinstance(values[name], int):
+                values[name] = min(values[name], longest)
+            else:
+                values[name] = tuple(sorted({min(length, longest) for length in values[name]}))
         return values
 
     @property
