@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import parts
 from diffattn.lab.records.settings import read_settings
 
 

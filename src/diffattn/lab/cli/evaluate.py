@@ -80,7 +80,7 @@ def evaluate(
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen import ItemProgress
-    from diffattn.lab.evaluation.registry import parts
+    from diffattn.lab.evaluation.protocol import parts
     from diffattn.lab.inference.named_models import shortest_context
 
     require_folder_destination(out or Path("runs"))
@@ -116,7 +116,7 @@ def _protocols_and_models(
 ) -> tuple[list[str], dict[str, str]]:
     """Split the arguments into protocols and models; return the protocols, and label to path."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
-    from diffattn.lab.evaluation.registry import require_known
+    from diffattn.lab.evaluation.protocol import require_known
     from diffattn.lab.inference.named_models import labelled
 
     known = {*PROTOCOLS, *PRESETS, "all"}

@@ -68,7 +68,7 @@ def judge(
     from diffattn.lab.evaluation.judge.judges import chosen_judge
     from diffattn.lab.evaluation.judge.session import judge_folder
 
-    chosen = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
+    chosen = chosen_judge(settings, replies, device, dtype)
     with ItemProgress(len(recorded)) as progress:
         judged = judge_folder(evaluation, chosen, on_progress=progress.on_progress)
     _print_results(*judged, compare_folder(evaluation), evaluation, as_json=json_)

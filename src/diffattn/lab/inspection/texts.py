@@ -13,7 +13,6 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
     segment_spans,
 )
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.values import Segment, ViewedText
 
@@ -71,12 +70,7 @@ def _needle(
         haystack=needle.haystack,
         seed=needle.seed,
     )
-    try:
-        (prompt,) = protocol.build_prompts(
-            model, protocol.depths, **protocol.settings(needle.sample)
-        )
-    except ItemError as error:
-        raise ConfigError(f"inspect: {error}") from error
+    (prompt,) = protocol.build_prompts(model, protocol.depths, **protocol.settings(needle.sample))
     segments = [
         Segment(name=_NAMES[name], start=start, end=end)
         for name, (start, end) in zip(SEGMENTS, segment_spans(prompt), strict=True)

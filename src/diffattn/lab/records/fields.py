@@ -52,7 +52,7 @@ _PLAIN = {list: list[Any], dict: dict[str, Any], float: float, int: int}
 class AtLeast:
     """In ``Annotated``: the smallest number, or the fewest entries of a list."""
 
-    least: int
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
