@@ -41,7 +41,7 @@ def _presets() -> _Listed:
     """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
-    rows, lines, largest = [], [], 0.0
+    rows, lines = [], []
     for row in preset_table():
         rows.append(
             {
@@ -52,14 +52,12 @@ def _presets() -> _Listed:
                 **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
             }
         )
-        largest = max(largest, *(abs(n) / row.total for n in row.twin_residuals.values()))
         model = preset_settings(row.name)
-        shape = (
-            f"{model.num_hidden_layers} layers of {model.hidden_size:,}, {model.num_heads} heads"
-        )
-        lines.append((row.name, _count(row.total), f"{_count(row.non_embedding)} without", shape))
+        shape = f"{model.num_hidden_layers} layers of {model.hidden_size:,}"
+        counts = (_count(row.total), f"{_count(row.non_embedding)} without")
+        lines.append((row.name, *counts, f"{shape}, {model.num_heads} heads"))
     title = "Models with DIFF V1: parameters, those without embeddings, and shape"
-    return rows, {f"{title}. Their twins of other types have as many, to {largest:.1%}": lines}
+    return rows, {title: lines}
 
 
 def _types() -> _Listed:

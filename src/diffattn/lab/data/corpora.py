@@ -31,18 +31,15 @@ _BUILD_PREFIXES = ("__pycache__", "config-", "_sysconfigdata", "sitecustomize", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    r"""One text and its name, both without lone surrogates, which no tokenizer can encode.
+    r"""One text with ``\n`` as line ends, and its name, which is unique within a corpus.
 
-    Args:
-        name: Unique within a corpus.
-        text: Line ends become ``\n``.
-        is_row: Whether the name ends with a row number, which changes if rows are inserted. The
-            text of a row decides its split; for other documents the name decides.
+    Neither has lone surrogates, which no tokenizer can encode.
     """
 
     name: str
     text: str
     is_row: bool = False
+    """Whether the name ends with a row number. Then the text decides the split, not the name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", files.normalise_line_ends(self.text))

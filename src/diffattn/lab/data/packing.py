@@ -53,7 +53,7 @@ def pack(
     validation_fraction: float = 0.05,
     on_progress: Callable[[int], None] | None = None,
 ) -> dict[str, Any]:
-    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its sidecar.
+    """Encode a corpus into ``train.bin`` and ``validation.bin``, and return their sidecars.
 
     If ``out`` already holds the packing of this corpus and tokenizer, the documents are only hashed
     and the files checked. An interrupted packing goes on from its last checkpoint: the documents
@@ -63,13 +63,6 @@ def pack(
         documents: The corpus, not empty, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         on_progress: Called after each batch with the number of tokens written so far.
-
-    Returns:
-        ``{"train": sidecar, "validation": sidecar}``.
-
-    Raises:
-        CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
-            or a document before the checkpoint has changed.
     """
     identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
@@ -100,7 +93,6 @@ def pack(
 
 
 def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
-    """The arguments that decide the files; raises if the tokenizer has no end token."""
     digest = tokenizer_hash(tokenizer)
     if tokenizer.eos_token_id is None:
         raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
