@@ -150,10 +150,8 @@ def _describe(error: BaseException) -> str:
     name, content = type(error).__name__, str(error).lower() * isinstance(error, RuntimeError)
     # PyTorch has several errors for this, which are told by their names and texts.
     if name.endswith("MemoryError") or any(words in content for words in _MEMORY_WORDS):
-        text = (
-            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
-        )
-        text += "with more memory"
+        text = f"out of memory{f' ({reason})' if reason else ''}. "
+        text += "Choose smaller sizes, or a machine with more memory"
     elif isinstance(error, RecursionError):
         text = f"something is nested too deeply to be read ({reason})"
     else:
