@@ -16,15 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.folders import new_folder
 from diffattn.files.io import read_json, write_json
-from diffattn.files.new_folder import new_folder
 from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.reproduce import begin_study, recorded_costs, run_study
 from diffattn.lab.studies.reuse import require_studies, reuse_runs
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
-from diffattn.lab.studies.text.count_models import read_or_count
-from diffattn.lab.studies.text.summary import study_results
+from diffattn.lab.studies.text.summary import read_or_count, study_results
 from diffattn.lab.training.prepare import PreparedData
 
 COUNTS, RESULTS = "counts.json", "results.json"

@@ -21,7 +21,7 @@ from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_tokens
-from diffattn.lab.evaluation.perplexity.documents import first_tokens
+from diffattn.lab.evaluation.perplexity.nll_by_position import first_tokens
 from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data

@@ -26,7 +26,7 @@ def raising(cli, monkeypatch, tmp_path):
         def fail(*_):
             raise error
 
-        monkeypatch.setattr("diffattn.models.config.known_names.check_known", fail)
+        monkeypatch.setattr("diffattn.errors.check_known", fail)
         return cli("list", "recipes", *arguments)
 
     return run

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.stats.clusters import cluster_mean, cluster_ratio
-from diffattn.lab.stats.intervals import mean_interval
+from diffattn.lab.stats.intervals import cluster_mean, cluster_ratio, mean_interval
 
 
 def test_single_values_and_equal_clusters_give_students_interval():

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diffattn.lab.stats.clusters import cluster_mean
-from diffattn.lab.stats.contrasts import paired_contrast
-from diffattn.lab.stats.proportions import mean_of_shares, share_interval
+from diffattn.lab.stats.intervals import cluster_mean, mean_of_shares, share_interval
+from diffattn.lab.stats.paired import paired_contrast
 
 REPEATS = 2_000
 DOCS = Path(__file__).parents[3] / "docs" / "records" / "coverage.md"

@@ -23,7 +23,7 @@ DARWIN = [49, -67, 8, 16, 6, 23, 28, 41, 14, 29, 56, 24, 75, 60, -48]
 def test_difference_is_values_minus_baseline():
     difference = paired_difference([1.5, 2.25, 3.0], [1.0, 2.0, 3.0])
     assert difference == mean_interval([0.5, 0.25, 0.0])
-    with pytest.raises(ConfigError, match="must be finite"):
+    with pytest.raises(ConfigError, match="finite numbers"):
         paired_difference([1.0, math.inf], [1.0, math.inf])
 
 

@@ -72,5 +72,5 @@ def test_a_diverged_run_counts_as_the_worst_from_there_on():
 
 
 def test_sensitivity_is_the_mean_loss_above_the_best():
-    assert rate_sensitivity({0.001: 3.0, 0.004: 3.5, 0.016: 4.0}) == pytest.approx(0.5)
-    assert rate_sensitivity({0.001: 3.0}) == 0
+    assert rate_sensitivity([3.0, 3.5, 4.0]) == pytest.approx(0.5)
+    assert rate_sensitivity([3.0]) == 0

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import (
     DTYPES,
     BosOption,
@@ -60,7 +60,6 @@ def analyze(
     from diffattn.lab.inference.named_models import labelled
     from diffattn.lab.records.analysis import ANALYSIS_FILE
     from diffattn.lab.records.run import is_claimed, is_log_alone
-    from diffattn.models.config.known_names import check_known
 
     check_known("analyze", "dtype", dtype, DTYPES)
     require_folder_destination(out or Path("runs"))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import VerifyOption, default_out, print_json, say, set_option
 
 _SETTABLE = (
@@ -64,7 +64,6 @@ def convert(
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import best_of_study
     from diffattn.lab.records.settings import read_settings
-    from diffattn.models.config.known_names import check_known
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
 
     check_known("convert", "--to", to, TARGETS)

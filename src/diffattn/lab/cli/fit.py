@@ -8,10 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError, short
+from diffattn.errors import ConfigError, check_known, short
 from diffattn.lab.cli.options import print_json
-
-_AXES = ("parameters", "tokens")
 
 
 def fit(
@@ -39,9 +37,7 @@ def fit(
     share the error of the fit at that size. A share of 62 % means: by the fits, 62 % of the
     baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
-    from diffattn.lab.stats.power_law import FORMS
-    from diffattn.lab.stats.scaling import equivalence_of, fits_of
-    from diffattn.models.config.known_names import check_known
+    from diffattn.lab.stats.power_law import FORMS, equivalence_of, fits_of
 
     check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)
@@ -95,8 +91,10 @@ def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
         ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
         in the order of the file.
     """
+    from diffattn.lab.records.study_results import AXES
+
     rows = _rows(path)
-    axes = [axis for axis in _AXES if any(row.get(axis) not in (None, "") for row in rows)]
+    axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
     if len(axes) != 1:
         raise ConfigError(
             f"{path}: must have a column parameters or a column tokens, got "

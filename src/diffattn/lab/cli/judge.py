@@ -113,7 +113,7 @@ def _print_results(
         if comparison is not None:
             variants = {result.variant for result in results}
             rows = difference_rows(comparison)
-            print_table([row for row in rows if row["protocol"] in variants])
+            print_table([row for row in rows if row["Protocol"] in variants])
         typer.echo(f"Records: {evaluation}")
     for sentence in missing:
         say(f"diffattn: {sentence}")

@@ -41,21 +41,12 @@ def _presets() -> _Listed:
     """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
-    rows, lines = [], []
-    for row in preset_table():
-        rows.append(
-            {
-                "preset": row.name,
-                "paper": row.paper_name,
-                "parameters": row.total,
-                "without embeddings": row.non_embedding,
-                **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
-            }
-        )
-        model = preset_settings(row.name)
+    rows, lines = preset_table(), []
+    for row in rows:
+        model = preset_settings(row["preset"])
         shape = f"{model.num_hidden_layers} layers of {model.hidden_size:,}"
-        counts = (_count(row.total), f"{_count(row.non_embedding)} without")
-        lines.append((row.name, *counts, f"{shape}, {model.num_heads} heads"))
+        counts = (_count(row["parameters"]), f"{_count(row['without embeddings'])} without")
+        lines.append((row["preset"], *counts, f"{shape}, {model.num_heads} heads"))
     title = "Models with DIFF V1: parameters, those without embeddings, and shape"
     return rows, {title: lines}
 
@@ -139,8 +130,8 @@ def list_(
     ] = False,
 ) -> None:
     """List recipes, presets, attention types, backends or protocols."""
+    from diffattn.errors import check_known
     from diffattn.lab.cli.screen import print_groups
-    from diffattn.models.config.known_names import check_known
 
     if kind is None:
         lines = [(name, summary) for name, (summary, _) in KINDS.items()]

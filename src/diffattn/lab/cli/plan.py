@@ -131,18 +131,18 @@ def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
         return
     from diffattn.lab.catalog.models import type_name
     from diffattn.lab.cli.screen import print_table, print_text
-    from diffattn.lab.training.planning import table
+    from diffattn.lab.training.planning.plan import cost_of_difference, heading, notes, plan_rows
 
     titled = {type_name(name).partition(" (")[0]: plan for name, plan in plans.items()}
     first = next(iter(plans.values()))
-    typer.echo(table.heading(first))
-    print_table(table.plan_rows(titled))
-    lines = table.notes(first)
+    typer.echo(heading(first))
+    print_table(plan_rows(titled))
+    lines = notes(first)
     if len(titled) == 2:
         (title, plan), (baseline, other) = titled.items()
         if first.attention_type == "softmax":
             title, plan, baseline, other = baseline, other, title, plan
-        lines.insert(0, table.cost_of_difference(plan, title, other, baseline))
+        lines.insert(0, cost_of_difference(plan, title, other, baseline))
     print_text(lines)
     where = " (torchrun on each machine, HOST is one)" if _RENDEZVOUS in commands[-1] else ""
     typer.echo("\n  ".join([f"\nTrain it{where}:", *commands]))

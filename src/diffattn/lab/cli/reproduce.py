@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import (
     DryRunOption,
     print_json,
@@ -142,7 +142,6 @@ def _require_options(
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
     from diffattn.lab.studies.stages import stages_of
-    from diffattn.models.config.known_names import check_known
     from diffattn.models.twins import MATCHES
 
     check_known("reproduce", "study", study, (WHOLE, *STUDIES))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError, did_you_mean, first_line
-from diffattn.files.checksum import file_hash
+from diffattn.files.io import file_hash
 from diffattn.lab.data import files
 
 Pin = dict[str, Any]

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.checksum import file_hash
-from diffattn.files.io import read_json
+from diffattn.files.io import file_hash, read_json
 from diffattn.lab.data.splits import OFFSET_DTYPE, SPLITS, SUFFIXES
 from diffattn.lab.records.fields import AtLeast, checked
 

@@ -69,7 +69,7 @@ class EvalResult(FileRecord):
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
-    """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
+    """``limit`` if not all items were asked."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``, which must be the file that was measured."""

@@ -15,6 +15,9 @@ from diffattn.lab.records.text_results import (
     TextResults,
 )
 
+AXES = ("parameters", "tokens")
+"""Quantities over which a study of scaling fits its losses."""
+
 
 class _RecallMember(TypedDict):
     like: NotRequired[str]

@@ -6,7 +6,7 @@ with runs that read the same tokens at the same step.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,20 +28,18 @@ class Stability:
     """The measures of one run. All shares are from 0 (stable) to 1."""
 
     diverged: bool
-    """Whether the run met a number that is not finite, or its final loss is at least ``ln V``. That
-    is the loss of equal probabilities for all tokens of the vocabulary."""
+    """Whether a number was not finite, or the final loss is at least ``ln V``, that of a guess."""
     diverged_step: int | None
     """Steps done when a number was not finite; ``None`` if all were finite."""
     loss: float
     """Final validation loss in nats per token, at most ``ln V``; ``ln V`` if the run diverged."""
     loss_spike_share: float
-    """Share of the judged steps that are spikes of the training loss."""
+    """Share of the judged steps that are spikes, like the next."""
     gradient_spike_share: float
-    """Share of the judged steps that are spikes of the gradient norm before clipping."""
     clipped_share: float
-    """Share of all steps whose gradient was clipped."""
+    """Share of all steps."""
     median_gradient_norm: float | None
-    """Median gradient norm before clipping, over judged steps made; ``None`` if none was made."""
+    """Before clipping, over judged steps made; ``None`` if none was made."""
 
 
 def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarray:
@@ -52,11 +50,8 @@ def spike_steps(values: Sequence[float] | np.ndarray, least: float) -> np.ndarra
 
     Source: ours; fixed before the study was run.
 
-    Args:
-        values: ``[n]``, finite, one per step.
-
     Returns:
-        bool ``[n]``; the first 32 are False.
+        bool ``[n]``, one per value; the first 32 are False.
     """
     x = np.asarray(values, dtype=np.float64)
     spikes = np.zeros(len(x), dtype=bool)
@@ -87,9 +82,8 @@ def stability(
         losses: ``[n]``, training loss of every step made, in nats per token.
         gradient_norms: ``[n]``, norm of the gradient of every step made, before clipping.
         num_steps: Steps planned, more than 32 and at least n.
-        vocab_size: V.
         max_gradient_norm: Norm above which gradients are clipped; 0 for never.
-        validation_loss: Final validation loss; ``None`` if the run met a number that is not finite.
+        validation_loss: ``None`` if the run met a number that is not finite.
     """
     steps = len(losses)
     assert steps == num_steps or (validation_loss is None and steps < num_steps), "a row per step"
@@ -112,7 +106,7 @@ def stability(
     )
 
 
-def rate_sensitivity(losses: Mapping[float, float]) -> float:
+def rate_sensitivity(losses: Sequence[float]) -> float:
     r"""Mean loss over learning rates, less the loss at the best learning rate.
 
     .. math:: \frac{1}{n} \sum_\eta \min(L(\eta), \ln V) - \min_\eta L(\eta)
@@ -120,7 +114,6 @@ def rate_sensitivity(losses: Mapping[float, float]) -> float:
     Source: arXiv:2309.14322, section 2.2 (there with the loss at initialisation for ln V, and over
     rates that are evenly spaced in logarithm; here all rates have equal weight).
 
-    Args:
-        losses: Learning rate -> :attr:`Stability.loss`.
+    ``losses``: :attr:`Stability.loss` of each rate.
     """
-    return sum(losses.values()) / len(losses) - min(losses.values())
+    return sum(losses) / len(losses) - min(losses)

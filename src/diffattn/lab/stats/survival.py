@@ -21,11 +21,8 @@ def log_rank(steps: Steps, other_steps: Steps, last_step: int) -> float:
 
     Source: N. Mantel, Cancer Chemother. Rep. 50 (1966), 163-170.
 
-    Args:
-        steps: First group: each run's step of the event, from 1 to ``last_step``, or ``None`` if
-            it did not happen within ``last_step`` steps.
-        other_steps: The second group, likewise.
-        last_step: Last step of a run without the event.
+    ``steps`` and ``other_steps``: each run's step of the event, from 1 to ``last_step``, or
+    ``None`` if it did not happen until then.
     """
     if math.comb(len(steps) + len(other_steps), len(steps)) <= 3_000_000:
         return _share_of_splits(steps, other_steps)

@@ -1,8 +1,12 @@
-"""Limits that all studies share, and the sentences that state them."""
+"""What judges of all kinds share: limits, the sentences that state them, and example maps."""
 
 from collections.abc import Iterable
+from typing import Any
+
+import torch
 
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.probes.attention_rows import LayerRows
 
 # The papers' models have 8 DIFF heads or more.
 SMALLEST_TESTED_HEADS = 8
@@ -12,8 +16,8 @@ MARGIN = 0.1
 
 def few_heads(models: Iterable[DiffTransformerConfig]) -> int | None:
     """The smallest number of DIFF heads among V1 and Shared DIFF models, if it is below 8."""
-    few = (m.num_heads for m in models if m.uses("lambda_vectors"))
-    return min((heads for heads in few if heads < SMALLEST_TESTED_HEADS), default=None)
+    heads = min((m.num_heads for m in models if m.uses("lambda_vectors")), default=8)
+    return heads if heads < SMALLEST_TESTED_HEADS else None
 
 
 def heads_below(models: Iterable[DiffTransformerConfig]) -> str:
@@ -30,3 +34,19 @@ def spread(num_seeds: int) -> str:
     if num_seeds == 1:
         return "With one seed there is no interval: a difference here may be chance."
     return f"Intervals are over {num_seeds} seeds of initial weights and data order."
+
+
+def maps_of(rows: LayerRows, head: int) -> dict[str, Any]:
+    """Attention maps of one head of a layer, as ``maps.json`` holds them, and its λ."""
+    first, *second = rows.maps[head]
+    entry: dict[str, Any] = {"map_1": _rounded(first)}
+    if second:
+        entry["map_2"] = _rounded(second[0])
+        entry["difference"] = _rounded(rows.signed[head])
+        # Each row of the difference sums to 1 − λ. V2 has one λ per row: take the mean.
+        entry["lam"] = round(1.0 - float(rows.signed[head].sum(-1).mean()), 4)
+    return entry
+
+
+def _rounded(x: torch.Tensor) -> list[list[float]]:
+    return [[round(value, 4) for value in row] for row in x.tolist()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.errors import CheckpointError, ConfigError, check_known, short
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
@@ -41,9 +41,8 @@ from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
-from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
+from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
-from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +229,7 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
         return None
     config = study.base.data
     recorded = recorded_study(folder, resolved, besides="data")
-    if recorded is not None and not has_packing(folder / "data"):
+    if recorded is not None and not (folder / "data" / MARKER).exists():
         documents = load_corpus(config.source, text_field=config.text_field)
         require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
     require = partial(require_enough, study.base)

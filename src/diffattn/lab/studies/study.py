@@ -3,9 +3,11 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
+from diffattn.errors import check_known
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
@@ -13,14 +15,16 @@ from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.run import StabilityRun
 from diffattn.lab.training.settings import apply_settings
-from diffattn.lab.training.stability import StabilityRun
-from diffattn.models.config.known_names import check_known
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
 
 Results = Mapping[str, Mapping[str, Any]]
 """Name of a run -> content of its ``results.json``."""
+EXTENSIONS = 3
+"""How often a sweep may be extended by a factor of 2."""
+Score = TypeVar("Score", float, tuple[int, int, float])
 OnMessage = Callable[[str], None]
 OnProgress = Callable[[str, dict[str, Any]], None]
 """Called with a run's name and an event: ``step`` and ``loss``, ``message``, ``done``,
@@ -33,26 +37,22 @@ class Member:
 
     config: RunConfig | RecallConfig
     facts: dict[str, Any]
-    """Exact differences to the softmax base: parameters, training FLOPs per token."""
+    """Differences to the softmax base: parameters, training FLOPs per token."""
     records_divergence: bool = False
     """Whether a diverged run on text counts as finished, without a loss. Else it is an error."""
 
     @classmethod
-    def from_twin(
-        cls, config: RunConfig | RecallConfig, twin: Twin, *, records_divergence: bool = False
-    ) -> "Member":
+    def from_twin(cls, config: RunConfig | RecallConfig, twin: Twin, **options: bool) -> "Member":
         """The run of a twin."""
         names = ("parameter_difference", "flops_difference")
-        facts = {name: getattr(twin, name) for name in names}
-        return cls(config=config, facts=facts, records_divergence=records_divergence)
+        return cls(config=config, facts={name: getattr(twin, name) for name in names}, **options)
 
     def train(
         self, data: PreparedData | None, folder: Path, **callbacks: Callable[..., None]
     ) -> None:
-        """Train this run in this process. ``data`` is ``None`` for a recall task."""
+        """Train this run in this process."""
         from diffattn.lab.training.recall import train_recall
-        from diffattn.lab.training.run import train
-        from diffattn.lab.training.stability import train_recorded
+        from diffattn.lab.training.run import train, train_recorded
 
         if isinstance(self.config, RecallConfig):
             train_recall(self.config, folder, facts=self.facts, **callbacks)
@@ -93,12 +93,10 @@ class Study:
     """The settings of a study of any kind."""
 
     shares_workers: ClassVar[bool] = False
-    """Whether a worker process makes several runs, because starting it takes long compared with a
-    run."""
+    """Whether a worker process makes several runs, because starting it takes long."""
     always_workers: ClassVar[bool] = False
-    """Whether even a single worker is a separate process, because runs may take hours."""
+    """Whether even a single worker is a separate process."""
     kind: str
-    """Name of the kind in ``diffattn reproduce``."""
     scale: str
     base: RunConfig | None = None
     """The run on text that all others are made from; ``None`` if no run reads text."""
@@ -118,15 +116,12 @@ class Study:
         """Largest number of steps of all runs together, as planned."""
         raise NotImplementedError
 
-    def steps_by_run(self) -> Callable[[str], int]:
-        """A function from the name of a run to its largest number of steps."""
+    def steps_of(self, run: str) -> int:
+        """The largest number of steps of a run."""
         raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
-        """All runs, wave by wave.
-
-        ``results``: the caller adds the results of each wave before it asks for the next wave.
-        """
+        """All runs. The caller adds the results of each wave before it asks for the next wave."""
         raise NotImplementedError
 
     def keeps_weights(self, run: str) -> bool:
@@ -154,7 +149,10 @@ class Study:
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        raise NotImplementedError
+        apart = ("kind", "base", "tasks")
+        values = {x.name: getattr(self, x.name) for x in fields(self) if x.name not in apart}
+        plain: dict[str, Any] = json.loads(json.dumps(values, default=dict))
+        return plain if self.base is None else plain | {"config": self.base.resolved()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,34 +171,58 @@ class FixedStudy(Study):
     def _check(self) -> None:
         """Refuse settings that the study cannot measure."""
 
-    def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("kind", "base"):
-            del values[name]
-        plain: dict[str, Any] = json.loads(json.dumps(values))
-        return plain | {"config": self.base.resolved()}
-
     def members(self) -> list[Member]:
-        """Every run, seed by seed, so that an early stop leaves whole groups."""
+        """Every run, seed by seed, so that an early stop leaves whole seeds."""
         raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
-        """A single wave with all runs."""
+        """A single wave."""
         yield Wave(self.members())
 
     @property
     def total_steps(self) -> int:
         """Steps of all runs together."""
-        return sum(member.config.train.num_steps for member in self.members())
+        return sum(self._planned_steps.values())
 
-    def steps_by_run(self) -> Callable[[str], int]:
-        """A function from the name of a run to its steps; 0 for a run of another study."""
-        steps = {m.config.name: m.config.train.num_steps for m in self.members()}
-        return lambda run: steps.get(run, 0)
+    @cached_property
+    def _planned_steps(self) -> dict[str, int]:
+        return {member.config.name: member.config.train.num_steps for member in self.members()}
+
+    def steps_of(self, run: str) -> int:
+        """The steps of a run."""
+        return self._planned_steps[run]
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
     """Refuse a base model that is no softmax model; ``field`` is its name in the message."""
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)
+
+
+def swept_rates(
+    rates: Sequence[float],
+    score: Callable[[float], Score | None],
+    *,
+    leading: int = 1,
+    extensions: int = EXTENSIONS,
+) -> tuple[dict[float, Score], list[float]]:
+    """Replay a sweep, which is extended while a leading rate lies at its edge.
+
+    Args:
+        score: From a rate to the score of its runs, of which the smallest is the best; ``None``
+            while a run is missing.
+        leading: How many of the best rates must lie inside the sweep.
+
+    Returns:
+        The scores so far, by rising rate; and the rates that must run before a rate is chosen.
+    """
+    rates = sorted(rates)
+    for extension in range(extensions + 1):
+        scores = {rate: value for rate in rates if (value := score(rate)) is not None}
+        missing = [rate for rate in rates if rate not in scores]
+        best = sorted(scores, key=lambda rate: scores[rate])[:leading]
+        edge = next((rate for rate in best if rate in (rates[0], rates[-1])), None)
+        if missing or edge is None or extension == extensions:
+            break
+        rates = sorted([*rates, 2 * edge if edge == rates[-1] else edge / 2])
+    return scores, missing

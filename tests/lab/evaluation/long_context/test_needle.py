@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from diffattn.lab.evaluation.long_context.magic_numbers import forced_number
-from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
+from diffattn.lab.evaluation.long_context.needle import Needle, contains_number, forced_number
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.scoring import Score
-from diffattn.lab.stats.proportions import wilson_interval
+from diffattn.lab.stats.intervals import wilson_interval
 from evaluation_folders import evaluated
 from language_models import plain_logprobs
 from scripted_model import ScriptedModel

@@ -48,7 +48,7 @@ def test_the_page_shows_every_run_and_number(study):
         "The chosen learning rate of Transformer (softmax) lies at the edge of its sweep.",
     ):
         assert shown in text, shown
-    assert "50 % of the context is noise" in text
+    assert "noise_ratio 0.5" in text
     assert "any value 0.125, a value of the context 0.500" in text
     assert not re.search(r"https?://|@import|url\(", page)
 

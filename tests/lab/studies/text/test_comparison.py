@@ -199,7 +199,6 @@ def test_every_gpu_gets_its_workers(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "ranks"}, "Did you mean 'rank'?"),
         ({"seeds": ("a",)}, "TrainConfig: seed must be a whole number, got 'a'"),
         ({"seeds": (1000,)}, "sweep_seed must be none of the seeds"),
         ({"settings": ["model.num_heads=3"]}, "num_heads of the 'diff' twin must be whole"),

@@ -10,7 +10,8 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
 from diffattn.lab.data.ngrams import PARTS
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.studies.text.count_models import count_model_results, phase_step
+from diffattn.lab.studies.text.endpoints import loss_curve, phase_step
+from diffattn.lab.studies.text.summary import count_model_results
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.prepare import prepare_data
@@ -106,4 +107,5 @@ def rows_of(*losses):
 )
 def test_first_of_two_evaluations_below_the_threshold(losses, step):
     never_repeated = {"step": 5, "validation_parts": {"first_occurrence": 0.1}}
-    assert phase_step([*rows_of(*losses), never_repeated], 2.0) == step
+    curve = loss_curve([*rows_of(*losses), never_repeated], "repeated_bigram")
+    assert phase_step(curve, 2.0) == step

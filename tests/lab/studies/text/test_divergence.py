@@ -16,7 +16,7 @@ from diffattn.lab.report.study.details import rates_table
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import worker, workers
 from diffattn.lab.studies.reproduce import reproduce
-from diffattn.lab.studies.sweep import swept_rates
+from diffattn.lab.studies.study import swept_rates
 from diffattn.lab.studies.text import comparison as module
 from diffattn.lab.studies.text.comparison import Sweep, comparison
 from diffattn.lab.studies.text.summary import require_losses
@@ -98,7 +98,7 @@ def test_a_row_may_diverge_but_not_what_all_are_measured_by():
     diverged = {"validation_loss": None, "diverged_step": 7}
     results["diff_v2_raw_lambda-seed0"] = diverged
     require_losses(config, results, heard.append)
-    assert heard == ["diff_v2_raw_lambda-seed0 was not finite at step 7: its rows are not compared"]
+    assert heard == ["diff_v2_raw_lambda-seed0 (not finite at step 7): its rows are not compared"]
     with pytest.raises(DiffAttnError, match=r"got none from none-seed0 \(not finite at step 7\)"):
         require_losses(config, results | {"none-seed0": diverged}, heard.append)
 

@@ -1,11 +1,9 @@
 """The softmax models of the comparisons on text, by scale; the other models are their twins."""
 
 from collections.abc import Callable
-from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan, sane_start
-from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.models.config.settings import ModelSettings
+from diffattn.lab.catalog.recipes.plan import RunPlan, softmax_run
+from diffattn.lab.training.config import DataConfig
 
 
 def smoke() -> RunPlan:
@@ -18,7 +16,7 @@ def smoke() -> RunPlan:
     tokens = {"batch_tokens": 1_024, "seq_len": 128, "evaluation_tokens": 4_096}
     rates = {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
     model = {"hidden_size": 64, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16}
-    return _plan("smoke", DataConfig(vocab_size=512), model, {**pace, **tokens, **rates})
+    return softmax_run("smoke", DataConfig(vocab_size=512), model, {**pace, **tokens, **rates})
 
 
 def laptop() -> RunPlan:
@@ -36,9 +34,8 @@ def laptop() -> RunPlan:
     rates = {"learning_rate": 3e-3, "final_learning_rate": 3e-4}
     model = {"hidden_size": 128, "num_hidden_layers": 4, "num_heads": 8, "head_dim": 16}
     model |= {"tie_word_embeddings": True, "scaled_head_init": False}
-    return _plan(
-        "laptop", DataConfig(source="python", vocab_size=257), model, {**pace, **tokens, **rates}
-    )
+    data = DataConfig(source="python", vocab_size=257)
+    return softmax_run("laptop", data, model, {**pace, **tokens, **rates})
 
 
 def study() -> RunPlan:
@@ -55,9 +52,8 @@ def study() -> RunPlan:
     tokens = {"batch_tokens": 1_024, "seq_len": 256, "evaluation_tokens": 32_768}
     rates = {"learning_rate": 2e-3, "final_learning_rate": 2e-4, "precision": "bfloat16"}
     model = {"hidden_size": 256, "num_hidden_layers": 4, "num_heads": 16, "head_dim": 32}
-    return _plan(
-        "study", DataConfig(source="python", vocab_size=2_048), model, {**pace, **tokens, **rates}
-    )
+    data = DataConfig(source="python", vocab_size=2_048)
+    return softmax_run("study", data, model, {**pace, **tokens, **rates})
 
 
 def workstation() -> RunPlan:
@@ -73,12 +69,8 @@ def workstation() -> RunPlan:
     tokens |= {"micro_batch_sequences": 16}
     rates = {"learning_rate": 6e-4, "final_learning_rate": 6e-5, "precision": "bfloat16"}
     model = {"hidden_size": 1_024, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 64}
-    return _plan(
-        "workstation",
-        DataConfig(source="python", vocab_size=16_384),
-        model,
-        {**pace, **tokens, **rates},
-    )
+    data = DataConfig(source="python", vocab_size=16_384)
+    return softmax_run("workstation", data, model, {**pace, **tokens, **rates})
 
 
 def lease() -> RunPlan:
@@ -98,19 +90,9 @@ def lease() -> RunPlan:
     rates = {"learning_rate": 1.5e-3, "final_learning_rate": 1.5e-4, "precision": "bfloat16"}
     model = {"hidden_size": 512, "num_hidden_layers": 8, "num_heads": 16, "head_dim": 32}
     data = DataConfig(source="packages", vocab_size=4_096, validation_fraction=0.01)
-    return _plan("lease", data, model, {**pace, **tokens, **rates})
+    return softmax_run("lease", data, model, {**pace, **tokens, **rates})
 
 
 COMPARISON: dict[str, Callable[[], RunPlan]] = {
     make.__name__: make for make in (smoke, laptop, study, workstation, lease)
 }
-
-
-def _plan(name: str, data: DataConfig, model: dict[str, Any], train: dict[str, Any]) -> RunPlan:
-    settings = ModelSettings(
-        attention_type="softmax",
-        vocab_size=data.vocab_size,
-        max_position_embeddings=train["seq_len"],
-        **sane_start(model["hidden_size"]) | model,
-    )
-    return RunPlan(name=name, model=settings, train=TrainConfig(**train), data=data)

@@ -26,7 +26,7 @@ _TRAIN = TrainConfig(
     evaluation_tokens=4_194_304,
 )
 _LENGTH = 65_536
-"""Longest context of the models after the main training, in tokens."""
+"""Longest context after the main training, in tokens."""
 _STAGES = {1: (8e-5, 4_194_304, 4_768), 2: (1e-5, 1_048_576, 1_907)}
 """Stage of mathematics -> learning rate, tokens per step, steps."""
 # Size -> peak learning rate.
@@ -54,13 +54,9 @@ def scaling(size: str) -> RunPlan:
 
 
 def main_run(size: str, name: str, attention_type: str = "diff") -> RunPlan:
-    """The paper's main 3B training, applied to a preset of any size.
+    """The paper's main 3B training, applied to a preset of any size or its twin.
 
-    Source: arXiv:2410.05258v2, section 3.1 and Appendix D.
-
-    Args:
-        size: Name of a preset.
-        attention_type: ``"diff"``, or the type of a twin with equally many parameters."""
+    Source: arXiv:2410.05258v2, section 3.1 and Appendix D."""
     model = preset_settings(size, attention_type)
     model.max_position_embeddings = _TRAIN.seq_len
     data = DataConfig(vocab_size=model.vocab_size)
@@ -114,11 +110,10 @@ def long_context(attention_type: str) -> RunPlan:
     Command: ``diffattn train long-context-diff --init-from MAIN --out FOLDER --set data.source=...
     --set data.tokenizer=MAIN/model``. MAIN is the finished run of ``diff-transformer-3b``, or of
     ``transformer-3b`` for the softmax twin. Without ``--init-from`` it starts from fresh weights.
-    Hardware: GPU nodes; not run by this project. Duration: a day or less. Tokens: 1.5B. Expected:
-    Figures 4 and 5 of the paper, whose models continue the pair of 350B tokens. The paper prints
-    neither warm-up nor last rate: here a tenth of the steps, and 4 % of the peak as in the main
-    run. It up-samples long documents as Fu et al. do. The numbers are our choice, from an
-    example in Fu et al.'s code that drops nine of ten documents below 4,096 tokens.
+    Hardware: GPU nodes; not run by this project. Duration: a day or less. Expected: Figures 4 and 5
+    of the paper. The paper prints neither warm-up nor last rate: here a tenth of the steps, and 4 %
+    of the peak. It up-samples long documents as Fu et al. do; the numbers are our choice, from an
+    example in Fu et al.'s code.
 
     Source: arXiv:2410.05258v2, section 3.3 and Appendix D; arXiv:2402.10171 (up-sampling).
     """
@@ -134,18 +129,16 @@ def math_stage(stage: int, attention_type: str) -> RunPlan:
 
     Command: ``diffattn train math-1-diff --init-from LONG --out STAGE1 --set data.source=... --set
     data.tokenizer=LONG/model``, where LONG is the finished run of ``long-context-diff``. Then
-    ``math-2-diff --init-from STAGE1``. Both stages keep LONG's RoPE θ and longest context. Without
-    ``--init-from`` they start from fresh weights. Hardware: GPU nodes; not run by this project.
-    Duration: days. Tokens: 20B at learning rate 8e-5, then 2B at 1e-5 with 1M a step. Expected:
-    Figure 9 of the paper, which starts from its 64K models. The paper prints no schedule or window
-    length: here they are the main run's, with a warm-up of a tenth of the steps.
+    ``math-2-diff --init-from STAGE1``. Both stages keep LONG's RoPE θ and longest context.
+    Hardware: GPU nodes; not run by this project. Duration: days. Tokens: 20B, then 2B with 1M a
+    step. Expected: Figure 9 of the paper, which starts from its 64K models. The paper prints no
+    schedule or window length: here they are the main run's, with a warm-up of a tenth of the steps.
 
     Source: arXiv:2410.05258v2, mathematical reasoning (two-stage training).
     """
     rate, batch_tokens, num_steps = _STAGES[stage]
-    steps = {"num_steps": num_steps, "warmup_steps": num_steps // 10}
-    name = f"math-{stage}"
-    return _later_stage(name, attention_type, rate, batch_tokens=batch_tokens, **steps)
+    pace = {"batch_tokens": batch_tokens, "num_steps": num_steps, "warmup_steps": num_steps // 10}
+    return _later_stage(f"math-{stage}", attention_type, rate, **pace)
 
 
 _SOFTMAX_8 = {"attention_type": "softmax", "num_heads": 8, "head_dim": 256}
@@ -166,10 +159,7 @@ _OF_V2_NOTE = {
     "diff-v2-across": ("diff_v2_across", 16),
     "softmax-24": ("softmax", 24),
 }
-"""Row of the V2 note -> attention type and number of heads. The note prints no losses. The rows of
-V2 are: V2; without λ; without λ's sigmoid; pairs of heads that share neither keys nor values.
-``softmax-24`` has 1.5 times the heads, also of keys and values, so its FFN is narrower than V2's.
-"""
+"""Row of the V2 note, which prints no losses -> attention type and number of heads."""
 
 
 def ablation(name: str) -> RunPlan:
@@ -218,15 +208,13 @@ def shared_diff(rank: int, constant: str) -> RunPlan:
     """Shared DIFF at 1.4B and 10B tokens with another rank of its updates, or a constant λ_init.
 
     Command: ``diffattn train shared-diff-r16 --out FOLDER --set data.source=... --set
-    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known; the paper prints neither ranks nor their losses. From rank d/2 = 64
-    on, the updates and their base have at least as many parameters as V1. The ranks and the
-    training of the scaling study are our choice. The FFN is widened to V1's parameter count.
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
+    not known; the paper prints neither ranks nor their losses. Ranks and training are our choice.
+    The FFN is widened to V1's parameter count.
 
     Source: arXiv:2501.17900, Shared DIFF attention (Q and K projections).
 
-    Args:
-        constant: Ending of the recipe's name for a constant λ_init; empty for the default.
+    ``constant``: ending of the recipe's name for a constant λ_init; empty for the default.
     """
     run, lambda_init = scaling("1.4b"), _LAMBDA_INITS[constant]
     model = twin(run.model, "shared_diff", shared_rank=rank, lambda_init=lambda_init).config
@@ -240,9 +228,9 @@ def shared_diff_map_norm() -> RunPlan:
     it, as it holds the maps: by ``diffattn plan``, an H200 has room for 2 sequences at a time.
 
     Command: ``diffattn train shared-diff-map-norm --out FOLDER --set data.source=... --set
-    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: not known. The paper says that the norm acts on attention scores; the type
-    ``shared_diff`` takes them for the heads' outputs. The paper's losses do not decide it.
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
+    not known. The paper says that the norm acts on attention scores; the type ``shared_diff`` takes
+    them for the heads' outputs.
 
     Source: arXiv:2501.17900, Shared DIFF attention (the norm).
     """

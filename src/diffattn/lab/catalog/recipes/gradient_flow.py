@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
-from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.models.config.settings import ModelSettings
+from diffattn.lab.catalog.recipes.plan import StudyPlan, softmax_run
+from diffattn.lab.training.config import DataConfig
 
 HEAD_DIM = 16
 
@@ -70,26 +69,13 @@ def _plan(
     ``phases``: name -> steps, counted from 1, that are measured and averaged.
     """
     (width, *other_widths), (depth, *other_depths) = widths, depths
-    run = RunPlan(
-        name=f"gradient-flow-{scale}",
-        model=ModelSettings(
-            attention_type="softmax",
-            vocab_size=vocab_size,
-            num_hidden_layers=depth,
-            max_position_embeddings=train["seq_len"],
-            **sane_start(width) | _width_settings(width),
-        ),
-        train=TrainConfig(
-            learning_rate=2e-3,
-            final_learning_rate=2e-4,
-            log_every=1,
-            evaluate_every=train["num_steps"],
-            evaluation_tokens=4 * train["batch_tokens"],
-            **train,
-        ),
-        # Small, because every run reads the whole validation split at its end.
-        data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002),
-    )
+    train = train | {"learning_rate": 2e-3, "final_learning_rate": 2e-4, "log_every": 1}
+    train["evaluate_every"] = train["num_steps"]
+    train["evaluation_tokens"] = 4 * train["batch_tokens"]
+    # Small, because every run reads the whole validation split at its end.
+    data = DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.002)
+    model = {"num_hidden_layers": depth} | _width_settings(width)
+    run = softmax_run(f"gradient-flow-{scale}", data, model, train)
     arms: dict[str, dict[str, Any]] = {"base": {}}
     arms |= {f"depth-{layers}": {"num_hidden_layers": layers} for layers in other_depths}
     arms |= {f"width-{size}": _width_settings(size) for size in other_widths}
@@ -111,8 +97,5 @@ def _width_settings(width: int) -> dict[str, Any]:
     }
 
 
-GRADIENT_FLOW: dict[str, Callable[[], StudyPlan]] = {
-    "smoke": smoke,
-    "laptop": laptop,
-    "study": study,
-}
+GRADIENT_FLOW: dict[str, Callable[[], StudyPlan]]
+GRADIENT_FLOW = {"smoke": smoke, "laptop": laptop, "study": study}

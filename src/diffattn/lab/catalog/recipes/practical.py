@@ -26,12 +26,12 @@ study had beaten the vote.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR, GATE, TYPES, UNIFORM
 from diffattn.lab.catalog.recipes.plan import StudyPlan
-from diffattn.lab.catalog.recipes.recall import SMALL, task_run
+from diffattn.lab.catalog.recipes.recall import BATCHES, SMALL, task_run
 from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
+from diffattn.lab.training.recall_config import RecallConfig
 
 
 def smoke() -> StudyPlan:
@@ -44,7 +44,7 @@ def smoke() -> StudyPlan:
     pace = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
     lookup = LookupConfig(context_len=16, num_queries=4)
     tasks = (lookup, ManyShotConfig(num_shots=6))
-    runs = (task_run(task, sequences=4, held_out=16, **size, **pace) for task in tasks)
+    runs = (task_run(task, size, sequences=4, held_out=16, **pace) for task in tasks)
     return _settings(tuple(runs), (0,))
 
 
@@ -69,15 +69,15 @@ def study() -> StudyPlan:
     return _settings(_tasks(), tuple(range(12))) | {"learning_rates": (1e-3, 2e-3, 4e-3)}
 
 
-def _tasks() -> tuple[Any, ...]:
+def _tasks() -> tuple[RecallConfig, ...]:
     pace = {"warmup_steps": 50, "log_every": 50, "evaluate_every": 50}
     return (
-        task_run(LookupConfig(), num_steps=500, **SMALL, **pace),
-        task_run(ManyShotConfig(), num_steps=600, **SMALL, **pace),
+        task_run(LookupConfig(), SMALL, num_steps=500, **BATCHES, **pace),
+        task_run(ManyShotConfig(), SMALL, num_steps=600, **BATCHES, **pace),
     )
 
 
-def _settings(tasks: tuple[Any, ...], seeds: tuple[int, ...]) -> dict[str, Any]:
+def _settings(tasks: tuple[RecallConfig, ...], seeds: tuple[int, ...]) -> StudyPlan:
     return {
         # Equal steps for all, whether or not they solve a task.
         "tasks": tuple(replace(task, stops_when_solved=False) for task in tasks),

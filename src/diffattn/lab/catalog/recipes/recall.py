@@ -19,7 +19,7 @@ def smoke() -> StudyPlan:
     size = {"hidden_size": 16, "intermediate_size": 32, "num_heads": 4, "head_dim": 4}
     pace = {"num_steps": 4, "warmup_steps": 1, "log_every": 2, "evaluate_every": 4}
     return {
-        "tasks": (task_run(noisy, sequences=4, held_out=16, **size, **pace),),
+        "tasks": (task_run(noisy, size, sequences=4, held_out=16, **pace),),
         "learning_rates": (3e-3,),
         "seeds": (0,),
         "controls": ("none", "diff_no_norm"),
@@ -67,26 +67,18 @@ def _noisy_recall(num_steps: int) -> RecallConfig:
     task = NoisyRecallConfig(
         num_pairs=4, noise_ratio=5 / 6, num_queries=16, num_keys=8, num_values=8, num_noise=16
     )
-    return task_run(task, **SMALL, num_steps=num_steps, **_PACE)
+    pace = {"num_steps": num_steps, "warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
+    return task_run(task, SMALL, **BATCHES, **pace)
 
 
 # Heads wider than hidden_size / num_heads: rotary positions leave a head of width 8 too few pairs
 # of channels to look one token back and to tell keys apart (docs/log.md).
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_heads": 16, "head_dim": 16}
-SMALL |= {"sequences": 32, "held_out": 256}
-_PACE: dict[str, int] = {"warmup_steps": 50, "log_every": 20, "evaluate_every": 25}
+BATCHES = {"sequences": 32, "held_out": 256}
 
 
 def task_run(
-    task: TaskConfig,
-    *,
-    hidden_size: int,
-    intermediate_size: int,
-    num_heads: int,
-    head_dim: int,
-    sequences: int,
-    held_out: int = 512,
-    **train: Any,
+    task: TaskConfig, size: dict[str, Any], *, sequences: int, held_out: int, **train: Any
 ) -> RecallConfig:
     """The softmax run of a task: ``sequences`` per step, ``held_out`` for validation and test."""
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -96,18 +88,15 @@ def task_run(
         model=DiffTransformerConfig(
             attention_type="softmax",
             vocab_size=task.vocab_size,
-            hidden_size=hidden_size,
-            intermediate_size=intermediate_size,
             num_hidden_layers=2,
-            num_heads=num_heads,
-            head_dim=head_dim,
             max_position_embeddings=task.seq_len,
             initializer_range=0.1,
             # As in the comparisons on text: at the start no block writes more than the residual
             # stream holds, although a head norm makes small values large.
-            embedding_multiplier=hidden_size**0.5,
+            embedding_multiplier=size["hidden_size"] ** 0.5,
             depth_scaled_init=True,
             tie_word_embeddings=False,
+            **size,
         ),
         train=TrainConfig(
             batch_tokens=sequences * task.seq_len,

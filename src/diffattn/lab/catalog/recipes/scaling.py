@@ -1,11 +1,9 @@
 """Scaling studies: small models of several sizes, and one size with several budgets of tokens."""
 
 from collections.abc import Callable
-from typing import Any
 
-from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, sane_start
-from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.models.config.settings import ModelSettings
+from diffattn.lab.catalog.recipes.plan import RunPlan, StudyPlan, softmax_run
+from diffattn.lab.training.config import DataConfig
 
 _CONTROLS = ("none", "softmax_minus_mean")
 """No attention, and the leading control on text: softmax minus 0.7 times the mean value."""
@@ -18,7 +16,7 @@ def smoke() -> StudyPlan:
     minute. Expected: no fit, or fits with wide intervals.
     """
     size = {"hidden_size": 16, "num_hidden_layers": 1, "num_heads": 4, "head_dim": 4}
-    run = _run("smoke", size, num_steps=8, batch_tokens=64, seq_len=32, vocab_size=512)
+    run = _run("smoke", 512, size, {"num_steps": 8, "batch_tokens": 64, "seq_len": 32})
     factors = (0.5, 1.0, 1.5, 2.0)
     types = ("softmax", "diff", *_CONTROLS)
     return {"run": run, "seeds": (0,), "widths": factors, "budgets": factors, "types": types}
@@ -32,7 +30,7 @@ def laptop() -> StudyPlan:
     model has 8 DIFF heads and a thousand times the parameters.
     """
     size = {"hidden_size": 64, "num_hidden_layers": 3, "num_heads": 4, "head_dim": 16}
-    run = _run("laptop", size, num_steps=640, batch_tokens=512, seq_len=128, vocab_size=1_024)
+    run = _run("laptop", 1_024, size, {"num_steps": 640, "batch_tokens": 512, "seq_len": 128})
     return {
         "run": run,
         "seeds": (0, 1),
@@ -42,40 +40,20 @@ def laptop() -> StudyPlan:
     }
 
 
-def _run(
-    scale: str,
-    size: dict[str, int],
-    *,
-    num_steps: int,
-    batch_tokens: int,
-    seq_len: int,
-    vocab_size: int,
-) -> RunPlan:
-    hidden_size = size["hidden_size"]
+def _run(scale: str, vocab_size: int, size: dict[str, int], pace: dict[str, int]) -> RunPlan:
+    hidden_size, num_steps = size["hidden_size"], pace["num_steps"]
     peak = 3e-3 * (128 / hidden_size) ** 0.5
-    model: dict[str, Any] = size | {
-        "attention_type": "softmax",
-        "vocab_size": vocab_size,
-        "intermediate_size": hidden_size * 5 // 2,
-        "max_position_embeddings": seq_len,
-        **sane_start(hidden_size),
+    train = pace | {
+        "learning_rate": peak,
+        "final_learning_rate": peak / 10,
+        "warmup_steps": num_steps // 20,
+        "evaluate_every": num_steps,
+        "evaluation_tokens": 2 * pace["seq_len"],
     }
-    return RunPlan(
-        name=f"scaling-{scale}",
-        model=ModelSettings(**model),
-        train=TrainConfig(
-            num_steps=num_steps,
-            batch_tokens=batch_tokens,
-            seq_len=seq_len,
-            learning_rate=peak,
-            final_learning_rate=peak / 10,
-            warmup_steps=num_steps // 20,
-            evaluate_every=num_steps,
-            evaluation_tokens=2 * seq_len,
-        ),
-        # Small, because every run reads the whole validation split at its end.
-        data=DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.01),
-    )
+    # Small, because every run reads the whole validation split at its end.
+    data = DataConfig(source="python", vocab_size=vocab_size, validation_fraction=0.01)
+    model = size | {"intermediate_size": hidden_size * 5 // 2}
+    return softmax_run(f"scaling-{scale}", data, model, train)
 
 
 SCALING_STUDIES: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop}

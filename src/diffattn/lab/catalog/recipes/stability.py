@@ -15,13 +15,9 @@ def smoke() -> StudyPlan:
     a minute. Expected: losses rise at the larger rate, which is far too large on purpose.
     """
     run = _run("stability-smoke", num_steps=40)
-    size: dict[str, Any] = {
-        "num_heads": 4,
-        "num_kv_heads": 4,
-        "head_dim": 4,
-        "num_hidden_layers": 2,
-    }
-    size |= {"hidden_size": 16, "intermediate_size": 64, "embedding_multiplier": 4.0}
+    size: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 4, "head_dim": 4}
+    size |= {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 64}
+    size |= {"embedding_multiplier": 4.0}
     model = replace(run.model, vocab_size=512, max_position_embeddings=32, **size)
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
@@ -58,21 +54,12 @@ def study() -> StudyPlan:
 def _run(name: str, *, num_steps: int) -> RunPlan:
     """The softmax run; the study replaces its learning rate."""
     base = compared()
-    return replace(
-        base,
-        name=name,
-        model=replace(base.model, vocab_size=1_024, **sane_start(base.model.hidden_size)),
-        train=replace(
-            base.train,
-            num_steps=num_steps,
-            batch_tokens=1_024,
-            log_every=1,  # a spike lasts a step
-            evaluate_every=num_steps,
-            evaluation_tokens=8_192,
-        ),
-        # Small, because every run reads the whole validation split at its end.
-        data=replace(base.data, vocab_size=1_024, validation_fraction=0.01),
-    )
+    model = replace(base.model, vocab_size=1_024, **sane_start(base.model.hidden_size))
+    pace: dict[str, Any] = {"num_steps": num_steps, "evaluate_every": num_steps}
+    train = replace(base.train, batch_tokens=1_024, log_every=1, **pace)  # a spike lasts a step
+    # Small, because every run reads the whole validation split at its end.
+    data = replace(base.data, vocab_size=1_024, validation_fraction=0.01)
+    return replace(base, name=name, model=model, train=train, data=data)
 
 
 STABILITY: dict[str, Callable[[], StudyPlan]] = {"smoke": smoke, "laptop": laptop, "study": study}

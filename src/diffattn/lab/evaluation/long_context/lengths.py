@@ -8,7 +8,7 @@ from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Protocol
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.proportions import mean_of_shares, share_interval
+from diffattn.lab.stats.intervals import mean_of_shares, share_interval
 
 
 def most_that_fits(count: Callable[[int], int], limit: int, *, least: int, most: int) -> int | None:
@@ -59,10 +59,8 @@ class LengthProtocol(Protocol):
     def lengths_that_fit(
         self, model: LanguageModel, standard: Sequence[int] = LENGTHS, *, overhead: int = 0
     ) -> tuple[int, ...]:
-        """The setting ``lengths``, or if ``None`` the standard ones that fit the model.
-
-        A prompt has ``overhead`` tokens more than its length. Raises ``ConfigError`` if none fits.
-        """
+        """The setting ``lengths``, or if ``None`` the standard ones that fit the model with prompts
+        that have ``overhead`` tokens more; raises if none fits."""
         room, wanted = model.max_length - overhead, self.lengths  # type: ignore[attr-defined]
         lengths = tuple(wanted or (n for n in standard if n <= room))
         besides = f" without the {overhead} of prompt and answer" if overhead else ""

@@ -36,11 +36,10 @@ class GradientFlowConfig(FixedStudy):
     """Name -> steps, counted from 1, that are averaged. The first phase is the start."""
 
     def _check(self) -> None:
-        where, train = "GradientFlowConfig", self.base.train
-        last = train.num_steps
+        where, last = "GradientFlowConfig", self.base.train.num_steps
         must = f"the steps of phases must be at most train.num_steps={last}"
         require(where, self.steps[-1] <= last, must, list(self.steps))
-        rate = train.final_learning_rate
+        rate = self.base.train.final_learning_rate
         must = "train.final_learning_rate must be above 0, as updates are measured per unit of it"
         require(where, rate > 0, must, rate)
         must = "guard must be left at its defaults, as no measured step may be left out"
@@ -56,29 +55,25 @@ class GradientFlowConfig(FixedStudy):
         return False
 
     def types(self, arm: str) -> tuple[str, ...]:
-        """Names from :data:`diffattn.lab.catalog.models.VARIANTS` that an arm compares."""
+        """Names of the variants that an arm compares."""
         return OF_BASE if arm == BASE else OF_ARMS
 
     def members(self) -> list[Member]:
         """The runs, seed by seed."""
         members = []
         for seed in self.seeds:
+            train = self.base.train.at(self.base.train.learning_rate, seed)
+            base = replace(self.base, train=train, gradient_steps=self.steps)
             for arm, changes in self.arms.items():
-                model = DiffTransformerConfig(**(self.base.model.settings() | dict(changes)))
+                model = DiffTransformerConfig(**(base.model.settings() | dict(changes)))
                 for name in self.types(arm):
                     twin = VARIANTS[name].twin(model, self.match)
-                    run = replace(
-                        self.base,
-                        name=run_name(arm, name, seed),
-                        model=twin.config,
-                        train=self.base.train.at(self.base.train.learning_rate, seed),
-                        gradient_steps=self.steps,
-                    )
+                    run = replace(base, name=run_name(arm, name, seed), model=twin.config)
                     members.append(Member.from_twin(run, twin))
         return members
 
     def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
+        """All settings as plain values."""
         return super().resolved() | {"types": list(OF_BASE), "types_of_arms": list(OF_ARMS)}
 
 

@@ -63,45 +63,7 @@ LEVEL = 2.0
 DRIFT = 1.5
 """Largest change, as a factor, of a ratio that counts as constant."""
 HALF = (0.4, 0.6)
-_TO_WIDE, _TO_TWIN = ("diff", WIDE), ("diff", BASELINE)
-_LEVELS: tuple[tuple[str, str, Pair, str, tuple[str, ...], str], ...] = (
-    (
-        "level",
-        "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)",
-        *(_TO_WIDE, "gradient", MATRICES, BASE),
-    ),
-    (
-        "level-twin",
-        "DIFF V1's gradients have the size of its twin's (2h heads of d)",
-        *(_TO_TWIN, "gradient", MATRICES, BASE),
-    ),
-    (
-        "level-no-norm",
-        "V1's without head norm and factor have it (h heads of 2d)",
-        *((WITHOUT_NORM, WIDE), "gradient", MATRICES, BASE),
-    ),
-    (
-        "level-large-values",
-        "V1's have it where values are as large as at the papers' width",
-        *(_TO_WIDE, "gradient", MATRICES, LARGE_VALUES),
-    ),
-)
-"""Identifier, claim, pair, measure, matrices and arm."""
-_UPDATES = (
-    ("updates", "AdamW's updates have the same size", *(_TO_WIDE, "update", MATRICES, BASE)),
-    ("slope", "An update takes as much off the loss", *(_TO_WIDE, SLOPE, ("all",), BASE)),
-)
-_NORMS = (
-    ("head-rms", "‖x‖/√(2d) is 1 − λ_init at the start", "to_factor", BASE),
-    ("norm-gain", "The head norm's Jacobian is Θ(1) at the start", "norm_gain", BASE),
-    (
-        "norm-gain-large-values",
-        "Its Jacobian is Θ(1) where values are as large as at the papers' width",
-        "norm_gain",
-        LARGE_VALUES,
-    ),
-)
-"""Identifier, claim, measure and arm."""
+_TO_WIDE = ("diff", WIDE)
 
 
 class Judge:
@@ -111,29 +73,48 @@ class Judge:
         self.sizes = sizes
         self.config = sizes.config
         self.start, *_ = self.config.phases
-        self.phases = self.quiet_phases(BASE)
+        self.phases = self._quiet_phases(BASE)
 
     def judgements(self) -> Iterator[Judgement]:
         """Every claim with its verdict."""
-        for key, says, pair, measure, matrices, arm in _LEVELS:
-            logs = self.largest_ratio(pair, measure, matrices, arm)
-            phases = self.phases if arm == BASE else self.quiet_phases(arm)
-            yield self._judged(key, says, logs, phases)
+        says = "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)"
+        yield self._level("level", says, _TO_WIDE)
+        says = "DIFF V1's gradients have the size of its twin's (2h heads of d)"
+        yield self._level("level-twin", says, ("diff", BASELINE))
+        says = "V1's without head norm and factor have it (h heads of 2d)"
+        yield self._level("level-no-norm", says, (WITHOUT_NORM, WIDE))
+        says = "V1's have it where values are as large as at the papers' width"
+        yield self._level("level-large-values", says, _TO_WIDE, arm=LARGE_VALUES)
         yield from self._drifts()
-        for key, says, pair, measure, matrices, arm in _UPDATES:
-            logs = self.largest_ratio(pair, measure, matrices, arm)
-            why = ""
-            if key == "updates":
-                halved = self.largest_ratio((HALVED, BASELINE), measure, matrices, arm)
-                if halved is not None and math.exp(fmean(halved)) < LEVEL:
-                    why = "so are those of the control whose gradients are halved"
-            yield self._judged(key, says, logs, self.phases, why=why)
-        for key, says, measure, arm in _NORMS:
-            at_start = self.sizes.head_logs(arm, "diff", self.start)[measure]
-            factors = [max(map(abs, of_seed)) for of_seed in at_start]
-            yield self._judged(key, says, factors, [self.start])
+        halved, why = self._largest_ratio((HALVED, BASELINE), "update"), ""
+        if halved is not None and math.exp(fmean(halved)) < LEVEL:
+            why = "so are those of the control whose gradients are halved"
+        says = "AdamW's updates have the same size"
+        yield self._level("updates", says, _TO_WIDE, "update", why=why)
+        yield self._level("slope", "An update takes as much off the loss", _TO_WIDE, SLOPE)
+        yield self._norm("head-rms", "‖x‖/√(2d) is 1 − λ_init at the start", "to_factor")
+        yield self._norm("norm-gain", "The head norm's Jacobian is Θ(1) at the start", "norm_gain")
+        says = "Its Jacobian is Θ(1) where values are as large as at the papers' width"
+        yield self._norm("norm-gain-large-values", says, "norm_gain", LARGE_VALUES)
 
-    def quiet_phases(self, arm: str) -> list[str]:
+    def _level(
+        self,
+        key: str,
+        says: str,
+        pair: Pair,
+        measure: str = "gradient",
+        arm: str = BASE,
+        why: str = "",
+    ) -> Judgement:
+        logs = self._largest_ratio(pair, measure, arm)
+        return self._judged(key, says, logs, self._quiet_phases(arm), why=why)
+
+    def _norm(self, key: str, says: str, measure: str, arm: str = BASE) -> Judgement:
+        at_start = self.sizes.head_logs(arm, "diff", self.start)[measure]
+        logs = [max(map(abs, of_seed)) for of_seed in at_start]
+        return self._judged(key, says, logs, [self.start])
+
+    def _quiet_phases(self, arm: str) -> list[str]:
         """The phases in which two softmax models of different seeds have equal gradients."""
         quiet = []
         for phase in self.config.phases if len(self.config.seeds) > 1 else ():
@@ -143,12 +124,10 @@ class Judge:
                 quiet.append(phase)
         return quiet
 
-    def largest_ratio(
-        self, pair: Pair, measure: str, matrices: Sequence[str], arm: str
-    ) -> list[float] | None:
+    def _largest_ratio(self, pair: Pair, measure: str, arm: str = BASE) -> list[float] | None:
         """Per seed the largest |log ratio| of a pair over the judged phases and the matrices."""
-        phases = self.quiet_phases(arm)
-        ratio = self.sizes.ratio
+        matrices = ("all",) if measure == SLOPE else MATRICES
+        phases, ratio = self._quiet_phases(arm), self.sizes.ratio
         return largest([ratio(arm, pair, p, measure, m) for p in phases for m in matrices])
 
     def _gradients(self, arm: str, name: str, phase: str) -> list[list[float] | None]:
@@ -156,7 +135,7 @@ class Judge:
         return [self.sizes.ratio(arm, (name, WIDE), phase, "gradient", m) for m in MATRICES]
 
     def _drifts(self) -> Iterator[Judgement]:
-        arms, start = list(self.config.arms), self.start
+        arms, start = self.config.arms, self.start
         depths, widths = (
             [arm for arm in arms if arm.startswith(prefix)] for prefix in ("depth-", "width-")
         )
@@ -232,8 +211,7 @@ def judge_factors(
     return "agrees" if high < bound else "disagrees" if low > bound else "inconclusive"
 
 
-def describe_judgements(judgements: Sequence[Judgement]) -> str:
-    """Every claim with its verdict and its numbers."""
+def _describe(judgements: Sequence[Judgement]) -> str:
     parts = []
     for row in judgements:
         numbers = row["why"]
@@ -265,7 +243,7 @@ def gradient_flow_results(
             for name in config.types(BASE)
         },
         "judgements": judgements,
-        "verdict": {"informative": informative, "sentence": describe_judgements(judgements)},
+        "verdict": {"informative": informative, "sentence": _describe(judgements)},
         "statement": statement(config),
         "complete": True,
     }

@@ -7,7 +7,7 @@ from typing import Any
 from diffattn.lab.catalog.models import BASELINE, FLOOR, type_name
 from diffattn.lab.catalog.recipes.practical import LEARNED, PRACTICAL, PRIMARY
 from diffattn.lab.data.recall_tasks import ManyShotConfig, guessing_ceilings
-from diffattn.lab.records.study_results import PracticalDifference, PracticalResults
+from diffattn.lab.records.study_results import PracticalResults
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.intervals import mean_interval, mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
@@ -19,21 +19,17 @@ from diffattn.lab.training.practical_measures import best_accuracy
 
 @dataclass(frozen=True, kw_only=True)
 class PracticalStudyConfig(RecallStudyConfig):
-    """A study of lookup and many-shot classification. All models read the same sequences."""
+    """A study of lookup and many-shot classification."""
 
     kind: str = "practical"
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """All members: each gets its own learning rate and all seeds."""
+        """All members."""
         return self.members
 
 
 practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
-
-
-PROTOCOL = 1
-"""Version of tasks, measures and statistics."""
 
 
 def practical_results(config: PracticalStudyConfig, results: Results) -> PracticalResults:
@@ -53,12 +49,11 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
             "test_accuracy": mean_of_seeds([run["test_accuracy"] for run in runs]),
             "measures": {key: mean_of_seeds([values[key] for values in measured]) for key in names},
         }
-    for task_config in config.tasks:
-        task = tasks[task_config.task_name]
-        task["guesses"] = guessing_ceilings(task_config.task)
-        settings = task_config.task
+    for run in config.tasks:
+        task, settings = tasks[run.task_name], run.task
+        task["guesses"] = guessing_ceilings(settings)
         task["best"] = best_accuracy(settings) if isinstance(settings, ManyShotConfig) else {}
-        measure, guess = LEARNED[task_config.task_name]
+        measure, guess = LEARNED[run.task_name]
         for entry in task["members"].values():
             good = entry["measures"].get("vote_23", {"mean": 1.0})["mean"]
             values = entry["measures"].get(measure, {"values": []})["values"]
@@ -67,7 +62,7 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
     return {
         "schema": 1,
         "kind": "practical",
-        "protocol": {"name": "practical_study", "version": PROTOCOL},
+        "protocol": {"name": "practical_study", "version": 1},
         "scale": config.scale,
         "tasks": tasks,
         "statement": _statement(config, tasks),
@@ -77,7 +72,7 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
 
 def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
     """Add differences to softmax attention in the deciding measures; only types are tested."""
-    family: list[PracticalDifference] = []
+    family: list[dict[str, Any]] = []
     for name, task in tasks.items():
         baseline = task["members"][BASELINE]["measures"]
         for member, entry in task["members"].items():
@@ -86,17 +81,17 @@ def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
                     continue
                 values, others = (x[measure]["values"] for x in (entry["measures"], baseline))
                 differences = [value - other for value, other in zip(values, others, strict=True)]
-                is_tested = member in config.types
+                p = paired_t_test(differences) if member in config.types else None
                 difference: Any = {
                     "type": member,
                     "measure": measure,
                     **mean_interval(differences).recorded(),
-                    "p_value": paired_t_test(differences) if is_tested else None,
+                    "p_value": p,
                     "p_holm": None,
                 }
                 task["differences"].append(difference)
-                family += [difference] if difference["p_value"] is not None else []
-    adjusted = holm([x["p_value"] for x in family if x["p_value"] is not None])
+                family += [] if p is None else [difference]
+    adjusted = holm([difference["p_value"] for difference in family])
     for difference, p in zip(family, adjusted, strict=True):
         difference["p_holm"] = p
 

@@ -1,7 +1,7 @@
 """The runs of a recall study: a sweep of learning rates, trials at the best, and controls."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -9,14 +9,21 @@ from typing import Any, ClassVar
 from diffattn.lab.catalog.models import NEVER_ATTEND, RECALL_CONTROLS, TYPES, VARIANTS, rate_owner
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.records.fields import require
-from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
-from diffattn.lab.studies.sweep import EXTENSIONS, swept_rates
+from diffattn.lab.studies.study import (
+    EXTENSIONS,
+    Member,
+    Results,
+    Study,
+    Wave,
+    require_softmax,
+    swept_rates,
+)
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.twins import Twin
 
 Group = tuple[str, str]
 """A task's name, and the name of an attention type or a control."""
-Score = tuple[float, float, float]
+Score = tuple[int, int, float]
 """Number of unsolved runs, total steps, and summed validation loss of a rate's runs."""
 PROTOCOL = 6
 """Version of the protocol. It tests when types learn a task; all other numbers are estimates."""
@@ -24,10 +31,9 @@ PROTOCOL = 6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The learning rate of one task and member, chosen by a sweep."""
+    """The learning rate of one task and member, chosen by a sweep if there is one."""
 
     rate: float
-    """The best rate that was tried, or the given rate without a sweep."""
     tried: tuple[float, ...] = ()
     """All rates of the sweep, rising."""
     inside: bool | None = None
@@ -43,20 +49,19 @@ class RecallStudyConfig(Study):
     tasks: tuple[RecallConfig, ...]
     """The softmax run of every task; the other members' models are twins of its model."""
     learning_rates: tuple[float, ...]
-    """Peak rates of the sweep, rising; the ratio of final to peak rate is kept. With a single rate
-    there is no sweep."""
+    """Peak rates of the sweep. With a single rate there is no sweep."""
     extensions: int = EXTENSIONS
     """How often a sweep may be extended by a factor of 2, while its best rate is at its edge."""
     sweep_seeds: tuple[int, ...] = (100,)
-    """Seeds of the sweep's runs. They must differ from those of the trials."""
+    """Seeds of the sweep's runs."""
     seeds: tuple[int, ...] = (0, 1, 2)
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
-    """A member without a sweep gets this many of the trials' seeds, from the first."""
+    """How many seeds a member without a sweep gets."""
     member_rates: Mapping[str, float] | None = None
-    """Member -> learning rate that another study chose. Other members use the single rate of
-    ``learning_rates``. Not used by a sweep."""
+    """Without a sweep: member -> learning rate that another study chose. Others use the single rate
+    of ``learning_rates``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,7 +79,7 @@ class RecallStudyConfig(Study):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Members whose learning rate is swept and that get all seeds: all that attend."""
+        """Members whose learning rate is swept and that get all seeds: those that attend."""
         return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
     def choices(self, results: Results) -> dict[Group, Choice]:
@@ -110,7 +115,7 @@ class RecallStudyConfig(Study):
         """The sweep, wave by wave, then the trials at the chosen rates."""
         while missing := self.missing_tries(results):
             num_runs = self.num_runs(len(results) + len(missing))
-            yield Wave(missing, "learning rates", num_runs * self._most_steps)
+            yield Wave(missing, "learning rates", num_runs * self.steps_of(""))
         rates = {group: choice.rate for group, choice in self.choices(results).items()}
         yield Wave(self.trials(rates), "trials")
 
@@ -134,7 +139,7 @@ class RecallStudyConfig(Study):
                 math.inf if None in losses else math.fsum(losses),  # None: it diverged
             )
 
-        return swept_rates(self.learning_rates, score, tuple, extensions=self.extensions)
+        return swept_rates(self.learning_rates, score, extensions=self.extensions)
 
     def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[Member]:
         """The sweep's runs at the rates ``tried`` of every task and member."""
@@ -179,22 +184,17 @@ class RecallStudyConfig(Study):
     @property
     def total_steps(self) -> int:
         """Largest number of steps of all runs, if no sweep is extended."""
-        return self.num_runs() * self._most_steps
+        return self.num_runs() * self.steps_of("")
 
-    def steps_by_run(self) -> Callable[[str], int]:
-        """A function from a run's name to the largest number of steps of any run."""
-        steps = self._most_steps
-        return lambda run: steps
-
-    @property
-    def _most_steps(self) -> int:
-        """Largest number of steps of one run. A run that solves its task may end early."""
+    def steps_of(self, run: str) -> int:
+        """The largest number of steps of any run. One that solves its task may end early."""
         return max(task.train.num_steps for task in self.tasks)
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
-        chosen = {"member_rates": dict(self.member_rates)} if self.member_rates else {}
-        controls = {}
+        plain, controls = super().resolved(), {}
+        if not self.member_rates:
+            del plain["member_rates"]
         for name in self.controls:
             control = VARIANTS[name]
             sizes = {"heads": control.heads, "width": control.width}
@@ -205,18 +205,8 @@ class RecallStudyConfig(Study):
                 "match": control.match,
                 "changes": dict(control.changes) | changes,
             }
-        return chosen | {
-            "scale": self.scale,
-            "types": list(self.types),
-            "seeds": list(self.seeds),
-            "sweep_seeds": list(self.sweep_seeds),
-            "learning_rates": list(self.learning_rates),
-            "extensions": self.extensions,
-            "controls": controls,
-            "control_seeds": self.control_seeds,
-            "match": self.match,
-            "tasks": {task.task_name: task.resolved() for task in self.tasks},
-        }
+        tasks = {task.task_name: task.resolved() for task in self.tasks}
+        return plain | {"controls": controls, "tasks": tasks}
 
     def like(self, name: str) -> str:
         """Name of the member whose learning rate ``name`` uses: itself if it is swept."""

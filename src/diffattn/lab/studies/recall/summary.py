@@ -14,13 +14,12 @@ from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval, median_interval
 from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
-from diffattn.lab.studies.example_maps import maps_of
-from diffattn.lab.studies.limits import heads_below
+from diffattn.lab.studies.limits import heads_below, maps_of
 from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
+from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
-from diffattn.lab.training.recall_attention import GROUPS, key_groups
-from diffattn.models.loading import without_bars
+from diffattn.models.loading import quiet
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 
@@ -30,13 +29,13 @@ _TRIED = ("solved_step", "steps", "validation_loss", "test_accuracy")
 def judge_recall(config: RecallStudyConfig, runs: Runs, *_: Any) -> RecallResults:
     """Judge finished runs, and write ``maps.json`` if weights were kept."""
     maps = _recall_maps(config, runs.folder)
-    if maps is not None:
+    if maps["layers"]:
         write_json(runs.folder.parent / "maps.json", maps)
     return recall_results(config, runs.results)
 
 
-def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None:
-    """Maps of every type on the first test sequence; ``None`` without weights.
+def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any]:
+    """Maps of every type with weights on the first test sequence.
 
     They show the last layer's head with the most weight on the answers. Keys are shown as letters,
     values as numbers and noise as dots.
@@ -51,18 +50,16 @@ def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any] | None
         run = f"{task.task_name}-{name}-seed{config.seeds[0]}"
         if not (runs / run / "model").exists():
             continue
-        with without_bars():
+        with quiet(warnings=True):
             model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
-        rows = attention_rows(model, ids[None])
-        on_answers = (rows[-1].signed[:, queries].cpu() * is_answer).sum((-2, -1))
-        layer, head = len(rows) - 1, int(on_answers.argmax())
-        layers[name] = {"run": run, "layer": layer, "head": head}
-        layers[name] |= maps_of(model, ids, layer, head)
+        *before, rows = attention_rows(model, ids[None])
+        on_answers = (rows.signed[:, queries].cpu() * is_answer).sum((-2, -1))
+        head = int(on_answers.argmax())
+        layers[name] = {"run": run, "layer": len(before), "head": head} | maps_of(rows, head)
     keys = [chr(ord("A") + i) for i in range(setting.num_keys)]
     values = [str(i + 1) for i in range(setting.num_values)]
     words = ["", *keys, *values, *["·"] * setting.num_noise]
-    tokens = [words[token] for token in ids.tolist()]
-    return {"schema": 1, "tokens": tokens, "layers": layers} if layers else None
+    return {"schema": 1, "tokens": [words[token] for token in ids.tolist()], "layers": layers}
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:
@@ -81,7 +78,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
         "protocol": {"name": "recall_study", "version": PROTOCOL},
         "scale": config.scale,
         "tasks": tasks,
-        "statement": statement(config),
+        "statement": _statement(config),
         "complete": True,
     }
 
@@ -143,8 +140,7 @@ def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any
     return summary
 
 
-def statement(config: RecallStudyConfig) -> str:
-    """State the limits of the study."""
+def _statement(config: RecallStudyConfig) -> str:
     size = heads_below(
         task.model.twin(name, config.match).config for task in config.tasks for name in config.types
     )
@@ -170,9 +166,6 @@ def statement(config: RecallStudyConfig) -> str:
     )
 
 
-_V1 = "diff"
-
-
 def step_differences(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[RecallDifference]]:
     """Median differences in the steps until a task is learned, and the tests of types.
 
@@ -191,7 +184,7 @@ def _task_differences(task: Mapping[str, Any]) -> list[RecallDifference]:
     steps = {name: entry["solved_steps"] for name, entry in {**types, **controls}.items()}
     attending = [name for name in controls if name not in NEVER_ATTEND]
     pairs = [(name, BASELINE) for name in (*types, *attending) if name != BASELINE]
-    pairs += [(name, _V1) for name in attending if _V1 in types]
+    pairs += [(name, "diff") for name in attending if "diff" in types]
     differences: list[RecallDifference] = []
     for name, baseline in pairs:
         sides = steps[name], steps[baseline]
@@ -217,8 +210,8 @@ def find_leak(
 ) -> Leak:
     """Whether a model without attention answers better than a random guess plausibly does.
 
-    The limit is the guess plus four standard errors of a share of ``test_sequences``. The error
-    counts sequences, because the queries of one sequence are not independent.
+    The limit is the guess plus four standard errors of a share of ``test_sequences``, because the
+    queries of one sequence are not independent.
     """
     guess = ceilings["values"]
     limit = guess + 4 * (guess * (1 - guess) / test_sequences) ** 0.5

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from diffattn.lab.catalog.models import VARIANTS
@@ -20,25 +21,20 @@ class ScalingStudyConfig(FixedStudy):
 
     kind: str = "scaling"
     widths: tuple[float, ...]
-    """Hidden sizes divided by the base's. The number of heads and the FFN grow in proportion; head
-    width and depth stay."""
+    """Hidden sizes divided by the base's. Heads and the FFN grow in proportion; head width and
+    depth stay."""
     budgets: tuple[float, ...]
     """Numbers of steps divided by the base's. Each budget has its own full schedule."""
     types: tuple[str, ...]
-    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     extrapolate: bool = False
     """Whether equivalents are read beyond the points of the fits. Not part of ``study.json``, so
     that a finished study can be judged again with another value."""
 
     @property
-    def sizes(self) -> list[tuple[float, float]]:
-        """Pairs of width and budget along the size axis, smallest first."""
-        return [(width, 1.0) for width in sorted(self.widths)]
-
-    @property
-    def lengths(self) -> list[tuple[float, float]]:
-        """Pairs of width and budget along the token axis, fewest tokens first."""
-        return [(1.0, budget) for budget in sorted(self.budgets)]
+    def places(self) -> dict[str, list[tuple[float, float]]]:
+        """Axis -> pairs of width and budget along it, rising."""
+        sizes = [(width, 1.0) for width in sorted(self.widths)]
+        return {"parameters": sizes, "tokens": [(1.0, budget) for budget in sorted(self.budgets)]}
 
     def model_at(self, width: float) -> DiffTransformerConfig:
         """The softmax model of a size; refused if heads or widths would not be whole."""
@@ -66,10 +62,9 @@ class ScalingStudyConfig(FixedStudy):
 
     def members(self) -> list[Member]:
         """The runs, seed by seed."""
-        points = list(dict.fromkeys(self.sizes + self.lengths))
         members = []
         for seed in self.seeds:
-            for width, budget in points:
+            for width, budget in dict.fromkeys(chain(*self.places.values())):
                 base, steps = self.model_at(width), self._steps(budget)
                 train = self.base.train.at(
                     # Equal for all types and budgets. The paper halves it at 1.6 times the width.
@@ -81,17 +76,13 @@ class ScalingStudyConfig(FixedStudy):
                 )
                 for name in self.types:
                     twin = VARIANTS[name].twin(base, self.match)
-                    run = replace(
-                        self.base,
-                        name=self.run_name(name, width, budget, seed),
-                        model=twin.config,
-                        train=train,
-                    )
+                    run_name = self.run_name(name, width, budget, seed)
+                    run = replace(self.base, name=run_name, model=twin.config, train=train)
                     members.append(Member.from_twin(run, twin, records_divergence=True))
         return members
 
     def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, for records, without ``extrapolate``."""
+        """All settings as plain values, without ``extrapolate``."""
         resolved = super().resolved()
         del resolved["extrapolate"]
         return resolved

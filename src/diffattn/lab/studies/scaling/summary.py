@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from diffattn.errors import DiffAttnError
@@ -18,13 +18,12 @@ from diffattn.lab.records.study_results import (
 from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.scaling import equivalence_of, equivalent_at, fits_of
+from diffattn.lab.stats.power_law import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
-AXES = ("parameters", "tokens")
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width -> configuration of the model."""
 
@@ -36,14 +35,13 @@ def scaling_results(
 
     ``losses``: name of a run -> its validation loss; ``None`` if it diverged.
     """
-    places = {*config.sizes, *config.lengths}
     lost = {
-        name: [
+        name: {
             run
-            for place in places
+            for place in chain(*config.places.values())
             for seed in config.seeds
             if losses[run := config.run_name(name, *place, seed)] is None
-        ]
+        }
         for name in config.types
     }
     for name in (BASELINE, FLOOR):
@@ -60,7 +58,7 @@ def scaling_results(
         for width in config.widths
         for name in config.types
     }
-    axes = {axis: _axis_results(config, models, losses, axis) for axis in AXES}
+    axes = {axis: _axis_results(config, models, losses, axis) for axis in config.places}
     apart = f"Left out, as a run diverged: {listing(map(type_name, left_out))}. "
     return {
         "schema": 1,
@@ -78,7 +76,7 @@ def scaling_results(
 def _axis_results(
     config: ScalingStudyConfig, models: Models, losses: Mapping[str, float | None], axis: str
 ) -> ScalingAxis:
-    places = config.sizes if axis == "parameters" else config.lengths
+    places = config.places[axis]
     points: dict[str, list[ScalingPoint]] = {name: [] for name in config.types}
     for name, (width, budget) in product(config.types, places):
         runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]

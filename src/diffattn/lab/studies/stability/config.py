@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import product
 from typing import Any
 
 from diffattn.lab.catalog.models import (
@@ -16,7 +17,7 @@ from diffattn.lab.catalog.recipes.stability import STABILITY
 from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import WINDOW
 from diffattn.lab.studies.study import FixedStudy, Member
-from diffattn.lab.training.stability import StabilityRun
+from diffattn.lab.training.run import StabilityRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,8 +28,8 @@ class StabilityStudyConfig(FixedStudy):
     learning_rates: tuple[float, ...]
     """Peak rates; the ratio of final to peak rate is kept."""
     types: tuple[str, ...] = (*TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
-    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`. The controls separate the effect of
-    a head norm from that of a second map, and show which models use their context."""
+    """The controls separate the effect of a head norm from that of a second map, and show which
+    models use their context."""
 
     def _check(self) -> None:
         where, train = "StabilityStudyConfig", self.base.train
@@ -44,12 +45,11 @@ class StabilityStudyConfig(FixedStudy):
         twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
         given = {field.name: getattr(self.base, field.name) for field in fields(self.base)}
         members = []
-        for seed in self.seeds:
-            for rate in self.learning_rates:
-                train = self.base.train.at(rate, seed)
-                for name, twin in twins.items():
-                    run = {"name": run_name(name, rate, seed), "model": twin.config, "train": train}
-                    members.append(Member.from_twin(StabilityRun(**given | run), twin))
+        for seed, rate in product(self.seeds, self.learning_rates):
+            train = self.base.train.at(rate, seed)
+            for name, twin in twins.items():
+                run = {"name": run_name(name, rate, seed), "model": twin.config, "train": train}
+                members.append(Member.from_twin(StabilityRun(**given | run), twin))
         return members
 
 
@@ -61,10 +61,7 @@ def run_name(model: str, rate: float, seed: int) -> str:
 def stability_study(
     scale: str, *, settings: Sequence[str] = (), **options: Any
 ) -> StabilityStudyConfig:
-    """A stability study of a scale; see :mod:`diffattn.lab.catalog.recipes.stability`.
-
-    A changed ``train.learning_rate`` scales all rates by the same factor.
-    """
+    """A stability study of a scale. A changed ``train.learning_rate`` scales all rates."""
     study = StabilityStudyConfig.planned(STABILITY, scale, settings=settings, **options)
     factor = study.base.train.learning_rate / STABILITY[scale]()["run"].train.learning_rate
     return replace(study, learning_rates=tuple(factor * rate for rate in study.learning_rates))

@@ -1,11 +1,22 @@
-"""From finished runs to the results of a stability study, and its limits in words."""
+"""From finished runs to the results of a stability study, its verdict and its limits in words.
 
-from collections.abc import Mapping, Sequence
+A difference between two models is due to attention only if both gain from their context.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any, cast
 
-from diffattn.lab.catalog.models import NEVER_ATTEND, TYPES, V2_WITH_NORM, WITHOUT_NORM
+from diffattn.lab.catalog.models import (
+    NEVER_ATTEND,
+    TYPES,
+    V2_WITH_NORM,
+    WITHOUT_NORM,
+    type_name,
+)
 from diffattn.lab.records.study_results import StabilityDifference, StabilityResults
+from diffattn.lab.records.text_results import Outcome
+from diffattn.lab.report.page.wording import listing
 from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.stats.spikes import (
@@ -17,15 +28,8 @@ from diffattn.lab.stats.spikes import (
     rate_sensitivity,
     stability,
 )
-from diffattn.lab.studies.limits import heads_below, spread
+from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
-from diffattn.lab.studies.stability.verdict import (
-    Silent,
-    attending_rates,
-    shared_rates,
-    verdict,
-    why_silent,
-)
 from diffattn.lab.studies.study import Results
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
@@ -39,14 +43,31 @@ PAIRS: tuple[Pair, ...] = (
     (WITHOUT_NORM, "diff"),
     (V2_WITH_NORM, "diff_v2"),
 )
-"""Models and their baselines. The first pair is the published claim. The last two pairs show the
-effect of the head norm."""
+"""Models and their baselines. The first pair is the published claim."""
 AGAINST_FLOORS = tuple(
     (name, floor) for floor in NEVER_ATTEND for name in (*TYPES, WITHOUT_NORM, V2_WITH_NORM)
 )
-"""Models and controls without attention. Only their losses are compared, to find which attend."""
+"""Their losses alone are compared, to find which models attend."""
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 """Name of a run -> rows of its ``metrics.jsonl``."""
+
+
+_BELOW = f"to end {MARGIN:g} nats or more below the models without attention"
+_HOW = "(paired 95 % intervals)"
+Attending = Mapping[str, Sequence[float]]
+"""Model -> the rates at which it attends."""
+Shared = Mapping[Pair, Sequence[float]]
+"""Pair -> the rates at which both attend, or one attends and the other diverged."""
+
+
+# Why a difference is uninformative about attention, or about large rates.
+_DIVERGED = "a run of one of the two diverged"
+_NOT_BOTH = "not both models are shown to attend, nor did one diverge where the other attends"
+_AT_NONE = "over all rates, as at none both models are shown to attend: says nothing of attention"
+_AT_LOWEST = "they are compared at the lowest rate alone: says nothing of large rates"
+_NOT_AT_ALL = (
+    "over all rates, but not at all are both models shown to attend: says nothing of attention"
+)
 
 
 def stability_results(
@@ -59,12 +80,12 @@ def stability_results(
     """
     runs = _Measured(config, results, rows)
     to_floors = runs.differences_to_floors()
-    attending = attending_rates(to_floors)
+    attending = _attending_rates(to_floors)
     diverged = {
         name: [rate for rate in config.learning_rates if runs.diverged(name, rate)]
         for name in config.types
     }
-    shared = {pair: shared_rates(attending, diverged, pair) for pair in PAIRS}
+    shared = {pair: _shared_rates(attending, diverged, pair) for pair in PAIRS}
     void = sorted({rate for floor in NEVER_ATTEND for rate in diverged[floor]})
     return {
         "schema": 1,
@@ -86,8 +107,8 @@ def stability_results(
         },
         "attending": attending,
         "differences": runs.differences(shared) + to_floors,
-        "verdict": verdict(attending, shared, config.learning_rates, void),
-        "statement": statement(config),
+        "verdict": _verdict(attending, shared, config.learning_rates, void),
+        "statement": _statement(config),
         "complete": True,
     }
 
@@ -128,42 +149,38 @@ class _Measured:
 
     def sensitivity(self, name: str) -> list[float]:
         by_rate = zip(*(self.at(name, rate) for rate in self.rates), strict=True)
-        return [
-            rate_sensitivity({rate: r.loss for rate, r in zip(self.rates, runs, strict=True)})
-            for runs in by_rate
-        ]
+        return [rate_sensitivity([run.loss for run in runs]) for runs in by_rate]
 
     def differences_to_floors(self) -> list[StabilityDifference]:
         """The loss of every model minus that of every floor at every rate, as one Holm family."""
         family = []
         for pair in AGAINST_FLOORS:
             for rate in self.rates:
-                diverged = any(self.diverged(name, rate) for name in pair)
-                why = Silent.DIVERGED if diverged else None
+                why = _DIVERGED if any(self.diverged(name, rate) for name in pair) else ""
                 family.append(self._difference(pair, "loss", why, [rate], at=rate))
         return _adjusted(family)
 
     def differences(self, shared: Mapping[Pair, Sequence[float]]) -> list[StabilityDifference]:
         """Differences of all pairs at each rate, a Holm family per measure; and over rates, one.
 
-        Means are over the shared rates, or over all rates if none is shared. Sensitivities always
-        include all rates. A diverged run counts with the loss of a guess: a model that always
-        diverges would look insensitive. So they say something only if both attend at every rate.
+        Means are over the shared rates, or over all if none is shared. Sensitivities include all
+        rates. They say something only if both models attend at every rate, because a model that
+        always diverges would look insensitive.
         """
         differences, overall = [], []
         for metric in METRICS:
             at_rates = []
             for pair, rates in shared.items():
                 for rate in self.rates:
-                    why = None if rate in rates else Silent.NOT_BOTH
+                    why = "" if rate in rates else _NOT_BOTH
                     at_rates.append(self._difference(pair, metric, why, [rate], at=rate))
-                why = why_silent(rates, self.rates)
+                why = _why_silent(rates, self.rates)
                 overall.append(self._difference(pair, metric, why, rates or self.rates))
             differences += _adjusted(at_rates)
         for pair, rates in shared.items():
             diverged = any(self.diverged(name, rate) for name in pair for rate in rates)
             everywhere = len(rates) == len(self.rates) and not diverged
-            why = why_silent(rates, self.rates) if everywhere else Silent.NOT_AT_ALL
+            why = _why_silent(rates, self.rates) if everywhere else _NOT_AT_ALL
             overall.append(self._difference(pair, "sensitivity", why, self.rates))
         return differences + _adjusted(overall)
 
@@ -178,11 +195,10 @@ class _Measured:
         self,
         pair: Pair,
         metric: str,
-        why: Silent | None,
+        why: str,
         rates: Sequence[float],
         at: float | None = None,
     ) -> StabilityDifference:
-        """The paired difference of two models at a rate, or of their means over rates."""
         sides = (self._values(name, metric, rates) for name in pair)
         differences = [a - b for a, b in zip(*sides, strict=True)]
         entry = {
@@ -193,7 +209,7 @@ class _Measured:
             **mean_of_seeds(differences),
             "p_value": paired_t_test(differences),
             **({"rates": list(rates)} if at is None else {}),
-            "why": "" if why is None else why.value,
+            "why": why,
             "p_holm": None,
         }
         return cast(StabilityDifference, entry)
@@ -208,8 +224,7 @@ def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:
     return family
 
 
-def statement(config: StabilityStudyConfig) -> str:
-    """State the limits of the study."""
+def _statement(config: StabilityStudyConfig) -> str:
     size = heads_below(member.config.model for member in config.members())
     return (
         f"{size}What counts as a spike was fixed before the first run. All models read the same "
@@ -218,3 +233,97 @@ def statement(config: StabilityStudyConfig) -> str:
         "another. "
         f"{spread(len(config.seeds))}"
     )
+
+
+def _attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]]:
+    """Model -> the rates at which it attends, rising.
+
+    There its loss is reliably below that of each floor: the whole paired interval of the difference
+    is at most -:data:`MARGIN`. It does not count as attending if a run of either side diverged."""
+    rates: dict[str, dict[float, bool]] = {}
+    for entry in sorted(differences, key=lambda entry: entry["learning_rate"] or 0.0):
+        high, rate = entry["high"], entry["learning_rate"]
+        assert rate is not None, "a difference to a floor is at one rate"
+        is_below = not entry["why"] and high is not None and high <= -MARGIN
+        at = rates.setdefault(entry["type"], {})
+        at[rate] = at.get(rate, True) and is_below
+    return {name: [rate for rate, attends in at.items() if attends] for name, at in rates.items()}
+
+
+def _shared_rates(attending: Attending, diverged: Attending, pair: Pair) -> list[float]:
+    """The rates at which two models are compared: both attend, or one does and the other diverged.
+
+    Without the second case, means would leave out the rates at which a model is least stable."""
+    kept = [{*attending[name], *diverged[name]} for name in pair]
+    attended = {rate for name in pair for rate in attending[name]}
+    return sorted(attended & kept[0] & kept[1])
+
+
+def _why_silent(shared: Sequence[float], rates: Sequence[float]) -> str:
+    if not shared:
+        return _AT_NONE
+    return "" if max(shared) > min(rates) else _AT_LOWEST
+
+
+def _verdict(
+    attending: Attending, shared: Shared, rates: Sequence[float], void: Sequence[float]
+) -> Outcome:
+    """It is informative if a pair shares a rate above the lowest. At the rates ``void`` a run
+    without attention diverged."""
+    reason = _uninformative(attending, shared, rates)
+    parts = [f"Uninformative: {reason}."] if reason else []
+    parts += _describe(attending, shared, rates, void)
+    return {"informative": not reason, "sentence": " ".join(parts), "margin": MARGIN}
+
+
+def _uninformative(attending: Attending, shared: Shared, rates: Sequence[float]) -> str:
+    """The reason why the study is uninformative about attention at large rates; empty if none."""
+    if not any(attending.values()):
+        return (
+            f"at no learning rate is a model shown {_BELOW} {_HOW}. What differs here between the "
+            "models is not shown to be what they do with their context"
+        )
+    reasons = {_why_silent(at, rates) for at in shared.values()}
+    if "" in reasons:
+        return ""
+    if _AT_LOWEST in reasons:
+        return (
+            f"models that are shown {_BELOW} are compared at the lowest learning rate "
+            f"({min(rates):g}) alone, so nothing is said of large ones"
+        )
+    return f"at no learning rate are two models that are compared both shown {_BELOW}"
+
+
+def _describe(
+    attending: Attending, shared: Shared, rates: Sequence[float], void: Sequence[float]
+) -> Iterator[str]:
+    """List the models that attend, and the rates over which the mean of every pair is taken."""
+    if void:
+        yield f"Nothing is shown at {_rates(void)}: a run without attention diverged there."
+    used = {name: at for name, at in attending.items() if at}
+    if not used:
+        return
+    attend = listing(f"{type_name(name)} ({_rates(at)})" for name, at in used.items())
+    yield f"Shown {_BELOW} {_HOW}: {attend}."
+    if never := [type_name(name) for name in attending if name not in used]:
+        yield f"Not at any rate: {listing(never)}."
+    groups: dict[tuple[float, ...], list[str]] = {}
+    for pair, at in shared.items():
+        groups.setdefault(tuple(at), []).append(" − ".join(map(type_name, pair)))
+    if groups:
+        means = "; ".join(f"{_over(at, rates)}: {listing(pairs)}" for at, pairs in groups.items())
+        yield (
+            f"Means over rates, also where one of the two attends and the other diverged: {means}."
+        )
+
+
+def _over(shared: Sequence[float], rates: Sequence[float]) -> str:
+    why = _why_silent(shared, rates)
+    if why == _AT_NONE:
+        return "over all rates, so saying nothing of attention"
+    lowest = ", the lowest alone, so saying nothing of large ones" if why else ""
+    return f"over {_rates(shared)}{lowest}"
+
+
+def _rates(rates: Sequence[float]) -> str:
+    return f"rate{'s' if len(rates) > 1 else ''} {listing(f'{rate:g}' for rate in rates)}"

@@ -1,12 +1,13 @@
 """Matched models on the same tokens in the same order: the runs, and their learning rates."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from diffattn.errors import check_known
 from diffattn.lab.catalog.models import (
     BASELINE,
     FEW,
@@ -21,18 +22,20 @@ from diffattn.lab.catalog.models import (
 )
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.records.fields import require
-from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax
-from diffattn.lab.studies.sweep import swept_rates
+from diffattn.lab.studies.study import (
+    Member,
+    Results,
+    Study,
+    Wave,
+    require_softmax,
+    swept_rates,
+)
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
-from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import Twin
 
-_SHORT = ("smoke", "laptop", "lease")
-"""Scales with short runs: a process trains several, as its start can take a fifth of a run."""
 Tries = tuple[tuple[float, float | None], ...]
-"""Pairs of a learning rate and a validation loss, sorted by rate. A run that diverged has the loss
-``None``, which ranks as infinite."""
+"""Pairs of a learning rate and a validation loss, ``None`` if the run diverged, by rising rate."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,13 +43,12 @@ class Sweep:
     """The learning rates that one variant has tried."""
 
     tried: Tries
-    """Of the sweep's runs, which take a share of the steps."""
     whole: Tries = ()
     """Of runs of all steps at the best swept rates."""
 
     @property
     def best(self) -> float:
-        """The rate of the lowest loss, of whole runs if there are any; the lowest of equals."""
+        """The rate of the lowest loss, of whole runs if there are any."""
         return min(self.whole or self.tried, key=lambda entry: _order(entry[1]))[0]
 
     @property
@@ -71,29 +73,26 @@ class ComparisonConfig(Study):
     kind: str = "text"
     """Key of :data:`diffattn.lab.catalog.models.MEMBERS`."""
     base: RunConfig
-    """The softmax run. Every other model is its twin: equal in parameters, or as ``match`` says."""
+    """The softmax run. Every other model is its twin."""
     variants: tuple[str, ...] = SWEPT
-    """Names from :data:`diffattn.lab.catalog.models.VARIANTS`."""
     seeds: tuple[int, ...] = (0, 1, 2)
     fewer_seeds: int = 3
-    """How many seeds ablations, other matches and ranks get. The types, the controls and ablations
-    that imitate a type's side effect get all, because they decide what a type's lead means."""
+    """How many seeds the variants get on which no verdict depends."""
     learning_rates: tuple[float, ...] = ()
     """Peak rates of the sweep. Empty: no sweep; the base's rate times ``rate_factors``."""
     rate_factors: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Variant -> factor of the base's rate, as an earlier sweep chose it. A variant without one has
-    the factor of the variant whose rate it shares (``rate_owner``), else 1."""
+    """Variant -> factor of the base's rate, as an earlier sweep chose it. Others have the factor of
+    the variant whose rate they share (``rate_owner``), else 1."""
     own_rates: bool = False
     """Whether every variant is swept. Then none also runs at the common rate, the baseline's."""
     later: tuple[str, ...] = ()
     """Variants that are swept and trained after the first seed of all others."""
     sweep_seed: int = 1_000
-    """Seed of the sweep's runs; must not be in ``seeds``."""
     sweep_share: float = 0.25
     """Steps of a sweep run as a share of a whole run's; the schedule is shortened with them."""
     whole_rates: int = 0
     """How many of a sweep's best rates run again with all steps, on ``sweep_seed``, to choose among
-    them: the best rate may change with the length. 0: the sweep chooses."""
+    them. 0: the sweep chooses."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,12 +109,12 @@ class ComparisonConfig(Study):
 
     @property
     def shares_workers(self) -> bool:  # type: ignore[override]
-        """Whether a process makes several runs."""
-        return self.scale in _SHORT
+        """Whether runs are short: the start of a process can take a fifth of a run."""
+        return self.scale in ("smoke", "laptop", "lease")
 
     @property
     def always_workers(self) -> bool:  # type: ignore[override]
-        """Whether a single worker is a process too; not at scale ``lease``, where minutes count."""
+        """Not at scale ``lease``, where minutes count."""
         return self.scale != "lease"
 
     @property
@@ -139,11 +138,12 @@ class ComparisonConfig(Study):
         yield Wave(trials, "comparison", self.steps_after(sweeps))
 
     def sweeps(self, results: Results) -> dict[str, Sweep]:
-        """The sweep of every swept variant, as far as its runs are done; none without rates."""
+        """The sweep of every swept variant, as far as its runs are done."""
         sweeps = {}
         for name in self.swept if self.learning_rates else ():
             losses, _ = self._replay(name, results)
-            sweep = Sweep(tried=tuple((rate, loss) for rate, (loss,) in losses.items()))
+            tried = ((rate, None if loss == math.inf else loss) for rate, loss in losses.items())
+            sweep = Sweep(tried=tuple(tried))
             whole = [
                 (rate, results[run]["validation_loss"])
                 for rate in sorted(sweep.leading(self.whole_rates))
@@ -166,19 +166,14 @@ class ComparisonConfig(Study):
             if rate in missing[name]
         ]
 
-    def _replay(
-        self, name: str, results: Results
-    ) -> tuple[dict[float, tuple[float | None]], list[float]]:
+    def _replay(self, name: str, results: Results) -> tuple[dict[float, float], list[float]]:
         """Rate to the loss of its run, as far as the sweep is done; and the rates still to try."""
 
-        def score(rate: float) -> tuple[float | None] | None:  # (None,): the run diverged
+        def score(rate: float) -> float | None:
             run = results.get(sweep_name(name, rate, self.sweep_seed))
-            return None if run is None else (run["validation_loss"],)
+            return None if run is None else _order(run["validation_loss"])
 
-        leading = max(1, self.whole_rates)
-        return swept_rates(
-            self.learning_rates, score, lambda entry: _order(entry[0]), leading=leading
-        )
+        return swept_rates(self.learning_rates, score, leading=max(1, self.whole_rates))
 
     def base_rates(self) -> dict[str, float]:
         """The learning rates without a sweep: the base's, times the variant's or owner's factor."""
@@ -204,8 +199,7 @@ class ComparisonConfig(Study):
     def trials(self, rates: Mapping[str, float]) -> list[Member]:
         """The final runs: swept variants, then controls, then others, each group seed by seed.
 
-        Thus an early stop leaves whole seeds of a group. ``rates``: variant -> its best learning
-        rate. The common one is the baseline's.
+        ``rates``: variant -> its best learning rate. The common one is the baseline's.
         """
         rest = [name for name in self.variants if name not in self.swept]
         controls = [name for name in rest if VARIANTS[name].role == "control"]
@@ -221,11 +215,10 @@ class ComparisonConfig(Study):
             if not at_common or (name in at_common_too and rates[name] != rates[BASELINE])
         ]
 
-    def steps_by_run(self) -> Callable[[str], int]:
-        """From the name of a run to its steps."""
-        steps, sweep_steps = self.base.train.num_steps, self.sweep_steps
-        ending = f"-sweep{self.sweep_seed}"
-        return lambda run: sweep_steps if run.endswith(ending) else steps
+    def steps_of(self, run: str) -> int:
+        """The steps of a run."""
+        is_swept = run.endswith(f"-sweep{self.sweep_seed}")
+        return self.sweep_steps if is_swept else self.base.train.num_steps
 
     @property
     def total_steps(self) -> int:
@@ -244,24 +237,9 @@ class ComparisonConfig(Study):
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, for records."""
         settings: dict[str, Any] = {} if self.kind == "text" else {"kind": self.kind}
-        settings |= {
-            "scale": self.scale,
-            "variants": list(self.variants),
-            "seeds": list(self.seeds),
-            "fewer_seeds": self.fewer_seeds,
-            "match": self.match,
-            "learning_rates": list(self.learning_rates),
-            "sweep_seed": self.sweep_seed,
-            "sweep_share": self.sweep_share,
-            "config": self.base.resolved(),
-        }
-        optional: dict[str, Any] = {
-            "whole_rates": self.whole_rates,
-            "rate_factors": dict(self.rate_factors),
-            "own_rates": self.own_rates,
-            "later": list(self.later),
-        }
-        return settings | {name: value for name, value in optional.items() if value}
+        optional = ("whole_rates", "rate_factors", "own_rates", "later")
+        given = super().resolved().items()
+        return settings | {name: value for name, value in given if value or name not in optional}
 
     @property
     def sweep_steps(self) -> int:
@@ -269,18 +247,19 @@ class ComparisonConfig(Study):
         return max(1, round(self.sweep_share * self.base.train.num_steps))
 
     @cached_property
-    def _twins(self) -> dict[str, Twin]:
+    def twins(self) -> dict[str, Twin]:
+        """Variant -> its model."""
         return {x: VARIANTS[x].twin(self.base.model, self.match) for x in self.variants}
 
     def _member(self, variant: str, name: str, seed: int, rate: float, **changes: Any) -> Member:
-        twin = self._twins[variant]
+        twin = self.twins[variant]
         train = self.base.train.at(rate, seed, **changes)
         config = replace(self.base, name=name, model=twin.config, train=train)
         return Member.from_twin(config, twin, records_divergence=True)
 
 
 def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
-    """The name of a final run: at its variant's best rate, or at the common one."""
+    """The name of a final run."""
     return f"{variant}{'-common' if common else ''}-seed{seed}"
 
 
@@ -326,8 +305,7 @@ _SCALES: dict[str, dict[str, Any]] = {
 }
 """Scale -> fields of its comparison besides the recipe."""
 _ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
-"""Scale -> settings that do not change results. A checkpoint of a lease has 350 MB. A run that is
-stopped writes a checkpoint anyway, so that regular checkpoints only matter after a kill."""
+"""Scale -> settings that do not change results. A checkpoint of a lease has 350 MB."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """For ablations and ranks: factors of the base's rate, chosen by the sweep of the comparison on
 text. At the base's rate Shared DIFF does not pass the induction phase in time: its rows would be
@@ -345,19 +323,17 @@ def comparison(
 ) -> ComparisonConfig:
     """A comparison of a scale. Arguments are those of :func:`diffattn.reproduce`."""
     check_known("reproduce", "scale", scale, SCALES)
-    check_known("reproduce", "kind", kind, MEMBERS)
     fields = _SCALES[scale]
     if kind != "text":
-        count = _SEEDS_OF_ROWS.get(scale, 5)  # as in the committed record
-        each = tuple(range(count)) if seeds is None else seeds
         alone = kind == "rank" and scale not in _SEEDS_OF_ROWS
+        if seeds is None:
+            seeds = range(_SEEDS_OF_ROWS.get(scale, 5))  # as in the committed record
         fields = {
             "variants": RANKS_ALONE if alone else MEMBERS[kind],
-            "seeds": tuple(each),
-            "fewer_seeds": max(1, len(each)),
+            "fewer_seeds": max(1, len(seeds)),
             "rate_factors": _RATE_FACTORS.get(scale, {}),
         }
-    elif seeds is not None:
+    if seeds is not None:
         fields = fields | {"seeds": tuple(seeds)}
     if fields.get("learning_rates"):
         require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")

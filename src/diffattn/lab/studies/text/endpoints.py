@@ -32,9 +32,6 @@ def type_endpoints(
 
     If a model has not begun to copy while another has, its pair enters Holm's adjustment with a
     p-value of 1.
-
-    Args:
-        curves: Name of a run -> its validation losses.
     """
     rows = [
         (entry["variant"], "loss", entry["values"])
@@ -77,19 +74,18 @@ def adjusted_leads(
     loss over the step at which a run begins to copy. Variants with a run that does not copy are
     left out.
 
-    Args:
-        starts: Name of a run -> the step at which it begins to copy.
+    ``starts``: name of a run -> the step at which it begins to copy.
 
     Returns:
         One entry per variant, with Student's t interval; none if the Transformer does not copy, or
         if the runs are too few for an interval.
     """
-    groups = {name: entry["at"]["best"] for name, entry in variants.items()}
-    names = [
-        name
-        for name, group in groups.items()
-        if all(starts.get(run) is not None for run in group["runs"])
-    ]
+    groups = {
+        name: entry["at"]["best"]
+        for name, entry in variants.items()
+        if all(starts.get(run) is not None for run in entry["at"]["best"]["runs"])
+    }
+    names = list(groups)
     runs = [(name, run) for name in names for run in groups[name]["runs"]]
     freedom = len(runs) - len(names) - 1
     if BASELINE not in names or freedom < 1:
@@ -97,7 +93,7 @@ def adjusted_leads(
     design = np.zeros((len(runs), len(names) + 1))
     for i, (name, run) in enumerate(runs):
         design[i, names.index(name)], design[i, -1] = 1.0, starts[run] or 0.0
-    losses = np.concatenate([groups[name]["validation_loss"]["values"] for name in names])
+    losses = np.concatenate([group["validation_loss"]["values"] for group in groups.values()])
     solution, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
     if rank < design.shape[1]:
         return []
@@ -114,16 +110,20 @@ def adjusted_leads(
     return leads
 
 
-def loss_curve(rows: Iterable[Mapping[str, Any]], part: str | None = None) -> Curve:
+def loss_curve(rows: Iterable[dict[str, Any]], part: str | None = None) -> Curve:
     """The validation losses of a run, or those of a part such as ``"repeated_bigram"``."""
-    evaluations = [row for row in rows if "validation_loss" in row]
-    if part is None:
-        return [(row["step"], row["validation_loss"]) for row in evaluations]
-    return [
-        (row["step"], row["validation_parts"][part])
-        for row in evaluations
-        if part in row["validation_parts"]
-    ]
+    key = part or "validation_loss"
+    losses = [(row["step"], row | row.get("validation_parts", {})) for row in rows]
+    return [(step, of_step[key]) for step, of_step in losses if key in of_step]
+
+
+def phase_step(curve: Curve, threshold: float) -> int | None:
+    """The step at which a run begins to copy: the first of two evaluations in a row whose loss on
+    repeated bigrams is below ``threshold``. Two, so that one lucky evaluation does not count."""
+    for (step, first), (_, second) in itertools.pairwise(curve):
+        if max(first, second) < threshold:
+            return int(step)
+    return None
 
 
 def crossing(curve: Curve, loss: float) -> float | None:

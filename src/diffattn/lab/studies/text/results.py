@@ -38,8 +38,7 @@ from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endp
 from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
-"""Controls that all types are compared with. If a control leads softmax attention too, a type's
-lead need not come from its second map."""
+"""Controls that all types are compared with."""
 LOSS = "validation_loss"
 
 
@@ -54,7 +53,7 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        sweeps: Swept variant -> its sweep; empty without a sweep.
+        sweeps: Empty without a sweep.
         phases: Name of a trial -> step of the evaluation at which it has passed the induction
             phase, or ``None``.
         curves: Name of a trial -> validation losses.
@@ -97,9 +96,8 @@ def _compared_rows(
 ) -> list[Row]:
     """The pairs that a study of ablations or ranks reports: each type and ablation, its baseline.
 
-    V2 is also compared with softmax with 1.5 times the heads. V1 and Shared DIFF are also compared
-    with head-normed softmax at its rate. Each rank is compared with rank 8, rank 8 with V1, and a
-    constant λ_init with the schedule. Other differences are in the record, but in no row."""
+    V2 is also compared with softmax with 1.5 times the heads, V1 and Shared DIFF with head-normed
+    softmax at its rate. Other differences are in the record, but in no row."""
     members, baselines = [*variants, *diverged], {}
     for name in members:
         variant = VARIANTS[name]
@@ -172,7 +170,6 @@ class _Trials:
         return diverged
 
     def values(self, names: Sequence[str], metric: str) -> list[float]:
-        """The loss of each run, over all tokens or over the part that ``metric`` names."""
         if metric == LOSS:
             return [float(self.runs[run][LOSS]) for run in names]
         return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]

@@ -1,9 +1,11 @@
-"""From finished runs to the results of a comparison, its example maps and its limits in words."""
+"""From finished runs to the results of a comparison, its count models, maps and limits in words."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from diffattn.errors import DiffAttnError
@@ -11,19 +13,30 @@ from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, VARIANTS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
+from diffattn.lab.data.count_models import COUNT_MODELS, CountModel, count_losses
+from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.text_results import TextResults
 from diffattn.lab.report.page.wording import listing
-from diffattn.lab.studies.example_maps import maps_of
-from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, spread
+from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, maps_of, spread
 from diffattn.lab.studies.study import OnMessage, Results, Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
-from diffattn.lab.studies.text.count_models import PHASE_GAIN, PHASE_RULE, phase_step, read_or_count
-from diffattn.lab.studies.text.endpoints import crossing, loss_curve
+from diffattn.lab.studies.text.endpoints import crossing, loss_curve, phase_step
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
+from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.loop.data_order import curve_windows, training_order
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.loading import load_model
+from diffattn.probes.attention_rows import attention_rows
+
+_COUNTS_SCHEMA = 2
+PHASE_GAIN = 1.0
+"""Nats by which a model must beat the bigram model on repeated bigrams to have begun to copy."""
+PHASE_RULE = (
+    f"loss on repeated bigrams at least {PHASE_GAIN:g} nat below that of bigram counts on the same "
+    "windows: what stood in the context is used"
+)
 
 
 def judge_comparison(
@@ -58,8 +71,8 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
         weights = folder / "runs" / run / "model"
         if weights.exists():
             layer = config.base.model.num_hidden_layers // 2
-            model, _ = load_model(str(weights))
-            layers[name] = {"run": run, "layer": layer, "head": 0} | maps_of(model, ids, layer, 0)
+            rows = attention_rows(load_model(str(weights))[0], ids[None])[layer]
+            layers[name] = {"run": run, "layer": layer, "head": 0} | maps_of(rows, 0)
         elif earlier.get(name, {}).get("run") == run:  # records are committed without weights
             layers[name] = earlier[name]
     return {"schema": 1, "tokens": labels, "layers": layers}
@@ -73,16 +86,18 @@ def require_losses(config: ComparisonConfig, results: Results, on_message: OnMes
     """
     trials = config.trials(best_rates(config, config.sweeps(results)))
     names = [member.config.name for member in trials]
-    lost = [name for name in names if results[name]["validation_loss"] is None]
-    steps = {name: results[name]["diverged_step"] for name in lost}
+    lost = {
+        name: f"{name} (not finite at step {results[name]['diverged_step']})"
+        for name in names
+        if results[name]["validation_loss"] is None
+    }
     if config.kind != "text":
         vital = {trial_name(name, seed) for name in (BASELINE, FLOOR) for seed in config.seeds}
         for name in sorted(set(lost) - vital):
-            on_message(f"{name} was not finite at step {steps[name]}: its rows are not compared")
-        lost = [name for name in lost if name in vital]
+            on_message(f"{lost.pop(name)}: its rows are not compared")
     if not lost:
         return
-    runs = listing(f"{name} (not finite at step {steps[name]})" for name in lost)
+    runs = listing(lost.values())
     # A swept learning rate cannot be set by the user.
     is_swept = bool(config.learning_rates)
     change = "guard.not_finite=roll_back" if is_swept else "a lower train.learning_rate"
@@ -102,9 +117,10 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
     starts: dict[str, float | None] = dict.fromkeys(rows_of)
     if threshold is not None:
         for name, rows in rows_of.items():
-            phases[name] = phase_step(rows, threshold)
+            curve = loss_curve(rows, "repeated_bigram")
+            phases[name] = phase_step(curve, threshold)
             if phases[name] is not None:
-                starts[name] = crossing(loss_curve(rows, "repeated_bigram"), threshold)
+                starts[name] = crossing(curve, threshold)
     curves = {name: loss_curve(rows) for name, rows in rows_of.items()}
     results = comparison_results(
         config, config.sweeps(runs.results), runs.results, phases, curves, starts
@@ -120,12 +136,8 @@ def study_results(config: ComparisonConfig, runs: Runs, counts: Mapping[str, Any
 
 def statement(config: ComparisonConfig) -> str:
     """Name the limits of a comparison: heads, tokens, seeds and learning rates."""
-    train = config.base.train
-    tokens = train.num_steps * train.batch_tokens
-    models = [
-        VARIANTS[name].twin(config.base.model, config.match).config for name in config.variants
-    ]
-    heads, below = few_heads(models), []
+    tokens = config.base.train.num_steps * config.base.train.batch_tokens
+    heads, below = few_heads(twin.config for twin in config.twins.values()), []
     if heads is not None:
         below.append(f"{heads} DIFF heads (the papers use {SMALLEST_TESTED_HEADS} or more)")
     if tokens < 10_000_000_000:
@@ -147,7 +159,6 @@ def statement(config: ComparisonConfig) -> str:
 
 
 def _rates_statement(config: ComparisonConfig) -> str:
-    """State how the learning rates were chosen. Changed settings do not change the factors."""
     if config.learning_rates:
         whole = f" and the best {config.whole_rates} in whole runs" if config.whole_rates else ""
         return (
@@ -157,10 +168,8 @@ def _rates_statement(config: ComparisonConfig) -> str:
         )
     if not config.rate_factors:
         return "One learning rate is used for all types, tuned for none."
-    is_recipe = (
-        config.base.resolved() == apply_settings(recipe(config.scale), TIED_START).resolved()
-    )
-    if is_recipe and config.match == "params":
+    published = apply_settings(recipe(config.scale), TIED_START)
+    if config.base.resolved() == published.resolved() and config.match == "params":
         return (
             "Each type's learning rate is the one that the matched comparison of this scale chose."
         )
@@ -168,3 +177,46 @@ def _rates_statement(config: ComparisonConfig) -> str:
         "Each type's learning rate is the common one times the factor that the matched "
         "comparison of this scale chose for its own models."
     )
+
+
+def read_or_count(
+    config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
+) -> dict[str, Any]:
+    """Read ``counts.json``; or fit the models to what the first seed's runs read, and write it."""
+    if not path.exists() or read_json(path)["schema"] != _COUNTS_SCHEMA:
+        on_message("fitting the n-gram count models")
+        seed = config.seeds[0]
+        train = replace(config.base.train, seed=seed, data_seed=seed)
+        write_json(path, {"schema": _COUNTS_SCHEMA, "models": count_model_results(train, data)})
+    models: dict[str, Any] = read_json(path)["models"]
+    return models
+
+
+def count_model_results(config: TrainConfig, data: PreparedData) -> dict[str, dict[str, Any]]:
+    """Losses of the unigram, bigram and bigram-with-copies models, fitted to what a run reads once.
+
+    Returns:
+        Model -> ``loss`` on all validation windows and ``parts``, both in nats per token; ``curve``
+        has both on those validation windows on which a run is evaluated while it trains.
+    """
+    train, validation = (
+        TokenDataset(split, config.seq_len) for split in (data.train, data.validation)
+    )
+    seen = _windows(train, sorted(set(training_order(train, config).indices)))
+    unseen = _windows(validation, list(range(len(validation))))
+    curve = unseen[list(curve_windows(validation, config).indices)]
+    results = {}
+    for name, model in COUNT_MODELS.items():
+        fitted = model(seen, train.packed.metadata["vocab_size"])
+        results[name] = _losses(fitted, unseen) | {"curve": _losses(fitted, curve)}
+    return results
+
+
+def _losses(model: CountModel, windows: np.ndarray) -> dict[str, Any]:
+    losses = count_losses(model, windows)
+    parts = {part: entry["loss"] for part, entry in losses.parts().items()}
+    return {"loss": losses.loss, "parts": parts}
+
+
+def _windows(dataset: TokenDataset, indices: list[int]) -> np.ndarray:
+    return np.stack([dataset[index]["input_ids"].numpy() for index in indices])

@@ -1,7 +1,6 @@
 """The windows that every step of a run reads."""
 
 import itertools
-from array import array
 from typing import Any
 
 import torch
@@ -34,9 +33,9 @@ def training_windows(
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
     passes = itertools.pairwise([0, *ends])
-    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
+    order: Any = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
-    return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
+    return Subset(dataset, order[: train.num_steps * train.batch_sequences].numpy())
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -49,14 +48,8 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     count = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
     passes = [torch.randperm(size, generator=generator) for _ in range(-(-count // size))]
-    return Subset(dataset, _numbers(torch.cat(passes)[:count]))
-
-
-def _numbers(order: Tensor) -> "array[int]":
-    """Indices of 8 bytes each: as a list, the 10^8 windows of a long run would take 4 GB."""
-    numbers = array("q")
-    numbers.frombytes(order.numpy().data.cast("B"))
-    return numbers
+    order: Any = torch.cat(passes)[:count].numpy()  # as a list, 10^8 windows would take 4 GB
+    return Subset(dataset, order)
 
 
 def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:
