@@ -7,7 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.registry import parts
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import read_settings
 
 
 @dataclass(frozen=True, kw_only=True)

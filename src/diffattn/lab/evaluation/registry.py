@@ -8,7 +8,7 @@ from typing import Any, get_type_hints
 from diffattn.errors import ConfigError, did_you_mean
 from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
 from diffattn.lab.evaluation.protocol import Part, Protocol
-from diffattn.lab.records.settings import read_settings, require_counts
+from diffattn.lab.records.fields import read_settings, require_counts
 
 
 def protocol_class(name: str) -> type[Protocol]:

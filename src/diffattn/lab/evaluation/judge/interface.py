@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import read_settings
 
 PROMPT_VERSION = 2
 """Raised with each change of the prompt. ``session.VERSION`` is for how replies are read."""
