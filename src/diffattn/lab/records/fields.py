@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
@@ -34,6 +33,9 @@ _LARGEST = 1e305
 numbers would overflow a float."""
 _SMALLEST = 2.0**-126
 """The smallest normal number of float32."""
+LARGEST_COUNT = 10_000_000
+"""Largest whole number in a protocol's settings: of items, tokens, documents and so on."""
+_LARGEST_SEED = 2**32 - 1
 _WORDS: dict[Any, str] = {
     str: "text",
     float: "a number",
@@ -250,18 +252,7 @@ def _name(key: str) -> str:
     return key if is_name else short(key)
 
 
-LARGEST_COUNT = 10_000_000
-"""Largest whole number in a protocol's settings: of items, tokens, documents and so on."""
-LARGEST_SEED = 2**32 - 1
-
-
-def read_settings(
-    settings: Iterable[str],
-    kinds: Mapping[str, Any],
-    *,
-    option: str = "--set",
-    form: str = "KEY=VALUE",
-) -> dict[str, Any]:
+def read_settings(settings: Iterable[str], kinds: Mapping[str, Any]) -> dict[str, Any]:
     """Keys and values in the order given; the last of equal keys counts.
 
     A value is parsed as JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), or else is text. If a
@@ -273,11 +264,11 @@ def read_settings(
         key, separator, text = setting.partition("=")
         key = key.strip()
         if not separator:
-            raise ConfigError(f"{option}: must be {form}, got {setting!r}.")
+            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
         if key not in kinds:
             near = did_you_mean(key, kinds) or f" Keys: {', '.join(kinds)}."
-            raise ConfigError(f"{option}: unknown key {key!r}.{near}")
-        values[key] = _value(f"{option}: {key}", kinds[key], text.strip())
+            raise ConfigError(f"--set: unknown key {key!r}.{near}")
+        values[key] = _value(f"--set: {key}", kinds[key], text.strip())
     return values
 
 
@@ -294,26 +285,19 @@ def require_counts(key: str, name: str, value: Any) -> None:
         for item in value:
             require_counts(key, name, item)
     elif isinstance(value, int):
-        most = LARGEST_SEED if name == "seed" else LARGEST_COUNT
+        most = _LARGEST_SEED if name == "seed" else LARGEST_COUNT
         if not 0 <= value <= most:
             raise ConfigError(f"--set: {key} must be from 0 to {most}, got {value}.")
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
-    """A value as JSON, else as text, that fits its annotation."""
-
-    def finite(number: str) -> float:
-        if math.isfinite(float(number)):
-            return float(number)
-        raise ConfigError(f"{where} must be finite, got {number}.")
-
     def whole(number: str) -> int:
         if len(number) > 20 or abs(int(number)) >= 2**63:
             raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
         return int(number)
 
     try:
-        value = json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
+        value = json.loads(text, parse_int=whole)
     except json.JSONDecodeError:
         value = text
     except RecursionError as error:
