@@ -116,7 +116,6 @@ def _write_harness_files(
         require_outside(path, folders)
         _require_table(path, "lm-eval")
     for label, path in paths.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, harness_text(by_label[label]))
         typer.echo(path)
 
@@ -144,6 +143,5 @@ def _print_or_write(
     if out is None:
         typer.echo(text.rstrip("\n"))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)
         typer.echo(out)

@@ -92,5 +92,4 @@ def _beside_papers(folders: list[Path], out: Path) -> None:
     for folder in folders:
         if not folder.exists():
             raise CheckpointError(f"{folder}: must be a folder or file of records, got none.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     typer.echo(build_papers_report(folders, out, root))
