@@ -22,12 +22,12 @@ _MAX_BYTES = 1 << 32
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write ``value`` so that a reader never sees half a file, even after a power failure."""
-    make_folder(path.parent)
     write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
+    make_folder(path.parent)
     with temporary_file(path) as file:
         file.write(text)
         file.flush()
@@ -81,7 +81,6 @@ def read_record(
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line, whole or not at all."""
-    make_folder(path.parent)
     write_text(path, "".join(_line(row, number) for number, row in enumerate(rows)))
 
 

@@ -12,8 +12,7 @@ from torch import Tensor
 from diffattn.errors import ConfigError
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
 from diffattn.lab.analysis.lambdas import initial_lambdas, lambda_flags, lambda_log
-from diffattn.lab.data.corpora import Document
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import Document, strip_gutenberg
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.analysis import AnalysisResult, ModelAnalysis
 from diffattn.lab.records.run import has_log, is_log_alone

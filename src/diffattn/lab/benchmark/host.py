@@ -115,7 +115,6 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
         ]
     run = asdict(describe_run(device, {}))
     record = {"scope": _SCOPE[device], "run": run, "calls": calls}
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, json.dumps(record, indent=1) + "\n")
     return record
 

@@ -107,7 +107,7 @@ def evaluate(
             on_progress=progress.on_progress,
             on_message=progress.on_message,
         )
-    _print_results(results, comparison, out, as_json=json_)
+    print_results(results, comparison, out, as_json=json_)
     _exit_if_incomplete(results, len(chosen) * len(models))
 
 
@@ -141,7 +141,8 @@ def _protocols_and_models(
     )
 
 
-def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
+def print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
+    """Print the results of models, and their comparison if there are several."""
     from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

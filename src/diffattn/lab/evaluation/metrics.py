@@ -10,9 +10,7 @@ from typing import Any
 
 from diffattn.lab.evaluation.catalog import PRIMARY
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.stats.clusters import cluster_mean
-from diffattn.lab.stats.intervals import Interval
-from diffattn.lab.stats.proportions import share_interval
+from diffattn.lab.stats.intervals import Interval, cluster_mean, share_interval
 
 Row = Mapping[str, Any]
 _LOSS = re.compile(r"nll|loss|bits_per_byte")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform, get_type_h
 from diffattn.errors import ConfigError, check_known, did_you_mean
 from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS, ProtocolFacts
 from diffattn.lab.records.evaluations import Metric
-from diffattn.lab.records.settings import read_settings, require_counts
+from diffattn.lab.records.fields import read_settings, require_counts
 
 if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel

@@ -7,7 +7,7 @@ from typing import get_type_hints
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.files import normalise_line_ends, read_text
-from diffattn.lab.records.settings import read_settings, require_counts
+from diffattn.lab.records.fields import read_settings, require_counts
 
 LIMIT = 512
 """Largest number of tokens of a text, unless the user allows more."""

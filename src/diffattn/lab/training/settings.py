@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError
 from diffattn.files.destination import require_folder_destination
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import read_settings
 from diffattn.lab.training.config import (
     DataConfig,
     EngineConfig,

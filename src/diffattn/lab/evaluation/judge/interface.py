@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, read_settings, require
 
 PROMPT_VERSION = 2
 """Raised with each change of the prompt. ``session.VERSION`` is for how replies are read."""

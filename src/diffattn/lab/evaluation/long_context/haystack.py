@@ -10,8 +10,7 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.corpora import load_corpus
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import load_corpus, strip_gutenberg
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
 from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.corpora import Document, load_corpus
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import Document, load_corpus, strip_gutenberg
 from diffattn.lab.evaluation.metrics import loss_metric
 from diffattn.lab.evaluation.protocol import (
     Item,

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from diffattn.errors import CheckpointError, short
 from diffattn.lab.records.evaluations import (
-    EVALUATION_MARKER,
     Comparison,
     EvalResult,
     PairedDifference,
@@ -64,11 +63,6 @@ class EvaluationFolder:
     records: list[RunRecord]
     comparison: Comparison | None
     gaps: list[str]
-
-
-def is_evaluation_folder(folder: Path) -> bool:
-    """Whether ``diffattn evaluate`` wrote this folder."""
-    return (folder / EVALUATION_MARKER).exists()
 
 
 def read_evaluation(folder: Path) -> EvaluationFolder:
