@@ -27,14 +27,12 @@ from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
 from diffattn.lab.studies.page import build_study_page
-from diffattn.lab.studies.practical.summary import practical_results, practical_study
+from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
 from diffattn.lab.studies.reuse import require_studies, reuse_runs
-from diffattn.lab.studies.scaling.config import scaling_study
-from diffattn.lab.studies.scaling.summary import scaling_results
-from diffattn.lab.studies.stability.config import stability_study
-from diffattn.lab.studies.stability.summary import stability_results
+from diffattn.lab.studies.scaling import scaling_results, scaling_study
+from diffattn.lab.studies.stability import stability_results, stability_study
 from diffattn.lab.studies.study import FixedStudy, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
