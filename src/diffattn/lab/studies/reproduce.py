@@ -24,8 +24,8 @@ from diffattn.lab.records.run import (
 )
 from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
 from diffattn.lab.studies import workers as processes
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
+from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study

@@ -66,14 +66,11 @@ class ScalingStudyConfig(FixedStudy):
 
     def run_name(self, name: str, width: float, budget: float, seed: int) -> str:
         """Name of a run, unique within its study."""
-        hidden, steps = self.base.model.hidden_size * width, self._steps(budget)
+        hidden, steps = self.base.model.hidden_size * width, self.steps_at(budget)
         return f"{name}-h{hidden:g}-s{steps}-seed{seed}"
 
-    def tokens_at(self, budget: float) -> int:
-        """Training tokens of a budget."""
-        return self._steps(budget) * self.base.train.batch_tokens
-
-    def _steps(self, budget: float) -> int:
+    def steps_at(self, budget: float) -> int:
+        """Training steps of a budget."""
         return round(self.base.train.num_steps * budget)
 
     def members(self) -> list[Member]:
@@ -81,7 +78,7 @@ class ScalingStudyConfig(FixedStudy):
         members = []
         for seed in self.seeds:
             for width, budget in dict.fromkeys(chain(*self.places.values())):
-                base, steps = self.model_at(width), self._steps(budget)
+                base, steps = self.model_at(width), self.steps_at(budget)
                 train = self.base.train.at(
                     # Equal for all types and budgets. The paper halves it at 1.6 times the width.
                     float(self.base.train.learning_rate * width**-0.5),
@@ -99,15 +96,10 @@ class ScalingStudyConfig(FixedStudy):
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, without ``extrapolate``."""
-        resolved = super().resolved()
-        del resolved["extrapolate"]
-        return resolved
+        return {name: x for name, x in super().resolved().items() if name != "extrapolate"}
 
 
 scaling_study = partial(ScalingStudyConfig.planned, SCALING_STUDIES)
-"""Makes the study of a scale. Changed settings apply to the base, which sizes and budgets scale."""
-
-
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width -> configuration of the model."""
 
@@ -165,7 +157,8 @@ def _axis_results(
     for name, (width, budget) in product(config.types, places):
         runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
         values = [loss for run in runs if (loss := losses[run]) is not None]
-        parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
+        parameters = parameter_count(models[name, width])
+        tokens = config.steps_at(budget) * config.base.train.batch_tokens
         loss_of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
         points[name].append(
             {

@@ -12,7 +12,7 @@ from diffattn.lab.catalog.recipes.catalog import SCALES
 from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.report.claims.tables import CLAIMS
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
+from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.scaling import scaling_study
 from diffattn.lab.studies.stability import stability_study
 from diffattn.lab.studies.text.comparison import comparison

@@ -80,7 +80,7 @@ BATCHES = {"sequences": 32, "held_out": 256}
 
 
 def task_run(
-    task: TaskConfig, size: dict[str, int], *, sequences: int, held_out: int, **train: Any
+    task: TaskConfig, size: dict[str, Any], *, sequences: int, held_out: int, **train: Any
 ) -> RecallConfig:
     """The softmax run of a task: ``sequences`` per step, ``held_out`` for validation and test."""
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
