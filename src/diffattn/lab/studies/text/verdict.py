@@ -27,7 +27,7 @@ from diffattn.lab.records.text_results import (
 from diffattn.lab.report.page import phase
 from diffattn.lab.report.page.wording import listing, number, p_value, plural
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.text.endpoints import LEVEL
+from diffattn.lab.studies.text.results import LEVEL
 
 
 def verdict(results: TextResults, counts: Mapping[str, Any]) -> TextVerdict:
