@@ -6,7 +6,7 @@ from record_files import write_record, write_run
 TYPES = ("softmax", "diff")
 TASK = {"name": "noisy_recall", "num_pairs": 2, "noise_ratio": 0.5, "num_queries": 2}
 TASK |= {"replacement": True}
-MQAR = {"name": "mqar", "num_pairs": 2}
+OTHER = {"name": "other", "num_pairs": 2}
 CEILINGS = {"values": 0.125, "pairs": 0.5, "elimination": 0.5}
 CONTROL = "none"
 WHAT = "No attention"
@@ -36,7 +36,7 @@ def write_trial(folder, name, task, kind, seed, solved_step):
 
 def write_recall_study(folder):
     """Two tasks, two types, a control, two trials; DIFF V1 solved noisy recall once."""
-    tasks = {"noisy_recall": TASK, "mqar": MQAR}
+    tasks = {"noisy_recall": TASK, "other": OTHER}
     info = {"schema": 1, "kind": "recall", "created": "2001-02-03T04:05:06+00:00"}
     info |= {"scale": "study", "types": list(TYPES), "seeds": [0, 1], "sweep_seeds": [100]}
     info |= {"learning_rates": [0.001, 0.003], "match": "params", "config_hash": "0123"}

@@ -3,8 +3,7 @@
 import json
 from dataclasses import asdict
 
-from diffattn.files.checksum import sealed
-from diffattn.files.io import log_facts
+from diffattn.files.io import log_facts, sealed
 from diffattn.lab.records.run import RunRecord
 
 

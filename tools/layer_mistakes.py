@@ -25,8 +25,8 @@ from torch.nn import functional as F
 
 from diffattn import DiffAttention
 from diffattn.files.io import write_json
-from diffattn.lab.layer_check.formula import LAMBDAS, Formula, LayerWeights, attend
-from diffattn.lab.layer_check.mistakes import FACTS, PLANTED
+from diffattn.lab.layer_check import formula as formulas
+from diffattn.lab.layer_check.formula import FACTS, PLANTED, Formula, LayerWeights, attend
 from diffattn.ops.inputs.lambda_param import lambda_init
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, LAYERS, DEPTH = 64, 4, 2, 8, 2, 12
@@ -89,7 +89,7 @@ class PlantedAttention(nn.Module):
             attention_type="diff", num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=HEAD_DIM,
             matrices={role: getattr(self.layer, f"{role}_proj").weight for role in "qkvo"},
             biases={}, lambdas=tuple(getattr(self.layer, name) for name in VECTORS),
-            norm=self.norm,
+            norm=torch.stack((self.norm, torch.zeros_like(self.norm))),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,12 +173,12 @@ def at_the_start(case: Case) -> dict[str, float]:
 
 def measured_lambda(layer: Any) -> float:
     """λ as the formula makes it."""
-    return LAMBDAS[layer.formula.lam](layer.weights(), layer.formula.lambda_init).item()
+    return formulas.layer_lambda(layer.weights(), layer.formula).item()
 
 
 def table(record: dict[str, Any]) -> str:
     """The start of every case as Markdown."""
-    texts = {mistake.name: mistake.text for mistake in PLANTED} | TEXTS
+    texts = formulas.TEXTS | TEXTS
     lines = [
         "| name | mistake | output changed | λ, layer 1 | λ, layer 12 |",
         "| --- | --- | --- | --- | --- |",

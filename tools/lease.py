@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, DiffAttnError
+from diffattn.files.folders import new_folder
 from diffattn.files.io import read_json, write_json
-from diffattn.files.new_folder import new_folder
 from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.reproduce import begin_study, recorded_costs, run_study
 from diffattn.lab.studies.reuse import require_studies, reuse_runs

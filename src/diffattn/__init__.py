@@ -30,7 +30,7 @@ _PUBLIC = {
     "DexAttention": "diffattn.layers.dex",
     "GroupedDiffAttention": "diffattn.layers.diff_attention",
     "SharedDiffAttention": "diffattn.layers.shared_diff_attention",
-    "SoftmaxAttention": "diffattn.layers.softmax_attention",
+    "SoftmaxAttention": "diffattn.layers.attention",
     "DiffTransformerConfig": "diffattn.models.configuration_diff_transformer",
     "DiffTransformerModel": "diffattn.models.modeling_diff_transformer",
     "DiffTransformerForCausalLM": "diffattn.models.modeling_diff_transformer",

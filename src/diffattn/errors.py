@@ -46,9 +46,7 @@ def first_line(error: BaseException) -> str:
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of a message about an unknown name: ``" Did you mean 'x'?"``, or ``""``.
 
-    Args:
-        name: The unknown name.
-        known: All names that exist. Initials find them too: ``lr`` finds ``learning_rate``.
+    Initials find names too: ``lr`` finds ``learning_rate``.
     """
     from difflib import get_close_matches  # slow to import, and needed for errors only
 
@@ -56,3 +54,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     near = [k for k in known if field == "".join(w[:1] for w in k.rpartition(".")[2].split("_"))]
     near = near or get_close_matches(name, known, n=1) or [k for k in known if name and name in k]
     return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def check_known(where: str, kind: str, name: str, known: Iterable[str]) -> None:
+    """Raise a ConfigError unless ``name``, the value of the setting ``kind``, is in ``known``."""
+    known = tuple(known)
+    if name not in known:
+        hint = did_you_mean(name, known) if isinstance(name, str) else ""
+        raise ConfigError(
+            f"{where}: {kind} must be in {{{', '.join(known)}}}, got {short(name)}.{hint}"
+        )

@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 
 from diffattn.files.io import read_json
-from diffattn.lab.layer_check.mistakes import FACTS, PLANTED
+from diffattn.lab.layer_check.formula import FACTS, PLANTED
 from tools.layer_mistakes import CASES, at_the_start, table
 
 DOCS = Path(__file__).parents[2] / "docs"

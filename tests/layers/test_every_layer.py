@@ -8,11 +8,11 @@ import torch
 from torch import nn
 
 from diffattn.errors import ConfigError
+from diffattn.layers.attention import SoftmaxAttention
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.rotary import rotary_embedding
 from diffattn.ops.softmax_attention import softmax_attention

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
+from diffattn.layers.attention import SoftmaxAttention
 from diffattn.layers.dex import DexAttention
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.layers.gated_attention import ElementGatedAttention, GatedAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.layers.softmax_attention import SoftmaxAttention
 from diffattn.ops.inputs.lambda_param import lambda_init
 from diffattn.ops.inputs.rotary import rotary_embedding
 

@@ -7,8 +7,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from diffattn.errors import CheckpointError
+from diffattn.models.checkpoint_folder import files_in
 from diffattn.models.folder_check import check_folder
-from diffattn.models.weight_files import files_in
 from model_folders import WEIGHTS, edit_config
 
 

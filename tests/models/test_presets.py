@@ -45,6 +45,6 @@ def test_3b_is_larger_than_the_paper_says():
 @pytest.mark.parametrize("name", PAPERS)
 def test_counts_are_exact_on_the_meta_device(name, kind, built_parameters):
     config = preset(name, kind)
-    row = next(row for row in preset_table() if row.name == name)
-    total = row.total + row.twin_residuals.get(kind, 0)
+    row = next(row for row in preset_table() if row["preset"] == name)
+    total = row["parameters"] + row.get(f"{kind} twin", 0)
     assert built_parameters(config) == parameter_count(config) == total

@@ -1,5 +1,8 @@
 """Derivatives in forward mode and of higher order, and transforms: right at every length."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.autograd import forward_ad
@@ -147,6 +150,17 @@ def test_second_derivatives_of_fused_backends(op, backend, shared, options):
         loss = sum(x.square().sum() for x in firsts)
         seconds.append(torch.autograd.grad(loss, wanted))
     torch.testing.assert_close(*seconds, rtol=1e-6, atol=1e-6)
+
+
+def test_second_derivatives_without_differential_attention():
+    """Of a process that imports softmax attention alone."""
+    code = (
+        "import torch; from diffattn import softmax_attention;"
+        "q = torch.randn(1, 9, 2, 8, requires_grad=True);"
+        "out = softmax_attention(q, q, q, backend='chunked').square().sum();"
+        "first, = torch.autograd.grad(out, q, create_graph=True); first.sum().backward()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_third_derivatives_and_gradients_of_many_outputs_at_once():

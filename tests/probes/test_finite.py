@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from diffattn.errors import DiffAttnError
-from diffattn.probes.finite import require_finite_logits, require_finite_maps
+from diffattn.probes.passes import require_finite_logits, require_finite_maps
 
 NAN, INF = math.nan, math.inf
 

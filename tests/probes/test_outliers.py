@@ -9,18 +9,21 @@ import torch
 
 from diffattn.errors import DiffAttnError
 from diffattn.probes.layer_reader import logit_rows, read_layers
-from diffattn.probes.outlier_tables import (
+from diffattn.probes.outliers import (
     HIDDEN,
     LOGITS,
     MAP_1,
     MAP_2,
+    MEDIAN_ERROR,
     WITH,
     WITHOUT,
+    OutlierScan,
+    Tally,
     layer_rows,
+    merged,
     outlier_summary,
     pooled,
 )
-from diffattn.probes.outliers import MEDIAN_ERROR, OutlierScan, Tally, merged
 
 
 def places(index):

@@ -7,7 +7,7 @@ from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForSequenceClassification
 from diffattn.probes.attention_rows import attention_rows
 from diffattn.probes.layer_reader import read_layers, require_readable
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.passes import unwrapped
 
 # peft asks transformers 5.23 by an older name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

@@ -57,7 +57,7 @@ def recorded(tmp_path_factory):
 def warm():
     """Processes that start with everything loaded."""
     context = multiprocessing.get_context("forkserver")
-    loaded = ["cli.app", "evaluation.session", "training.run"]
+    loaded = ["cli.app", "evaluation.runner", "training.run"]
     context.set_forkserver_preload(["tokenizers", *(f"diffattn.lab.{name}" for name in loaded)])
     return context
 

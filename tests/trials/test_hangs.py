@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 from children import in_child
 from diffattn.errors import DiffAttnError
 from diffattn.lab.cli.app import app
-from diffattn.lab.data import files, tokenizer
+from diffattn.lab.data import tokenizer
 from diffattn.lab.data.corpora import Document, load_corpus
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import load_tokenizer, plain_encoder, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens
 from diffattn.lab.evaluation.long_context.haystack import read_haystack_tokens
-from diffattn.lab.evaluation.perplexity.documents import first_tokens
+from diffattn.lab.evaluation.perplexity.nll_by_position import first_tokens
 from diffattn.lab.inference.network_reader import NetworkReader
 from diffattn.lab.training.config import DataConfig
 from diffattn.lab.training.prepare import open_data, prepare_data
@@ -149,15 +149,6 @@ def test_folders_are_read_without_what_is_no_file(tmp_path):
     (folder / "loop").symlink_to(folder, target_is_directory=True)
     read = in_child(lambda: [document.name for document in load_corpus(str(folder))])
     assert read == ("done", ["whole.txt"])
-
-
-def test_a_file_that_grows_is_read_as_far_as_it_reached(tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text('{"text": "a"}\n' * 3)
-    for number, _ in enumerate(files.read_lines(path)):
-        assert number < 3
-        with path.open("a") as file:
-            file.write('{"text": "a"}\n' * 2)
 
 
 def cjk(rng, size):

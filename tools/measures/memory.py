@@ -51,8 +51,7 @@ CASES: list[dict[str, Any]] = [
 
 def run_config(case: dict[str, Any], *, tiny: bool = False) -> "RunConfig":
     """The run of a case; ``tiny`` loads the same code and takes no memory."""
-    from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
-    from diffattn.lab.training.engine import EngineConfig
+    from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
     size = SIZES[case["size"]]

@@ -13,7 +13,7 @@ import tempfile
 from importlib.resources import files
 from pathlib import Path
 
-from diffattn.files.new_folder import new_folder
+from diffattn.files.folders import new_folder
 from diffattn.lab.catalog.models import BASELINE, MORE_HEADS
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START

@@ -1,9 +1,10 @@
 """Read and write JSON and JSON-lines records that show when they are damaged.
 
-Every object has a checksum field (:mod:`diffattn.files.checksum`), and every row of JSON lines its
-number. The readers check these fields and remove them.
+Every object has a checksum field, and every row of JSON lines its number. The readers check these
+fields and remove them.
 """
 
+import hashlib
 import json
 import math
 import os
@@ -12,11 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.checksum import file_hash, opened, sealed
 from diffattn.files.temporary import temporary_file
 
 Record = TypeVar("Record")
-_NUMBER = "row"
+_CHECKSUM, _NUMBER = "checksum", "row"
 _MAX_BYTES = 1 << 32
 
 
@@ -254,3 +254,32 @@ def _parsed(content: bytes) -> Any:
         return json.loads(content.decode(), parse_float=finite, parse_constant=finite)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with its checksum as the last field; spaces and key order do not matter."""
+    assert _CHECKSUM not in value, f"{_CHECKSUM} is not a field of a record"
+    plain = json.loads(json.dumps(value, allow_nan=False))  # in JSON all keys become strings
+    return {**value, _CHECKSUM: _checksum(plain)}
+
+
+def opened(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The object without its checksum, which must fit the other fields."""
+    recorded = value.pop(_CHECKSUM, None)
+    if recorded == _checksum(value):
+        return value
+    fault = "must be as it was written, got other content than its checksum says"
+    if recorded is None:
+        fault = "must carry a checksum, got none (it is damaged, or older than checksums)"
+    raise CheckpointError(f"{where}: {fault}.")
+
+
+def file_hash(path: Path) -> str:
+    """SHA-256 of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _checksum(plain: Mapping[str, Any]) -> str:
+    text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The parts that all attention layers share."""
+"""The parts that all attention layers share, and the matched baseline."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +9,7 @@ from diffattn.errors import ConfigError
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.saved_names import present_name
 from diffattn.ops.layer_parts import rotate_both
+from diffattn.ops.softmax_attention import softmax_attention
 
 
 class AttentionLayer(nn.Module):
@@ -157,3 +158,17 @@ class AttentionLayer(nn.Module):
             q, k = rotate_both(q, k, *position_embeddings)
         out = (attend or self.operator)(q, k, v, *self.lambdas(x))  # [B, T, H, Dv]
         return self.o_proj(self.head_norm(out).flatten(2))
+
+
+class SoftmaxAttention(AttentionLayer):
+    r"""Multi-head softmax attention.
+
+    .. math:: Y = \mathrm{Concat}(\mathrm{softmax}(s Q_i K_i^\top) V_i)\,W^O
+
+    Arguments are those of :class:`AttentionLayer`. With ``head_norm``
+    the layer is the "+ GroupNorm" ablation of the DIFF Transformer paper.
+
+    Source: arXiv:1706.03762, section 3.2.2.
+    """
+
+    operator = staticmethod(softmax_attention)

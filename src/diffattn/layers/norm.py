@@ -21,9 +21,6 @@ class HeadNorm(nn.Module):
         affine: Learn a scale ``[Dv]``, shared by all heads, starting at 1.
         eps: Added to the mean square.
         factor: :math:`1 - \lambda_\mathrm{init}`; 1 for attention types without λ_init.
-
-    Raises:
-        ConfigError: ``eps`` is not above 0.
     """
 
     def __init__(

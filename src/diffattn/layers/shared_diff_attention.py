@@ -70,7 +70,8 @@ class SharedDiffAttention(DiffAttention):
     def fold(self) -> DiffAttention:
         """The V1 layer that computes the same function, with ``W + U Zᵀ`` formed once.
 
-        It is on the same device, in the same dtype, and shares no memory with this layer.
+        It is on the same device, in the same dtype, and shares no memory with this layer. Adapters
+        of the projections must be merged first.
         """
         folded = DiffAttention(
             self.hidden_size,
@@ -85,34 +86,16 @@ class SharedDiffAttention(DiffAttention):
             qkv_bias=self.qkv_bias,
             qk_norm_eps=getattr(self.q_norm, "eps", None),
         ).to(device=self.q_up.device)
-        state = {
-            name: value.clone()
-            for name, value in self.state_dict().items()
-            if not name.startswith(("q_", "k_", "v_", "o_")) or "norm" in name
-        }
-        for name in ("q", "k", "v", "o"):
-            width = self.num_heads * self.value_dim if name == "o" else self.hidden_size
-            weight, bias = _matrix(getattr(self, f"{name}_proj"), width, self.q_up)
-            if name in ("q", "k"):
-                up = getattr(self, f"{name}_up")
-                down, _ = _matrix(getattr(self, f"{name}_down_proj"), width, up)
-                weight = folded_weight(weight, down, up)
-                bias = None if bias is None else for_both_maps(bias, len(up))
-            state[f"{name}_proj.weight"] = weight
-            if self.qkv_bias and name != "o":
-                state[f"{name}_proj.bias"] = bias
+        state = {name: value.clone() for name, value in self.state_dict().items()}
+        for name in ("q", "k"):
+            down, up = state.pop(f"{name}_down_proj.weight"), state.pop(f"{name}_up")
+            weight = f"{name}_proj.weight"
+            state[weight] = folded_weight(state[weight], down, up)
+            if self.qkv_bias:
+                bias = f"{name}_proj.bias"
+                state[bias] = for_both_maps(state[bias], len(up))
         folded.load_state_dict(state, assign=True)
         return folded.train(self.training)
-
-
-def _matrix(projection: nn.Module, width: int, like: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of a projection. A module other than ``nn.Linear`` is run on unit vectors."""
-    if type(projection) is nn.Linear:
-        bias = None if projection.bias is None else projection.bias.clone()
-        return projection.weight.clone(), bias
-    unit = torch.eye(width, dtype=like.dtype, device=like.device)
-    bias = projection(torch.zeros_like(unit[0]))
-    return (projection(unit) - bias).mT.contiguous(), bias
 
 
 def folded_weight(base: Tensor, down: Tensor, up: Tensor) -> Tensor:

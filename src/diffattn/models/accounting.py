@@ -57,10 +57,8 @@ def flops_per_token(
 ) -> int:
     """Floating-point operations per token: matrix products only, two per multiply-add.
 
-    Attention is causal, so a token sees (seq_len + 1) / 2 keys on average.
-
-    ``seq_len`` is by default ``max_position_embeddings``. ``training`` counts forward and backward
-    pass: three times the forward pass.
+    A token sees (seq_len + 1) / 2 keys on average; ``seq_len`` is by default
+    ``max_position_embeddings``. ``training`` counts three times the forward pass.
 
     Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
     """

@@ -15,7 +15,6 @@ from diffattn.ops.inputs.operators import is_plain
 
 IGNORED = -100
 """The label of tokens without a loss, as in torch and Hugging Face."""
-
 MOST_LOGITS = 2**29
 """Default number of logits in a chunk on a GPU, about 3 GB. Each chunk adds one rounding to the
 head's gradient, so chunks are large."""
@@ -26,9 +25,7 @@ def chunked_token_losses(
 ) -> Tensor:
     r"""The loss of every token, :math:`-\log \mathrm{softmax}(\mathrm{head}(h_t))_{y_t}`.
 
-    Only one chunk's logits are in memory. The backward pass computes them again, which costs one
-    more product with the head. torch's own ``linear_cross_entropy`` saves that product, but gives
-    a bfloat16 loss for bfloat16 inputs and is not in torch 2.11.
+    Only one chunk's logits are in memory. The backward pass computes them again.
 
     Inputs are ``[N, hidden_size]``, targets and losses ``[N]``. Losses are in nats, 0 for targets
     :data:`IGNORED`, in float32, or float64 for float64 logits.

@@ -1,11 +1,8 @@
 """Configuration of the DIFF Transformer family."""
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
-from threading import get_ident
 from typing import Any
 
 from huggingface_hub.dataclasses import strict
@@ -13,10 +10,9 @@ from huggingface_hub.errors import StrictDataclassFieldValidationError
 from transformers import GenerationConfig, PreTrainedConfig
 
 from diffattn.errors import ConfigError, did_you_mean, shown
+from diffattn.models import twins
 from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
-from diffattn.models.twins import Twin
-from diffattn.models.twins import twin as matched_twin
 from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
@@ -40,21 +36,6 @@ OTHER_NAMES = (
 )  # fmt: skip
 """Names that ``config.json`` may hold besides the fields of the configuration."""
 _FLOATS = {"lambda_init"} | {x.name for x in fields(ModelSettings) if x.type is float}
-_ONE_COPY_THREADS: set[int] = set()
-"""Ids of threads in :func:`heads_of_one_copy`. No ContextVar: vLLM pickles this module by value."""
-
-
-@contextmanager
-def heads_of_one_copy() -> Iterator[None]:
-    """A context in which, in this thread, ``num_key_value_heads`` leaves room for K and V once.
-
-    Hugging Face sizes its paged cache by this number.
-    """
-    _ONE_COPY_THREADS.add(get_ident())
-    try:
-        yield
-    finally:
-        _ONE_COPY_THREADS.discard(get_ident())
 
 
 def _checked_in_one_line(cls: type) -> type:
@@ -90,11 +71,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         attention_type: A name of :data:`~diffattn.models.config.attention_types.ATTENTION`, for
             example ``"softmax"``, ``"diff"`` (V1) or ``"diff_v2"``; or one name per layer, as a
             list or a string with commas. Stored as a string.
-        vocab_size: Rows of the embedding; may exceed the size of the tokenizer's vocabulary.
-        hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside SwiGLU. Default: 8/3 of ``hidden_size``, rounded to the
             nearest multiple of 64.
-        num_hidden_layers: Decoder blocks.
         num_heads: H of the operator. The softmax twin of V1 or Shared has ``2 * num_heads``. So
             has a softmax layer in a model with V1 or Shared layers: all layers are equally wide.
         num_kv_heads: Hkv, divides ``num_heads``, which is its default. For grouped heads it
@@ -107,15 +85,10 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             ``num_kv_heads``; else 1.
         head_norm: RMSNorm per head. Default: that of the type (V1, Shared, grouped: on; V2: off).
         head_norm_affine: Learn the scale of the head norm.
-        head_norm_eps: Added to the mean square in the head norm.
         lambda_init: λ_init of types with λ vectors (V1, Shared, grouped, DEX): ``None`` for the
             paper's depth schedule, one number, or one per layer.
         lambda_bias: Add a bias to the λ projection of types that have one (V2, gated).
-        rms_norm_eps: Added to the mean square in the block's norms.
         rope_parameters: As in Hugging Face; θ = 10,000 by default.
-        max_position_embeddings: Longest context, in tokens.
-        tie_word_embeddings: Use one matrix for embedding and output (the papers' sizes do).
-        initializer_range: Standard deviation of the initial weights.
         embedding_multiplier: Factor of the embeddings (``inputs_embeds`` too) before the first
             block. The papers use 1. With a standard deviation of 0.02, a tied embedding is much
             smaller than the first attention outputs; √hidden_size corrects that (docs/log.md).
@@ -125,7 +98,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             the first loss is near ln ``vocab_size`` at every width.
         attention_backend: Backend of the layers' operator under
             ``attn_implementation="diffattn"``.
-        use_cache: Return a key-value cache.
         qkv_bias: Add biases to the projections of queries, keys and values, as in Qwen2.
         qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
             Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
@@ -141,6 +113,9 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     model_type = "diff_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
+    caches_one_copy = False
+    """Whether ``num_key_value_heads``, by which Hugging Face sizes a paged cache, counts K and V
+    once. Set in the copy of a configuration for a cache that our operator reads."""
     qkv_bias: bool = False
     qk_norm: bool = False
     base_model_pp_plan = {
@@ -170,10 +145,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         PreTrainedConfig.__post_init__(self, **kwargs)
 
     def to_dict(self) -> dict[str, Any]:
-        """All settings, with the two head counts that other libraries read.
-
-        Options that are off are left out: older versions refuse names that they do not know.
-        """
+        """All settings, with the two head counts that other libraries read."""
         named = {k: x for k, x in super().to_dict().items() if k not in NAMED_WHERE_SET or x}
         return named | {name: getattr(self, name) for name in _DERIVED_HEADS}
 
@@ -184,9 +156,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
         Rows of every projection are ordered by head, then by map. So equal shares of the rows are
         whole heads if the number of devices divides ``num_kv_heads``; otherwise a forward pass
-        fails. Biases are split like their rows. λ vectors and the scales of norms are replicated,
-        and their gradients are summed over the devices. In types that pair distant heads, only the
-        feed-forward layers are split.
+        fails. In types that pair distant heads, only the feed-forward layers are split.
         """
         plan = dict.fromkeys(("layers.*.mlp.gate_proj", "layers.*.mlp.up_proj"), "colwise")
         plan["layers.*.mlp.down_proj"] = "rowwise"
@@ -269,15 +239,13 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     def num_key_value_heads(self) -> int:
         """Key/value heads, ``head_dim`` wide, for Hugging Face's kernels and caches. Read-only.
 
-        A cache made by these two numbers works, but holds V1's K and V twice. Our own caches are
-        smaller: see :attr:`cached_kv_shape` and :func:`heads_of_one_copy`. If layers differ, the
-        largest number.
+        A cache made by these two numbers holds V1's K and V twice; ours are smaller, see
+        :attr:`cached_kv_shape`. If layers differ, the largest number.
         """
-        held_once = get_ident() in _ONE_COPY_THREADS
         return max(
             kind.num_kv_heads
             * kind.attention.value_width
-            * (1 if held_once else kind.attention.key_maps)
+            * (1 if self.caches_one_copy else kind.attention.key_maps)
             for kind, _ in self.by_type()
         )
 
@@ -294,7 +262,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
 
         All projections of the attention layers get low-rank updates; λ's vectors and DEX's matrix
-        are trained in full. peft has defaults only for the model types of transformers.
+        are trained in full.
         """
         names = ["q_proj", "k_proj", "v_proj", "o_proj"] if self.uses("query_projections") else []
         if self.uses("low_rank_maps"):
@@ -307,6 +275,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     def twin(
         self, attention_type: str, match: str = "params", **changes: Any
-    ) -> "Twin[DiffTransformerConfig]":
+    ) -> "twins.Twin[DiffTransformerConfig]":
         """The matched model of another attention type: see :func:`diffattn.models.twins.twin`."""
-        return matched_twin(self, attention_type, match, **changes)
+        return twins.twin(self, attention_type, match, **changes)

@@ -15,9 +15,9 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, first_line, short
 from diffattn.models.accounting import parameter_count
+from diffattn.models.checkpoint_folder import Find, weights_of
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
-from diffattn.models.weight_files import Find, weights_of
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
 _SETTINGS = (
@@ -28,10 +28,9 @@ _VOCABULARIES = ("tokenizer.json", "vocab.json")
 _MOST_DEPTH = 64
 _SMALL = 2**22
 """Models of this many parameters are built in any case: transformers' own error names weights."""
+# Endings of settings that are an axis of some weight, and words in those that count modules.
 _SIZE_ENDINGS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
-"""Endings of settings that are an axis of some weight."""
 _COUNT_WORDS = ("layer", "block", "expert", "depth")
-"""Words in the names of settings that count modules to build."""
 _FIXED_SETTINGS: dict[str, Any] = {
     "return_dict": True,
     "output_hidden_states": False,

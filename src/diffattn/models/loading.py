@@ -1,23 +1,28 @@
 """Load a model and its tokenizer from a run directory, a model folder or the hub."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import torch
+from huggingface_hub import constants, snapshot_download
+from huggingface_hub.errors import LocalEntryNotFoundError
+from huggingface_hub.utils import get_session
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import cached_file, logging
 
 from diffattn.errors import CheckpointError, ConfigError, first_line, shown
-from diffattn.files.manifest import MANIFEST, verify_manifest
-from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.files.folders import MANIFEST, verify_manifest
+from diffattn.models.checkpoint_folder import checkpoint_folder, files_in, is_hub_name
 from diffattn.models.folder_check import check_folder
-from diffattn.models.hub import name_or_cached
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.weight_files import files_in
 from diffattn.ops.inputs.numbers import is_whole
+
+_PATIENCE_SECONDS = 8.0
+"""Time limit of the test whether the hub answers. Without it, clients retry for minutes."""
 
 
 def load_model(
@@ -33,14 +38,13 @@ def load_model(
 
     Args:
         name_or_path: A run directory (with ``model/``), a model folder, or a hub name.
-        verify: Whether to compare the files with ``manifest.json``, if it exists: about a second
-            per gigabyte.
+        verify: Compare the files with ``manifest.json``, if it exists: a second per gigabyte.
         revision: Commit, branch or tag of a hub name. Default: its main branch.
-        trust_remote_code: Whether to run the code that comes with the model. It can do anything,
-            so the folder's settings and sizes are not checked first.
+        trust_remote_code: Run the code that comes with the model. It can do anything, so the
+            folder's settings and sizes are not checked first.
         device_map: Devices of the model's parts, in accelerate's form: ``"auto"``, ``"balanced"``
             or a device. Default: the CPU.
-        dtype: Dtype of the weights. Default: the checkpoint's.
+        dtype: Default: the checkpoint's.
 
     Raises:
         CheckpointError: No model is there, or its files are damaged or of another format.
@@ -57,10 +61,8 @@ def load_model(
         verify_manifest(folder)
     with quiet(), _as_checkpoint_error(f"{name_or_path}: must be a whole checkpoint"):
         if not trust_remote_code:
-            find = partial(_find, folder, revision)
-            check_folder(
-                name_or_path, str(folder), find, in_memory=device_map is None, revision=revision
-            )
+            find, in_memory = partial(_find, folder, revision), device_map is None
+            check_folder(name_or_path, str(folder), find, in_memory=in_memory, revision=revision)
         model, report = AutoModelForCausalLM.from_pretrained(
             str(folder),
             output_loading_info=True,
@@ -89,9 +91,6 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
 
     They are collected from the configuration, ``generation_config`` and the tokenizer. Chat models
     end a turn with another token than a text, so these places may differ.
-
-    Raises:
-        ConfigError: An ``eos_token_id`` is not an id, a list of ids or ``None``.
     """
     config = model.config
     places = (config, config.get_text_config(), getattr(model, "generation_config", None))
@@ -109,11 +108,7 @@ def end_tokens(model: Any, tokenizer: Any = None) -> list[int]:
 
 
 def usable_device(name: str | None) -> torch.device:
-    """A device by name, tested by placing a tensor on it. Default: CUDA if available, else CPU.
-
-    Raises:
-        ConfigError: The device does not work on this machine.
-    """
+    """A device by name, tested by placing a tensor on it. Default: CUDA if available, else CPU."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -122,8 +117,8 @@ def usable_device(name: str | None) -> torch.device:
     # An unknown name, a missing driver, a build without it: torch has an error for each.
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         raise ConfigError(
-            "device: must be one that works here, such as 'cpu', "
-            f"got {name!r} ({first_line(error)})."
+            f"device: must be one that works here, such as 'cpu', got {name!r} "
+            f"({first_line(error)})."
         ) from error
     return device
 
@@ -138,6 +133,34 @@ def bfloat16_advice(device: torch.device, dtype: torch.dtype, remedy: str) -> st
         "PyTorch uses no bfloat16 instructions on this CPU, which makes bfloat16 many times slower "
         f"than float32: use {remedy}"
     )
+
+
+def name_or_cached(name: str, revision: str | None = None) -> str:
+    """``name`` if it is a folder or the hub answers, else the model's folder in the hub's cache."""
+    if not is_hub_name(name) or _answers():
+        return name
+    try:
+        return snapshot_download(name, revision=revision, local_files_only=True)
+    except LocalEntryNotFoundError as error:
+        why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "it could not be reached"
+        raise CheckpointError(
+            f"{name}: no folder of this name is in {Path.cwd()}, and the hub cannot be asked for "
+            f"it ({constants.ENDPOINT}: {why}). Name a local folder."
+        ) from error
+
+
+def _answers() -> bool:
+    """Whether the hub answers in time. In a thread, because a DNS lookup has no time limit."""
+    replies: list[object] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # every HTTP client has errors of its own
+            replies.append(get_session().head(constants.ENDPOINT, timeout=_PATIENCE_SECONDS))
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_PATIENCE_SECONDS)
+    return bool(replies)
 
 
 def _find(folder: Path, revision: str | None, name: str) -> Path | None:
@@ -184,24 +207,15 @@ def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
 
 
 @contextmanager
-def without_bars() -> Iterator[None]:
-    """A context without transformers' progress bars."""
-    had_bars = logging.is_progress_bar_enabled()
+def quiet(warnings: bool = False) -> Iterator[None]:
+    """A context without transformers' progress bars, and unless asked for, ``warnings``."""
+    had_bars, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    if not warnings:
+        logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if had_bars:
             logging.enable_progress_bar()
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """A context without transformers' progress bars, warnings and report of loaded weights."""
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        with without_bars():
-            yield
-    finally:
-        logging.set_verbosity(verbosity)

@@ -20,24 +20,24 @@ from transformers.utils import can_return_tuple
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
-from diffattn.errors import ConfigError, ShapeError
+from diffattn.errors import ConfigError, ShapeError, check_known
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
 from diffattn.layers.norm import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.models.attention import cached_attention
-from diffattn.models.attention.continuous_batching import BatchesContinuously
-from diffattn.models.attention.kernels import AttentionMapRecorder
-from diffattn.models.attention.masks import kernel_mask, key_mask, positions
-from diffattn.models.attention.paged_cache import paged_batch
-from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
-from diffattn.models.config.input_checks import (
+from diffattn.models.attention.cached_attention import only_through_our_models
+from diffattn.models.attention.kernels import IMPLEMENTATION, AttentionMapRecorder
+from diffattn.models.attention.masks import (
     check_embeds,
     checked_ids,
     checked_labels,
     checked_positions,
+    kernel_mask,
+    key_mask,
+    positions,
 )
-from diffattn.models.config.known_names import check_known
+from diffattn.models.attention.paged_cache import BatchesContinuously, paged_batch
+from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.decoder_block import DiffTransformerBlock
 from diffattn.models.remote_code.saving import SavesItsCode
@@ -86,9 +86,9 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
         self, requested_attention: str | None, is_init_check: bool = False
     ) -> str:
         """``"diffattn"``, our operator, unless another implementation is asked for."""
-        requested = requested_attention or cached_attention.IMPLEMENTATION
+        requested = requested_attention or IMPLEMENTATION
         if "/" not in requested:  # else a kernel of the hub
-            known = cached_attention.IMPLEMENTATION, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()
+            known = IMPLEMENTATION, "eager", *ALL_ATTENTION_FUNCTIONS.valid_keys()
             # The message begins as that of transformers: programs look for its words.
             where = f'Specified `attn_implementation="{requested}"` is not supported'
             check_known(where, "attn_implementation", requested, dict.fromkeys(known))
@@ -170,8 +170,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
 
         Args:
             input_ids: int64 ``[B, T]``; or ``inputs_embeds`` ``[B, T, hidden_size]``.
-            attention_mask: ``[B, keys]``, 0 at padding, else 1 or (without a cache) the number of
-                the document; or ``[B or 1, 1, T, keys]``, bool (True: seen) or added to scores.
+            attention_mask: ``[B, keys]``, 0 at padding, else 1; or ``[B or 1, 1, T, keys]``, bool
+                (True: seen) or added to scores.
             position_ids: int ``[B or 1, T]``, from 0. Without mask and cache, a document begins at
                 each 0 (with flash kernels: B = 1). Default: counted from the cache's length.
             **kwargs: ``output_hidden_states``; ``output_attentions`` (per layer A1 − λA2
@@ -229,7 +229,7 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         given = position_ids
         if position_ids is None:
             position_ids = positions(inputs_embeds, cache, cu_seqlens)
-        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+        if self.config._attn_implementation != IMPLEMENTATION:
             mask, kwargs["position_ids"] = kernel_mask(
                 self.config, attention_mask, position_ids, cache, inputs_embeds
             )
@@ -286,15 +286,8 @@ class DiffTransformerForCausalLM(
             skip_logits: Whether the loss may be computed without logits. Default: in training.
             **kwargs: As in ``DiffTransformerModel``; ``shift_labels``, ``num_items_in_batch``.
         """
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            use_cache=use_cache,
-            **kwargs,
-        )
+        inputs = (input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+        outputs = self.model(*inputs, use_cache=use_cache, **kwargs)
         if isinstance(logits_to_keep := plain(logits_to_keep), int):
             if logits_to_keep < 0:
                 raise ShapeError(
@@ -342,7 +335,7 @@ class DiffTransformerForCausalLM(
     def create_masks_for_generate(self, config: Any, **kwargs: Any) -> Any:
         """Hugging Face's own masks for its kernels. For our operator the padding mask, padded with
         1 to the length of a preallocated cache: a decoding step is compiled for each length."""
-        if self.config._attn_implementation != cached_attention.IMPLEMENTATION:
+        if self.config._attn_implementation != IMPLEMENTATION:
             return create_masks_for_generate(config=config, **kwargs)
         mask, cache = kwargs["attention_mask"], kwargs["past_key_values"]
         if mask is None or cache is None or not cache.is_compileable:
@@ -360,9 +353,7 @@ class DiffTransformerForSequenceClassification(
     """
 
 
-ALL_ATTENTION_FUNCTIONS.register(
-    cached_attention.IMPLEMENTATION, cached_attention.only_through_our_models
-)
+ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, only_through_our_models)
 register_checkpoint_conversion_mapping(
     DiffTransformerConfig.model_type,  # Both ways: files keep the names of layers.saved_names.
     [

@@ -1,11 +1,10 @@
 """Named model sizes: those of the papers and some larger ones, with their matched twins."""
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from diffattn.errors import check_known
 from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.config.known_names import check_known
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.twins import twin
 
@@ -40,19 +39,6 @@ is published. These two have the shapes of Code Llama 34B (arXiv:2308.12950) and
 that of the other sizes."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PresetRow:
-    """One line of the table of presets. Counts are exact and in parameters."""
-
-    name: str
-    paper_name: str
-    total: int
-    """Parameters of the DIFF V1 model, with its tied embedding matrix counted once."""
-    non_embedding: int
-    twin_residuals: dict[str, int]
-    """Attention type -> parameters of the twin minus ``total``."""
-
-
 def names() -> tuple[str, ...]:
     """Names of the presets, in the order of :func:`preset_table`."""
     return tuple(_SIZES)
@@ -71,13 +57,6 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     models, for planning larger runs.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
-
-    Args:
-        name: A name from :func:`preset_table`.
-        attention_type: ``"diff"``, or the type of the :func:`~diffattn.models.twins.twin`.
-
-    Raises:
-        ConfigError: Unknown name or attention type.
     """
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
@@ -92,22 +71,20 @@ def preset_settings(name: str, attention_type: str = "diff") -> ModelSettings:
     return twin(printed, attention_type).config
 
 
-def preset_table() -> list[PresetRow]:
-    """Every preset with its parameter counts and the differences to its twins.
-
-    Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
-    """
+def preset_table() -> list[dict[str, Any]]:
+    """Every preset with its exact parameter counts, a tied embedding counted once, and for each
+    twin its parameters minus the preset's."""
     rows = []
     for name, (paper_name, _) in _SIZES.items():
         config = preset_settings(name)
-        others = [kind for kind in ATTENTION_TYPES if kind != config.attention_type]
-        rows.append(
-            PresetRow(
-                name=name,
-                paper_name=paper_name,
-                total=parameter_count(config),
-                non_embedding=parameter_count(config, embeddings=False),
-                twin_residuals={kind: twin(config, kind).parameter_difference for kind in others},
-            )
-        )
+        row: dict[str, Any] = {
+            "preset": name,
+            "paper": paper_name,
+            "parameters": parameter_count(config),
+            "without embeddings": parameter_count(config, embeddings=False),
+        }
+        for kind in ATTENTION_TYPES:
+            if kind != config.attention_type:
+                row[f"{kind} twin"] = twin(config, kind).parameter_difference
+        rows.append(row)
     return rows

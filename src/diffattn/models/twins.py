@@ -6,10 +6,9 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.attention_types import ATTENTION, AttentionType, checked_types
-from diffattn.models.config.known_names import check_known
 from diffattn.models.config.settings import ModelSettings, kept_backend
 
 _HEADS = {"num_heads", "num_kv_heads", "head_dim", "group_ratio"}
@@ -32,9 +31,7 @@ class Twin(Generic[SomeSettings]):
 def twin(
     config: SomeSettings, attention_type: str, match: str = "params", **changes: Any
 ) -> Twin[SomeSettings]:
-    """The model of another attention type that matches ``config``.
-
-    ``attention_type`` may name one type per layer, as a list or with commas.
+    """The model of another attention type that matches ``config``; ``changes`` set its fields.
 
     ``head_dim`` stays. Heads are converted by the softmax heads that each head matches: V1 and
     Shared DIFF have half as many heads and key/value heads as softmax, V2 has as many. (With
@@ -51,12 +48,6 @@ def twin(
       at ``max_position_embeddings``.
 
     Source: arXiv:2410.05258v2, section 2.1 (V1); DIFF V2 note (January 2026), baselines.
-
-    ``changes`` set fields of the twin, for example ``shared_rank=8``.
-
-    Raises:
-        ConfigError: Unknown type, match or field, an odd number of heads to halve, or
-            ``"attention_flops"`` with grouped heads.
     """
     attention_type = checked_types("twin", attention_type, config.num_hidden_layers)
     check_known("twin", "match", match, MATCHES)

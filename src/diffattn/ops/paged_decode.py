@@ -78,14 +78,9 @@ def paged_decode(
 
 
 def gathered_pages(pages: Tensor, block_table: Tensor) -> Tensor:
-    """The keys or values of every sequence in order, copied.
+    """The keys or values of every sequence in order, ``[B, table pages * page size, ...]``, copied.
 
-    Args:
-        pages: ``[pages, page size, ...]``.
-        block_table: int32 ``[B, table pages]``; pages outside of the pool count as the nearest one.
-
-    Returns:
-        ``[B, table pages * page size, ...]``.
+    Pages outside of the pool count as the nearest one.
     """
     table = block_table.clamp(0, pages.shape[0] - 1)
     rows = pages.index_select(0, table.flatten())

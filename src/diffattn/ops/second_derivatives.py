@@ -10,14 +10,13 @@ from torch import Tensor
 
 from diffattn.ops.backends import chunked, custom_op, hopper_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
-from diffattn.ops.softmax_attention import eager
 
 
 def _definition(q: Any, k: Any, v: Any, lam: Any, scale: Any, *mask: Any) -> Tensor:
     if lam is not None:
         return reference.forward(q, k, v, lam, scale=scale, mask=AttentionMask(*mask))
     k = k if k.ndim == 4 else k[:, :, :, 0]
-    return eager(q[:, :, :, 0], k, v, scale=scale, mask=AttentionMask(*mask))
+    return reference.softmax_attention(q[:, :, :, 0], k, v, scale=scale, mask=AttentionMask(*mask))
 
 
 def _register(backward: Any, first_option: int) -> None:

@@ -8,17 +8,12 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ShapeError
-from diffattn.ops.backends import chunked, custom_op, decode
+from diffattn.ops import second_derivatives
+from diffattn.ops.backends import chunked, custom_op, decode, reference
 from diffattn.ops.backends.sdpa import attend
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.isolation import in_own_dtype, isolated
-from diffattn.ops.inputs.masking import (
-    CAUSAL,
-    AttentionMask,
-    in_range,
-    masked_softmax,
-    repeat_heads,
-)
+from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.inputs.operators import transformed
 from diffattn.ops.inputs.validation import (
     checked_mask,
@@ -29,6 +24,8 @@ from diffattn.ops.inputs.validation import (
     validate_rows,
     validate_values,
 )
+
+assert second_derivatives  # registered by the import
 
 
 def softmax_attention(
@@ -118,29 +115,8 @@ def softmax_attention_maps(
     if q.numel() and k.numel():
         (k,) = mask.without_unseen(q.shape[1], k)
     with in_own_dtype(q.device):
-        return _maps(q, k, rows=rows, scale=scale, mask=mask)
-
-
-def _maps(
-    q: Tensor, k: Tensor, *, scale: float, mask: AttentionMask, rows: Tensor | None = None
-) -> Tensor:
-    """:func:`softmax_attention_maps` without checks."""
-    visible = mask.visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows)
-    if rows is not None:
-        q = q[:, rows]
-    q, k = in_range(q), in_range(repeat_heads(k, q.shape[2]))
-    logits = torch.matmul((q * scale).transpose(1, 2), k.permute(0, 2, 3, 1))
-    return masked_softmax(logits, None if visible is None else visible[:, None])
-
-
-def eager(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL) -> Tensor:
-    """:func:`softmax_attention` by its formula, with the whole map in memory; inputs are valid.
-
-    Source: arXiv:1706.03762, Eq. (1).
-    """
-    weights = _maps(q, k, scale=scale, mask=mask)
-    v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
-    return torch.matmul(weights.to(v.dtype), v).transpose(1, 2).to(q.dtype)
+        q, k = q[:, :, :, None], k[:, :, :, None]
+        return reference.softmax_maps(q, k, rows=rows, scale=scale, mask=mask)[:, :, 0]
 
 
 class _DifferentiableTwice(torch.autograd.Function):
@@ -164,7 +140,7 @@ class _DifferentiableTwice(torch.autograd.Function):
         *inputs, padding, lengths, borders = ctx.saved_tensors
         mask = AttentionMask(causal, window, padding, lengths, borders)
         inputs = [x.view_as(x) if x.requires_grad else x for x in inputs]
-        out = eager(*inputs, scale=scale, mask=mask)
+        out = reference.softmax_attention(*inputs, scale=scale, mask=mask)
         wanted = [x for x in inputs if x.requires_grad]
         grads = iter(torch.autograd.grad(out, wanted, grad_out, create_graph=True))
         return None, *(next(grads) if x.requires_grad else None for x in inputs), *nothing
@@ -179,7 +155,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask)
 
 
 _FORWARD: dict[str, Callable[..., Tensor]] = {
-    "reference": eager,
+    "reference": reference.softmax_attention,
     "sdpa": _sdpa,
     "chunked": chunked.softmax_attention,
     "decode": decode.softmax_attention,

@@ -40,7 +40,6 @@ def layer_activations(
     Source: DIFF V2 note (January 2026), Context RMS.
 
     Args:
-        model: A causal language model of ours; its mode is kept.
         input_ids: int64 ``[B, T]``.
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.

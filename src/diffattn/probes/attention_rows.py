@@ -13,10 +13,13 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32
-from diffattn.probes.finite import require_finite_logits, require_finite_maps
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import require_one_row
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.passes import (
+    require_finite_logits,
+    require_finite_maps,
+    require_one_row,
+    unwrapped,
+)
 
 OTHER_ATTENTION = ("softcap", "s_aux", "sinks", "position_bias")
 """Options of attention that is not plain softmax(QK^T scale + mask) V."""
@@ -49,11 +52,6 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
         network: A Hugging Face causal language model, in evaluation mode.
         input_ids: int64 ``[1, T]``, the tokens that are queries.
         past_key_values: Cache of all earlier tokens; it is extended. Default: no earlier tokens.
-
-    Raises:
-        ShapeError: ``input_ids`` is not one row of one token or more.
-        ConfigError: The model returns no maps, or not over all keys (a sliding window).
-        DiffAttnError: The maps or logits of the model are not finite.
     """
     require_one_row("attention_rows", input_ids)
     network = unwrapped(network)
@@ -105,11 +103,7 @@ def _require_all_keys(name: str, attentions: Any, shape: tuple[int, int]) -> Non
 
 @contextmanager
 def attention_implementation(network: Any, name: str) -> Iterator[None]:
-    """A context in which a model runs with another attention implementation, like ``"eager"``.
-
-    Raises:
-        ConfigError: The model does not support it.
-    """
+    """A context in which a model runs with another attention implementation, like ``"eager"``."""
     before = network.config._attn_implementation
     try:
         network.set_attn_implementation(name)
@@ -126,16 +120,10 @@ def attention_implementation(network: Any, name: str) -> Iterator[None]:
 def registered_attention(
     network: Any, name: str, attention: Callable[..., Any], mask: Callable[..., Any]
 ) -> Iterator[None]:
-    """A context in which a model runs with another attention function.
+    """A context in which a model runs with another attention function, called ``name``.
 
-    Args:
-        network: The model; its implementation is restored afterwards.
-        name: Name for the function in transformers' interface; removed afterwards.
-        attention: Function with the signature of that interface.
-        mask: Function that makes its masks. It stays registered, so it should hold no data.
-
-    Raises:
-        ConfigError: The model does not use the interface.
+    ``attention`` has the signature of transformers' interface, and ``mask`` makes its masks. Masks
+    stay registered, so ``mask`` should hold no data.
     """
     # Set as an item, which can be deleted: ``register`` cannot be undone, and the function with
     # all data that it holds would stay in memory. For masks ``register`` is the only way.
@@ -149,18 +137,17 @@ def registered_attention(
 
 
 def segment_sums(
-    layers: Sequence[LayerRows], spans: Sequence[tuple[int, int]], *, row: int = -1
+    layers: Sequence[LayerRows], spans: Sequence[tuple[int, int]]
 ) -> dict[str, Tensor]:
-    r"""Sums over spans of keys of one query's attention.
+    r"""Sums over spans of keys of the last query's attention.
 
     .. math:: S_k(l, h) = \sum_{j \in k} w(a_j),\quad a = A_1 - \lambda A_2
 
     Source: arXiv:2410.05258v2, Figure 1 and Table 3.
 
     Args:
-        layers: Result of :func:`diffattn.probes.attention_rows.attention_rows`.
+        layers: Result of :func:`attention_rows`.
         spans: First key of each span and the key after its last; spans may overlap.
-        row: Index of the query among the rows. Default: the last.
 
     Returns:
         float64 ``[layers, H, spans]`` on the CPU per kind of weight w: ``"signed"`` a,
@@ -169,9 +156,9 @@ def segment_sums(
     """
     sums_of: dict[str, list[Tensor]] = {}
     for layer in layers:
-        signed = layer.signed[:, row].double()  # [H, S]
+        signed = layer.signed[:, -1].double()  # [H, S]
         weights = {"signed": signed, "clipped": signed.clamp(min=0), "absolute": signed.abs()}
-        for i, softmax_map in enumerate(layer.maps[:, :, row].double().unbind(1)):
+        for i, softmax_map in enumerate(layer.maps[:, :, -1].double().unbind(1)):
             weights[f"map_{i + 1}"] = softmax_map
         for name, weight in weights.items():
             sums = torch.stack([weight[:, a:b].sum(-1) for a, b in spans], dim=-1)
@@ -191,12 +178,9 @@ def segment_shares(sums: Tensor, whole: int) -> dict[str, list[float]]:
     Returns:
         ``"global"``: the mean over layers and heads, divided by its sum over the leading spans.
         ``"row"``: each layer and head divided by its sum over the leading spans, then the mean.
-
-    Raises:
-        ConfigError: A row sums to 0, for example where λ is exactly 1.
     """
     mean, totals = sums.mean((0, 1)), sums[..., :whole].sum(-1, keepdim=True)
     total = mean[:whole].sum()
-    if not total or not totals.all():
+    if not total or not totals.all():  # for example where λ is exactly 1
         raise ConfigError("segment_shares: attention must not sum to 0, got a row or mean of 0.")
     return {"global": (mean / total).tolist(), "row": (sums / totals).mean((0, 1)).tolist()}

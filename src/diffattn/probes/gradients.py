@@ -30,9 +30,6 @@ class GradientProbe:
     size. ⟨g, u⟩ is the decrease of the loss per unit of learning rate, to first order.
 
     Source: arXiv:2410.05258v2, Appendix G.
-
-    Args:
-        model: A causal language model of ours with attention layers.
     """
 
     def __init__(self, model: DiffTransformerForCausalLM) -> None:

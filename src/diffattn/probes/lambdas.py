@@ -29,7 +29,6 @@ def layer_lambdas(
     Source: arXiv:2410.05258v2, Eq. (2); DIFF V2 note (January 2026) for V2.
 
     Args:
-        model: A causal language model of ours.
         input_ids: int64 ``[B, T]``, used only if a layer has a λ projection.
         position_ids: int64 ``[B, T]`` that begin again at 0 with each document, to keep documents
             apart. Default: a window is one document.

@@ -19,10 +19,15 @@ from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
-from diffattn.probes.finite import require_finite_logits, require_same_logits
 from diffattn.probes.lambdas import diffllama_lambda
-from diffattn.probes.passes import evaluating, require_one_row, watch_attention
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.passes import (
+    evaluating,
+    require_finite_logits,
+    require_one_row,
+    require_same_logits,
+    unwrapped,
+    watch_attention,
+)
 
 BLOCK_ENTRIES = 2**22
 """Number of one layer's attention logits, over heads and maps, in memory at a time."""

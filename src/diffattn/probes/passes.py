@@ -1,4 +1,4 @@
-"""Forward passes that do not change a model and need no more memory than training."""
+"""Forward passes that do not change a model, and checks of what they give."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from diffattn.errors import ShapeError
+from diffattn.errors import ConfigError, DiffAttnError, ShapeError
+from diffattn.layers.saved_names import saved_name
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.packed_rows import window_inputs
 
 
 @contextmanager
@@ -35,6 +36,22 @@ def watch_attention(attention: nn.Module, watch: Callable[..., Tensor]) -> Any:
         return inputs, {**options, "attend": partial(watch, options["attend"])}
 
     return attention.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def window_inputs(input_ids: Tensor, position_ids: Tensor | None = None) -> dict[str, Tensor]:
+    """Arguments by which a model reads windows, int64 ``[B, T]``: as a batch, or as one packed row.
+
+    Positions ``[B, T]``, 0 at the first token of a window or document, give a row ``[1, B * T]``
+    in which no document attends to another one. ``cu_seq_lens_q``, int32 ``[num_docs + 1]``, has
+    the borders. Without positions a window is one document.
+    """
+    if position_ids is None:
+        return {"input_ids": input_ids}
+    positions = position_ids.reshape(1, -1)
+    starts = (positions[0] == 0).nonzero().flatten()
+    borders = torch.cat([starts, starts.new_tensor([positions.shape[1]])]).to(torch.int32)
+    row = {"input_ids": input_ids.reshape(1, -1), "position_ids": positions}
+    return row | {"cu_seq_lens_q": borders}
 
 
 def run_windows(
@@ -95,3 +112,78 @@ def window_losses(
         following = F.pad(input_ids.to(model.device)[:, 1:], (0, 1)).flatten()
         losses = F.cross_entropy(output.logits.float().flatten(0, 1), following, reduction="none")
     return losses.view_as(input_ids)[:, :-1].cpu().double().numpy()
+
+
+def unwrapped(network: Any) -> Any:
+    """The model inside a wrapper of ``torch.compile`` or PEFT.
+
+    Its class decides how attention is read. A wrapper has the model's attributes but not its
+    class, so a wrapped DiffTransformer would be read as a softmax model. Adapters within the
+    layers, such as LoRA, stay there. Virtual tokens, which the inner model lacks, are refused.
+    """
+    while (is_compiled := hasattr(network, "_orig_mod")) or hasattr(network, "get_base_model"):
+        adapter = getattr(network, "active_peft_config", None)
+        if getattr(adapter, "is_prompt_learning", False):
+            raise ConfigError(
+                "maps: an adapter must act within the layers, got tokens before every text "
+                f"({type(adapter).__name__})."
+            )
+        network = network._orig_mod if is_compiled else network.get_base_model()
+    is_expected = isinstance(network, DiffTransformerForCausalLM)
+    if network.config.model_type == DiffTransformerConfig.model_type and not is_expected:
+        raise ConfigError(
+            f"maps: a model of type {network.config.model_type!r} must be a "
+            f"DiffTransformerForCausalLM, got {type(network).__name__}."
+        )
+    return network
+
+
+def require_finite_logits(
+    where: str, logits: Tensor, network: nn.Module, *, used: Tensor | None = None
+) -> None:
+    """Raise if a row of logits ``[..., vocab_size]`` has a NaN, a +inf, or no finite entry.
+
+    Some entries may be −inf: some models suppress tokens this way. The check reads the logits once,
+    for the maximum of each row, which is NaN if an entry is. ``used`` is bool ``[...]``, True at
+    rows to check, for example not at padding.
+    """
+    peaks = logits.detach().amax(-1)
+    if used is not None:
+        peaks = peaks[used.to(peaks.device)]
+    _require(where, "logits", peaks, network)
+
+
+def require_finite_maps(where: str, maps: Tensor, network: nn.Module) -> None:
+    """Raise if attention maps ``[..., keys]`` hold a NaN or an infinity, for example of λ."""
+    # Attention weights are about 1 or less, so a sum is not finite only if an entry is not.
+    _require(where, "attention maps", maps.detach().sum(-1), network)
+
+
+def require_same_logits(must: str, logits: Tensor, expected: Tensor, network: Any) -> None:
+    """Raise a ConfigError if logits differ from the expected ones by more than rounding."""
+    config = network.config.get_text_config()
+    # Assumption: each layer adds about one rounding error of a sum over the hidden size.
+    budget = torch.finfo(network.dtype).eps * config.num_hidden_layers * config.hidden_size**0.5
+    size = float(expected[expected.isfinite()].abs().max()) or 1.0
+    either = expected.isfinite() | logits.isfinite()
+    error = float((logits - expected)[either].abs().max()) / size
+    if not error <= budget:
+        raise ConfigError(f"{must}, got logits that differ by {error:.1e}.")
+
+
+def _require(where: str, quantity: str, rows: Tensor, network: nn.Module) -> None:
+    """Raise unless ``rows``, one number per row of the quantity, are all finite."""
+    broken = rows[~rows.isfinite()]
+    if not len(broken):
+        return
+    weights = dict(network.named_parameters())
+    dtypes = sorted({str(x.dtype).removeprefix("torch.") for x in weights.values()})
+    at_fault = (saved_name(name) for name, x in weights.items() if not x.isfinite().all())
+    name = next(at_fault, None)
+    reason = f"weight {name} holds NaN or infinity"
+    if name is None:
+        reason = f"all weights are finite; computed in {' and '.join(dtypes)}"
+    raise DiffAttnError(
+        f"{where}: {quantity} must be finite, got {float(broken[0])} in {len(broken)} of "
+        f"{rows.numel()} rows ({reason})."
+    )

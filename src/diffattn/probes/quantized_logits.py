@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers.masking_utils import eager_mask
 
-from diffattn.errors import ConfigError
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import ConfigError, check_known
 from diffattn.ops.inputs.masking import at_least_float32
 from diffattn.ops.inputs.numbers import is_whole
 from diffattn.probes.attention_rows import (
@@ -17,7 +16,7 @@ from diffattn.probes.attention_rows import (
     attention_implementation,
     registered_attention,
 )
-from diffattn.probes.finite import require_finite_logits, require_same_logits
+from diffattn.probes.passes import require_finite_logits, require_same_logits
 
 UNQUANTIZED_BITS = 16
 GRANULARITIES: dict[str, tuple[int, ...]] = {"tensor": (0, 1, 2, 3), "head": (0, 2, 3), "row": (3,)}

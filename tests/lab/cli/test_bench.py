@@ -31,7 +31,7 @@ def test_decode_prints_tables_and_writes_a_record(cli, tmp_path, monkeypatch):
     assert called.out.splitlines()[-2:] == [
         "We set no target for these shapes.", "Record: runs/bench/cpu.json"
     ]  # fmt: skip
-    assert "time left unknown; bench decode" in called.err
+    assert "(0%); bench decode" in called.err
     assert (tmp_path / "runs" / "bench" / "cpu.json").exists()
     again = cli(*arguments)
     assert again.out == called.out

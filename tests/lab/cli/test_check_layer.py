@@ -53,4 +53,4 @@ def test_json_names_the_mistakes(cli):
 
 def test_a_layer_that_does_not_exist_is_one_line(fails):
     line = fails("check", "--layer", "my_layers:Nothing", code=2)
-    assert line == "diffattn: --layer: my_layers has no 'Nothing'."
+    assert line == "diffattn: --layer: my_layers has no class or function 'Nothing'."

@@ -36,7 +36,7 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
     assert not (run / "data").exists()
     lines = trained.err.splitlines()
     assert lines[0] == "model.vocab_size is the data's 300, the recipe's is 512"
-    assert lines[1] == "1/6 steps (17%), time left unknown; smoke"
+    assert lines[1] == "1/6 steps (17%); smoke"
     assert lines[-1].startswith("6/6 steps (100%); smoke loss ")
     assert len(lines) == 3
 

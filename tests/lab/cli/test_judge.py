@@ -6,8 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from diffattn.lab.cli.app import app
-from diffattn.lab.evaluation.hallucination.data import generated_rows
-from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.lab.evaluation.hallucination.data import TASKS, generated_rows
 from judge_server import completion, judge_server
 from model_folders import tiny_folder
 

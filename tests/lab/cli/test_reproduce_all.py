@@ -9,7 +9,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.models import FEW
-from diffattn.lab.cli.whole import reproduce_all
+from diffattn.lab.cli.reproduce import reproduce_all
 from diffattn.lab.studies.whole import finish
 from lab.report.made_up_analysis import make_analysis
 from lab.report.made_up_studies import write_gradient_flow
@@ -37,7 +37,7 @@ def test_the_page_of_a_short_scale_shows_both_studies(tmp_path):
 
 def only(monkeypatch, folder, stage, run):
     """One stage alone, by a function that stands for its study."""
-    monkeypatch.setattr("diffattn.lab.cli.whole.run_with_progress", run)
+    monkeypatch.setattr("diffattn.lab.cli.reproduce.run_with_progress", run)
     reproduce_all("study", folder, [stage], {}, None, dry_run=False, json_=False)
 
 

@@ -44,7 +44,7 @@ def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     lines = first.err.splitlines()
     assert lines[0].startswith("training a byte-level BPE of 300 entries")
     assert lines[2] == "comparison: training 5 of 5 models"
-    assert lines[3].startswith("1/30 steps (3%), time left unknown; softmax-seed0")
+    assert lines[3].startswith("1/30 steps (3%); softmax-seed0")
     assert [line for line in lines if line.startswith("30/30 steps")] == [lines[-3]]
     assert lines[-2].startswith("fitting ")
     assert lines[-1] == "comparing"
@@ -67,7 +67,7 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path, monkeypatch):
     first, again = assert_study_and_report(cli, out, command, head, 4 + 2)
     lines = first.err.splitlines()
     assert lines[0] == "trials: training 6 of 6 models"
-    assert lines[1].startswith("1/24 steps (4%), time left unknown; noisy_recall-softmax-seed0")
+    assert lines[1].startswith("1/24 steps (4%); noisy_recall-softmax-seed0")
     assert lines[-1].startswith("24/24 steps (100%)")
     assert list(json.loads(again.out)["tasks"]["noisy_recall"]["types"]) == list(TYPES)
     answer = cli("generate", out)

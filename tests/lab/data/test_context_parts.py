@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from diffattn.lab.data.context_parts import (
+from diffattn.lab.data.ngrams import (
     CONTEXT_PARTS,
     PARTS,
     QUARTERS,

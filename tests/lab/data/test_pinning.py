@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data import files
-from diffattn.lab.data.source_files import difference, pin, stamp
+from diffattn.lab.data import corpora, files
+from diffattn.lab.data.corpora import difference, pin, stamp
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_text_that_is_too_large_is_refused_before_anything_is_hashed(tmp_path,
     (tmp_path / "a.txt").write_text("small")
     with (tmp_path / "b.txt").open("wb") as file:
         file.truncate(1 << 40)  # sparse; to hash it would take an hour
-    monkeypatch.setattr(files, "fingerprint", None)
+    monkeypatch.setattr(corpora, "file_hash", None)
     with pytest.raises(ConfigError, match=r"b\.txt: one text must have at most \d+ bytes"):
         pin(str(tmp_path))
 

@@ -8,12 +8,10 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import recall_tasks
-from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig, guessing_ceilings
+from diffattn.lab.data.recall_tasks import NoisyRecallConfig, guessing_ceilings
 from diffattn.lab.data.synthetic import IGNORED, generate
 
 TASKS = {
-    "mqar": MqarConfig(vocab_size=64, seq_len=32, num_pairs=4),
-    "mqar, random filler": MqarConfig(vocab_size=64, seq_len=32, num_pairs=4, random_filler=True),
     "noisy": NoisyRecallConfig(num_pairs=3, noise_ratio=0.6, num_queries=5),
     "noisy, every key once": NoisyRecallConfig(num_queries=4, replacement=False),
     "no noise": NoisyRecallConfig(num_pairs=2, noise_ratio=0),
@@ -60,43 +58,6 @@ def test_a_batch_is_a_function_of_seed_and_index(task):
         assert not torch.equal(first.input_ids, other.input_ids)
 
 
-@pytest.mark.parametrize("random_filler", [False, True])
-def test_mqar_has_the_published_layout(random_filler):
-    task = MqarConfig(vocab_size=48, seq_len=32, num_pairs=4, random_filler=random_filler)
-    batch = generate(task, 200, seed=0)
-    keys, values = batch.input_ids[:, 0:8:2], batch.input_ids[:, 1:8:2]
-    assert 1 <= keys.min() <= keys.max() == 23
-    assert (values.min(), values.max()) == (24, 47)
-    assert ((batch.queries - 8) % 2 == 0).all()
-    for row in range(200):
-        for drawn in (keys[row], values[row], batch.queries[row]):
-            assert len(set(drawn.tolist())) == 4
-        asked = batch.input_ids[row, batch.queries[row]]
-        assert sorted(asked.tolist()) == sorted(keys[row].tolist())
-    rest = torch.ones_like(batch.input_ids, dtype=torch.bool)
-    rest[:, :8] = False
-    rest.scatter_(1, batch.queries, False)
-    filler = batch.input_ids[rest].reshape(200, -1)
-    if not random_filler:
-        assert (filler == 0).all()
-        return
-    taken = torch.cat([keys, values], dim=1)
-    assert not (filler[:, :, None] == taken[:, None]).any()
-    assert set(filler.flatten().tolist()) == set(range(48))
-
-
-def test_several_mqar_slots_are_drawn_one_after_the_other():
-    """Two slots of three without replacement: each unordered pair by summing both orders."""
-    task = MqarConfig(vocab_size=64, seq_len=10, num_pairs=2, power=0.01)
-    slots = ((generate(task, 20_000, seed=5).queries - 4) // 2).numpy()
-    w = np.arange(1, 4) ** (0.01 - 1)
-    w /= w.sum()
-    pairs = [(0, 1), (0, 2), (1, 2)]
-    law = np.array([w[i] * w[j] / (1 - w[i]) + w[j] * w[i] / (1 - w[j]) for i, j in pairs])
-    counts = np.array([(slots == pair).all(axis=1).sum() for pair in pairs])
-    assert not exceeds_chi_square(counts, 20_000 * law)
-
-
 def test_noisy_pairs_may_stand_anywhere():
     """Two pairs and two noise tokens have six arrangements, equally likely."""
     task = NoisyRecallConfig(num_pairs=2, noise_ratio=1 / 3, num_queries=1)
@@ -133,15 +94,13 @@ def test_ceilings():
     eliminating = guessing_ceilings(NoisyRecallConfig(replacement=False))
     assert eliminating == {**chance, "elimination": pytest.approx(25 / 48)}
     # The early trial that looked like recall: eight pairs, all asked once.
-    eight = MqarConfig(vocab_size=128, num_pairs=8)
+    eight = NoisyRecallConfig(num_pairs=8, num_queries=8, replacement=False)
     assert guessing_ceilings(eight)["elimination"] == pytest.approx(0.34, abs=0.005)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: MqarConfig(num_pairs=17), "MqarConfig: seq_len must be even and at least 4 * num"),
-        (lambda: MqarConfig(vocab_size=64), "MqarConfig: vocab_size must be even and more than"),
         (lambda: NoisyRecallConfig(noise_ratio=1), "noise_ratio must be 0 or more and less than 1"),
         (lambda: NoisyRecallConfig(num_queries=5, replacement=False), "got 5"),
     ],

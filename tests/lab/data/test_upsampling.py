@@ -7,8 +7,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens, source_of
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset, UpsampledTokens, source_of
 
 LONG = 40
 
@@ -66,7 +65,7 @@ def test_long_documents_are_drawn_by_the_factor_more_often(split):
     now = after[after > LONG].sum() / after.sum()
     assert now > share + 0.1
     of_tokens = f"{share:.1%} of tokens, now {now:.1%}"
-    assert stream.summary() == f"long documents, up-sampled within each of 4 sources: {of_tokens}"
+    assert stream.summary == f"long documents, up-sampled within each of 4 sources: {of_tokens}"
 
 
 def test_draws_follow_from_the_seed_and_a_longer_run_begins_alike(split):

@@ -4,7 +4,6 @@ import pytest
 
 from diffattn.lab.evaluation.protocol import shortfall, used_of
 from diffattn.lab.evaluation.registry import protocol_class
-from diffattn.lab.evaluation.selection import Selection
 from evaluation_folders import evaluated
 
 PROTOCOLS = {
@@ -28,7 +27,7 @@ def test_fewer_texts_than_are_wanted_are_told(name, wanted, models, text, tmp_pa
     assert (used["wanted"], used["used"]) == (wanted, 2)
     told = f"2 {used['unit']} are used where 9 were wanted"
     assert [line.startswith(told) for line in lines] == ([True] if wanted == 9 else [])
-    few = {"selection": Selection(limit=1), "on_message": lines.append}
+    few = {"limit": 1, "on_message": lines.append}
     evaluated(models["diff"], protocol, tmp_path / "one", **few)
     assert len(lines) == (wanted == 9)
     assert shortfall(used_of(used["unit"], None, 2)) is shortfall({"documents": ["a"]}) is None

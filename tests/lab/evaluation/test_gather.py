@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.evaluation.gather import gather
+from diffattn.lab.evaluation.compare import gather
 from diffattn.lab.records.evaluations import register
 from evaluation_folders import write
 

@@ -8,8 +8,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.outliers import LARGEST, Outliers, scan_window
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.report.claims.tables import CLAIMS
-from diffattn.probes.outlier_tables import HIDDEN, LOGITS, WITH, outlier_summary, pooled
-from diffattn.probes.outliers import OutlierScan
+from diffattn.probes.outliers import HIDDEN, LOGITS, WITH, OutlierScan, outlier_summary, pooled
 from evaluation_folders import evaluated
 
 

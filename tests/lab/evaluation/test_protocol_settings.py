@@ -4,7 +4,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.catalog import PRESETS
-from diffattn.lab.evaluation.hallucination.tasks import TASKS
+from diffattn.lab.evaluation.hallucination.data import TASKS
 from diffattn.lab.evaluation.registry import parts, protocol_class
 
 WRONG = [

@@ -11,7 +11,7 @@ from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.probes.quantized_logits import quantized_logits
 from evaluation_folders import evaluated, values
@@ -140,7 +140,7 @@ def test_other_protocols_run_every_row_alone(models, corpus, name, settings):
     protocol = QuantizedLogits(**wrapping, bits=(4,), text=None)
     rows = []
     hook = model.network.base_model.register_forward_pre_hook(
-        lambda module, args, kwargs: rows.append(len(kwargs["input_ids"])), with_kwargs=True
+        lambda module, args: rows.append(len(args[0]))
     )
     try:
         batch = protocol.batches(model)[0]

@@ -16,10 +16,9 @@ from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
 from diffattn.lab.evaluation.perplexity.perplexities import WordPerplexity
 from diffattn.lab.evaluation.protocol import Item, Part
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.read_data import data_digest
 from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import Selection
+from diffattn.lab.evaluation.selection import data_digest
 
 
 @pytest.fixture
@@ -92,19 +91,6 @@ def test_what_was_begun_and_never_asked_leaves_the_folder_free(
     rewrite(texts, "another book altogether. ")
     other = replace(part, protocol=replace(part.protocol, window=32, stride=16))
     assert evaluate(model, other, out).num_items == 3
-
-
-def test_shares_of_other_data_are_left_out(models, texts, part, tmp_path):
-    model, out, said = models["diff"], tmp_path / "out" / "diff", []
-    for i in (1, 2):
-        if i == 2:
-            rewrite(texts, "another book altogether. ")
-        share = out / f"{part.variant}.shard-{i}-of-2"
-        evaluate(model, part, share, selection=Selection(shard=(i, 2)))
-    result = evaluate(model, part, out / part.variant, on_message=said.append)
-    assert said == ["word_perplexity.shard-1-of-2 has read other data and is left out"]
-    begins = {row["prompt"]["begins"][:7] for row in result.read_items(out / part.variant)}
-    assert begins == {"another"}
 
 
 @pytest.mark.parametrize("name", ["needle", "babilong", "ruler"])

@@ -1,28 +1,25 @@
 """An evaluation can be interrupted, continued and compared; a bad item takes no other down."""
 
 import copy
-from dataclasses import dataclass
 
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
+from diffattn.lab.evaluation.catalog import ProtocolFacts
 from diffattn.lab.evaluation.judge.interface import JudgeFailure
 from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.evaluation.runner import evaluate
-from diffattn.lab.evaluation.selection import Selection
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.records.evaluations import EvalResult, Metric
 
 
-@dataclass(frozen=True, kw_only=True)
 class Counting(Protocol):
     """Right on even numbers; refuses those in ``bad``."""
 
     name = "counting"
-    version = 1
-    source = "none"
+    facts = ProtocolFacts(path="", version=1, summary="", source="none")
     summary = "counts"
 
     size: int = 6
@@ -49,17 +46,11 @@ def run(model, folder, **parameters):
     return evaluate(model, Part(variant="counting", protocol=Counting(**parameters)), folder)
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch, share):
-    """Of a share as of the whole: its items may have lacked memory."""
+def test_what_all_failed_is_asked_again(models, tmp_path, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setattr(Counting, "ask", lambda *ignored: 1 / 0)
-        if share:
-            part, half = Part(variant="counting", protocol=Counting()), Selection(shard=(1, 2))
-            evaluate(models["diff"], part, tmp_path / "counting.shard-1-of-2", selection=half)
-        else:
-            with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
-                run(models["diff"], tmp_path / "counting")
+        with pytest.raises(DiffAttnError, match="ZeroDivisionError"):
+            run(models["diff"], tmp_path / "counting")
     result = run(models["diff"], tmp_path / "counting")
     assert (result.num_items, result.num_failed) == (6, 0)
 

@@ -6,7 +6,7 @@ from diffattn.lab.evaluation.icl.data import Example, load_icl_data
 from diffattn.lab.evaluation.icl.demonstrations import SEPARATOR, IclTask
 from diffattn.lab.evaluation.icl.remapped_labels import RemappedLabels
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments
-from diffattn.lab.evaluation.long_context.magic_numbers import (
+from diffattn.lab.evaluation.long_context.needle import (
     answer,
     forced_number,
     needle,

@@ -8,9 +8,9 @@ from transformers import GenerationConfig
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.cli.generate import generate
-from diffattn.lab.inference import pass_limits
+from diffattn.lab.inference import network_reader
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, limits_on
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS, limits_on
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.models.loading import load_model
 from language_models import save, tiny_llama
@@ -140,7 +140,7 @@ def test_code_of_a_model_runs_on_request_only(bfloat16_folder, tmp_path, monkeyp
     ],
 )
 def test_a_pass_holds_what_the_memory_allows(monkeypatch, device, free, cache):
-    monkeypatch.setattr(pass_limits, "available_bytes", lambda: free)
+    monkeypatch.setattr(network_reader, "available_bytes", lambda: free)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
     limits = limits_on(torch.device(device))
     assert limits.cache_bytes == cache

@@ -7,7 +7,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.lab.inspection import maps
 from diffattn.lab.inspection.maps import viewed_layers
-from diffattn.lab.report.viewer.codes import to_weights
+from diffattn.lab.report.viewer.values import to_weights
 from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_sums
 from lab.report.viewer.viewed_models import half_step
 
@@ -71,7 +71,10 @@ def test_sums_over_segments_are_those_of_the_protocol(models):
     rows = attention_rows(model.network, torch.tensor([IDS]))
     layers = viewed_layers(model, IDS, spans=spans)
     for query in (0, 5, LENGTH - 1):
-        of_row = segment_sums(rows, spans, row=query)
+        until = slice(query + 1)
+        of_row = segment_sums(
+            [LayerRows(maps=x.maps[:, :, until], signed=x.signed[:, until]) for x in rows], spans
+        )
         for kind, name in enumerate(("map_1", "map_2", "absolute")):
             results = np.stack([layer.sums[kind, :, query] for layer in layers])
             assert np.abs(results - of_row[name].numpy()).max() < 1e-12

@@ -6,7 +6,15 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, BenchRun, Spread, Verdict
+from diffattn.lab.records.results import (
+    BenchCase,
+    BenchResult,
+    BenchRow,
+    BenchRun,
+    Spread,
+    Verdict,
+    case_key,
+)
 from record_files import change_record
 
 SPREAD = Spread(median=1.0, low=0.9, high=1.1, minimum=0.8, maximum=1.2, rounds=5)
@@ -34,8 +42,8 @@ def test_a_case_of_another_run_is_replaced_and_its_run_forgotten():
     other = replace(RUN, name="cpu-2")
     larger = replace(CASE, shape={"B": 1, "N": 1_024})
     result = BenchResult().put(CASE, RUN).put(larger, RUN)
-    assert result.find(CASE.key, "cpu-1") == CASE
-    assert result.find(CASE.key, "cpu-2") is None
+    assert result.find(case_key(CASE), "cpu-1") == CASE
+    assert result.find(case_key(CASE), "cpu-2") is None
     result = result.put(replace(CASE, run="cpu-2"), other)
     assert [case.run for case in result.cases] == ["cpu-2", "cpu-1"]
     result = result.put(replace(larger, run="cpu-2"), other)

@@ -7,8 +7,13 @@ from dataclasses import replace
 import pytest
 
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.training.config import DataConfig, GuardConfig, RunConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import (
+    DataConfig,
+    EngineConfig,
+    GuardConfig,
+    RunConfig,
+    TrainConfig,
+)
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig

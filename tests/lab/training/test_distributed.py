@@ -12,14 +12,13 @@ import torch.distributed as dist
 from children import launched, raised, values
 from continued_runs import assert_same_files, steps_of, stop_together
 from diffattn.errors import ConfigError
+from diffattn.files.folders import MANIFEST, write_manifest
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.files.manifest import MANIFEST, write_manifest
 from diffattn.lab.records import run as run_record
 from diffattn.lab.records.run import RunRecord, package_versions
 from diffattn.lab.training import distributed, sharding
 from diffattn.lab.training.distributed import (
     joined,
-    num_processes,
     process_index,
     require_one_process,
     together,
@@ -126,7 +125,7 @@ def test_what_fails_on_one_process_leaves_no_half_checkpoint_and_no_process_wait
         ("rate", r"got train\.learning_rate 0\.5 where [0-9.]+ is the first process's"),
         ("data", r"got data\.train_hash 'other' where"),
         ("engine", r"save_every 3 where None is the first process's"),
-        ("versions", r"got torch '1\.0' where '[^']+' is the first process's"),
+        ("versions", r"got versions\.torch '1\.0' where '[^']+' is the first process's"),
     ],
 )
 def test_processes_that_were_asked_for_different_runs_are_refused(
@@ -185,12 +184,8 @@ def test_launches_that_are_none_are_refused(monkeypatch):
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     require_one_process("a run on a recall task")
-    for given in ("abc", "0"):
-        monkeypatch.setenv("WORLD_SIZE", given)
-        with pytest.raises(ConfigError, match=f"must be a number of processes, got '{given}'"):
-            num_processes()
     monkeypatch.setenv("WORLD_SIZE", "2")
-    message = r"WORLD_SIZE=2 must come from torchrun .* got no RANK"
+    message = "WORLD_SIZE=2 must come from torchrun, got no RANK"
     with pytest.raises(ConfigError, match=message), joined():
         pass
     with pytest.raises(ConfigError, match=r"a recall task must have one process, got WORLD_SIZE=2"):

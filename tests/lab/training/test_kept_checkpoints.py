@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from continued_runs import assert_same_run, steps_of, stop
-from diffattn.files.manifest import write_manifest
-from diffattn.lab.training.checkpoints import CheckpointCallback, last_checkpoint
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.files.folders import write_manifest
+from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints, last_checkpoint
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
@@ -29,8 +29,7 @@ def test_they_need_not_be_where_evaluations_are(finished, make_run, data, tmp_pa
 def test_some_stay_and_models_load_from_them(finished, make_run, data, tmp_path):
     config = make_run("diff", engine={"save_every": 3, "keep_every": 6})
     stop(config, data, tmp_path / "run", 11)
-    assert entries(tmp_path / "run" / "kept") == ["checkpoint-6"]
-    shutil.rmtree(tmp_path / "run" / "kept")  # killed before it was copied
+    assert entries(tmp_path / "run" / "checkpoints") == ["checkpoint-6", "checkpoint-9"]
     train(config, data, tmp_path / "run")
     assert_same_run(tmp_path / "run", finished / "diff")
     kept = tmp_path / "run" / "kept"
@@ -56,21 +55,18 @@ def at(step):
 
 
 @pytest.mark.parametrize("damage", ["half-written", "altered"])
-def test_a_damaged_one_is_not_kept_and_ends_no_run(damage, tmp_path):
-    """Ahead of the run, as a kill leaves it; and behind, where it is named."""
-    folder, messages = tmp_path / "checkpoints", []
+def test_a_damaged_one_ahead_of_the_run_is_not_kept(damage, tmp_path):
+    folder = tmp_path / "checkpoints"
     write(folder, 10, "whole")
     write(folder, 20, "whole")
     write(folder, 30, "half", whole=damage == "altered")
     (folder / "checkpoint-30" / "weights").write_text("other")
-    (folder / "checkpoint-10" / "weights").write_text("other")
     assert last_checkpoint(folder, print).name == "checkpoint-20"
-    callback = CheckpointCallback(folder, EngineConfig(keep_every=10), on_message=messages.append)
-    for _ in range(2):
-        callback.on_train_begin(None, at(20), None)
-        assert entries(tmp_path / "kept") == ["checkpoint-20"]
-    assert len(messages) == 2
-    assert all("checkpoint-10 is not whole and cannot be kept: " in line for line in messages)
+    write(folder, 25, "whole")
+    engine = EngineConfig(keep_every=10, keep_checkpoints=1)
+    CheckpointCallback(folder, engine).on_save(None, at(25), None)
+    assert entries(folder) == ["checkpoint-25"]
+    assert entries(tmp_path / "kept") == ["checkpoint-10", "checkpoint-20"]
 
 
 def test_a_first_checkpoint_that_is_not_whole_is_said_to_be_the_only_one(tmp_path):
@@ -105,16 +101,12 @@ def test_what_a_user_puts_beside_them_stays(tmp_path):
     assert entries(folder) == ["checkpoint-20", "checkpoint-30-mine"]
 
 
-@pytest.mark.parametrize("copied", [True, False], ids=["at the save", "at the next start"])
-def test_a_kept_one_is_of_the_steps_that_count(copied, tmp_path):
+def test_a_kept_one_is_of_the_steps_that_count(tmp_path):
     """After a roll-back a step is done again, with other weights."""
     folder = tmp_path / "checkpoints"
-    callback = CheckpointCallback(folder, EngineConfig(keep_every=10))
     for text in ("undone", "done again"):
-        shutil.rmtree(folder, ignore_errors=True)
         write(folder, 10, text)
-        if copied or text == "undone":
-            callback.on_save(None, at(10), None)
-    callback.on_train_begin(None, at(10), None)
+        clear_checkpoints(folder, keep_every=10)
+        assert not folder.exists()
     assert (tmp_path / "kept" / "checkpoint-10" / "weights").read_text() == "done again"
     assert entries(tmp_path / "kept") == ["checkpoint-10"]

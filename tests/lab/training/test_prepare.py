@@ -6,8 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.lab.data.corpora import load_corpus
-from diffattn.lab.data.source_files import pin
+from diffattn.lab.data.corpora import load_corpus, pin
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.training import prepare
 from diffattn.lab.training.config import DataConfig
@@ -91,18 +90,18 @@ def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
 ):
     revisions = []
 
-    def documents(name, *, text_field, config, revision, split, keep_empty):
+    def documents(name, config, revision, *options):
         revisions.append(revision)
         return load_corpus(str(corpus))
 
     hub = replace(config, source="hub:owner/name")
     with monkeypatch.context() as patch:
-        patch.setattr("diffattn.lab.data.source_files._commit", lambda source: "0123abc")
-        patch.setattr("diffattn.lab.data.corpora.hub_dataset", documents)
+        patch.setattr("diffattn.lab.data.corpora._commit", lambda source: "0123abc")
+        patch.setattr("diffattn.lab.data.corpora._hub_texts", documents)
         packed = prepare_data(hub, tmp_path / "data")
     assert revisions == ["0123abc"] * 2  # for the tokenizer and for the tokens
     assert read_record(tmp_path / "data" / "data.json")["source"] == {"revision": "0123abc"}
-    monkeypatch.setattr("diffattn.lab.data.source_files._commit", None)  # calling it would fail
+    monkeypatch.setattr("diffattn.lab.data.corpora._commit", None)  # calling it would fail
     assert prepare_data(hub, tmp_path / "data").facts() == packed.facts() == data.facts()
 
 

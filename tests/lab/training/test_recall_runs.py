@@ -11,14 +11,14 @@ from continued_runs import Interruption, assert_same_files, interrupt_at
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.recall_tasks import MqarConfig, NoisyRecallConfig
+from diffattn.lab.data.recall_tasks import LookupConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import generate
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training import recall
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.monitoring.termination import Terminated
+from diffattn.lab.training.practical_measures import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall import held_out, recall_score, solved_step, train_recall
-from diffattn.lab.training.recall_attention import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import load_model
@@ -28,7 +28,7 @@ from record_files import entries
 
 TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}
 TASKS = {
-    "mqar": MqarConfig(vocab_size=14, seq_len=12, num_pairs=2),
+    "lookup": LookupConfig(context_len=8, num_queries=3, **TINY),
     "noisy_recall": NoisyRecallConfig(noise_ratio=0.5, num_queries=3, **TINY),
 }
 
@@ -88,7 +88,7 @@ def test_a_run_leaves_its_records(task, attention_type, tmp_path):
 
 def test_the_score_is_that_of_the_answers():
     """Against logits computed here; position and order of the queries included."""
-    config = make_config("mqar")
+    config = make_config("lookup")
     torch.manual_seed(0)
     model = DiffTransformerForCausalLM(config.model)
     batch = held_out(config, 0)

@@ -6,8 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.training import memory
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models import memory as machine
@@ -52,7 +51,7 @@ def test_the_count_of_the_step_decides_between_the_bounds(monkeypatch):
 
 
 def test_what_sizes_tell_is_not_counted(monkeypatch):
-    monkeypatch.setattr(memory, "step_memory", None)  # calling it would fail
+    monkeypatch.setattr(memory, "RunMemory", None)  # calling it would fail
     with_memory(monkeypatch, 10**9)
     memory.require_run_memory(RUN)
     with_memory(monkeypatch, 1000)

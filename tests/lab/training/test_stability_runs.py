@@ -6,7 +6,7 @@ from dataclasses import fields
 import pytest
 
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.lab.training.stability import StabilityRun, train_recorded
+from diffattn.lab.training.run import StabilityRun, train_recorded
 from record_files import entries
 
 

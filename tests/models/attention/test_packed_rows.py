@@ -8,7 +8,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from diffattn.errors import ConfigError
-from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.passes import window_inputs
 
 BORDERS = [0, 4, 5, 11]  # documents of 4, 1 and 6 tokens
 RESTARTS = torch.tensor([[0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5]])
@@ -206,41 +206,15 @@ def test_positions_that_jump_or_repeat_are_one_document(
             assert torch.equal(plain, masked.logits)
 
 
-NUMBERED = {
-    "neat packing": ([[1, 1, 1, 1, 2, 3, 3, 3, 3, 3, 0]], [0, 4, 5, 10]),
-    "padding before": ([[0, 0, 4, 4, 2, 2, 2, 2, 1, 1, 1]], [2, 4, 8, 11]),
-    "one token each": ([list(range(1, 12))], list(range(12))),
-}
-
-
-@pytest.mark.sampled(one_of=10)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.float32])
-@pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
-@pytest.mark.parametrize(("mask", "borders"), NUMBERED.values(), ids=NUMBERED)
-def test_a_mask_may_number_documents(
-    model, ids, implementation, assert_only_rounding, name, mask, borders, dtype
-):
-    mask = torch.tensor([*mask, [1, 1] + [2] * 9], dtype=dtype)
-    with implementation(model, name), torch.no_grad():
-        packed = model(ids, attention_mask=mask).logits
-    real = packed[:1, borders[0] : borders[-1]], packed[1:]
-    first, second = by_documents(ids[:1], [borders]), by_documents(ids[1:], [[0, 2, 11]])
-    assert_only_rounding(real, model, lambda m: [*first(m), *second(m)])
-
-
-def test_masks_whose_numbers_mean_nothing_are_refused(make_config, build, ids, implementation):
+def test_masks_that_are_not_0_and_1_are_refused(make_config, build, ids, implementation):
     model = build(make_config("diff_v2"))
-    cache = model(ids[:1, :4], use_cache=True).past_key_values
     for name in ("diffattn", "sdpa"):
         with implementation(model, name):
-            for numbers, got in (([[1, 1, 2, 2, 1]], "one piece, got the numbers"),
+            for numbers, got in (([[1, 1, 2, 2, 2]], "got 1 to 2. Mark documents by position_ids"),
                                  ([[-10000.0, 0, 0, 0, 0]], "got -10000 to 0"),
                                  ([[0.5, 1, 1, 2, 2]], "got 0.5 to 2")):  # fmt: skip
                 with pytest.raises(ConfigError, match=got):
                     model(ids[:1, :5], attention_mask=torch.tensor(numbers))
-            with pytest.raises(ConfigError, match="without a cache, got 1 to 2"):
-                model(ids[:1, 4:5], attention_mask=torch.tensor([[1, 1, 2, 2, 2]]),
-                      past_key_values=cache)  # fmt: skip
 
 
 @pytest.fixture
@@ -265,9 +239,9 @@ def test_compiled_code_keeps_the_same_documents_apart(compiled, ids):
                 torch.testing.assert_close(logits, plain)
 
 
-def test_compiled_code_refuses_masks_that_number_documents(compiled, ids):
+def test_compiled_code_refuses_masks_that_are_not_0_and_1(compiled, ids):
     """It cannot look before it computes."""
     step, mask = compiled[1]("aot_eager"), torch.ones_like(ids)
     step(ids, attention_mask=mask, use_cache=False)
-    with pytest.raises(RuntimeError, match="in compiled code an attention_mask must be 0 or 1"):
+    with pytest.raises(RuntimeError, match="must be 0 and 1 in compiled code"):
         step(ids, attention_mask=mask * 2, use_cache=False)

@@ -7,7 +7,7 @@ from transformers import CompileConfig, GenerationConfig, __version__
 from transformers.generation.continuous_batching.cache import PagedAttentionCache
 
 from diffattn.models.attention import paged_cache
-from diffattn.models.attention.continuous_batching import OneCopyManager, reads_pages
+from diffattn.models.attention.paged_cache import OneCopyManager, reads_pages
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from diffattn.errors import ShapeError
-from diffattn.models.config.input_checks import checked_ids
+from diffattn.models.attention.masks import checked_ids
 
 BAD_IDS = torch.tensor([[1, 70]])
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.models.conversion.folding import fold_shared
+from diffattn.models.conversion.our_model import fold_shared
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 
 import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.new_folder import new_folder
+from diffattn.files.folders import new_folder
 from diffattn.files.temporary import clean_leftovers
 from diffattn.models.conversion import layouts, verifier
 from diffattn.models.conversion.convert import convert

@@ -6,15 +6,15 @@ import pytest
 import yaml
 
 from diffattn.models.accounting import parameter_count
-from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.remote_code.card import model_card
+from diffattn.models.config.attention_types import ATTENTION_TYPES
+from diffattn.models.remote_code.saving import model_card
 
 
 def table(card):
     return dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", card, flags=re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ATTENTION)
+@pytest.mark.parametrize("name", ATTENTION_TYPES)
 def test_the_card_states_the_facts_of_the_model(name, make_config):
     config = make_config(name)
     card = model_card(config)

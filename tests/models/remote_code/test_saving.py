@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from diffattn.errors import CheckpointError
-from diffattn.files.manifest import verify_manifest, write_manifest
+from diffattn.files.folders import verify_manifest, write_manifest
 from diffattn.lab.data.corpora import Document
 from diffattn.lab.data.tokenizer import train_tokenizer
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -58,6 +58,12 @@ def test_a_configuration_alone_names_code_only_beside_it(make_config, folder, tm
     assert "auto_map" not in settings(tmp_path / "plain")
     DiffTransformerConfig.from_pretrained(folder).save_pretrained(tmp_path / "again")
     assert (tmp_path / "again" / FILE_NAME).read_bytes() == (folder / FILE_NAME).read_bytes()
+
+
+def test_the_folder_of_a_control_has_no_code_which_would_not_run_it(make_config, build, tmp_path):
+    build(make_config("diff,diff_v2_added")).save_pretrained(tmp_path)
+    assert not (tmp_path / FILE_NAME).exists()
+    assert "auto_map" not in settings(tmp_path)
 
 
 def test_a_converted_model_has_its_code(make_config, build, tmp_path):

@@ -6,17 +6,15 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from diffattn.layers.controls import ShuffledMapAttention
-from diffattn.models.config.attention_types import ATTENTION
+from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.remote_code.modeling_diff_transformer import shuffled
 from diffattn.models.remote_code.saving import MODEL_FILE
 from import_graph import imports_of
 
 GREEDY = {"max_new_tokens": 8, "do_sample": False}
 TYPES = [
     pytest.param(name, {}, marks=[] if name == "diff" else [pytest.mark.scheduled], id=name)
-    for name in (*ATTENTION, "softmax,diff", "grouped_diff,gated_element")
+    for name in (*ATTENTION_TYPES, "softmax,diff", "grouped_diff,gated_element")
 ]
 OPTIONAL = {"qkv_bias": True, "qk_norm": True}
 
@@ -134,10 +132,3 @@ def test_it_needs_nothing_but_torch_and_transformers():
     imported = imports_of(MODEL_FILE.read_text(encoding="utf-8"), "folder")
     packages = {module.name.partition(".")[0] for module in imported}
     assert packages - set(sys.stdlib_module_names) == {"torch", "transformers"}
-
-
-def test_a_weight_that_underflows_is_shuffled_as_in_the_package():
-    weights = torch.rand(2, 3, 6, 6).tril()
-    weights[:, 1, 4, 2] = 0  # visible to the other heads
-    layer, added = ShuffledMapAttention(8, 3, 4), torch.zeros_like(weights)
-    torch.testing.assert_close(-layer.acting_map(added, weights, 1.0), shuffled(weights))

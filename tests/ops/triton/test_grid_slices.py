@@ -1,4 +1,4 @@
-"""Batches and heads beyond what a CUDA grid takes on its second and third axis."""
+"""Batches beyond what a CUDA grid takes on its third axis."""
 
 from dataclasses import replace
 
@@ -7,31 +7,27 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, grid_slices, hopper_op, reference
+from diffattn.ops.backends import custom_op, decode_op, hopper_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .kernel_calls import differential, inputs_of, softmax
 
 pytest.importorskip("triton")
 
-CASE = OpCase(name="", num_queries=3, num_keys=5, batch=3, num_heads=4, num_kv_heads=2,
+CASE = OpCase(name="", num_queries=3, num_keys=5, batch=5, num_heads=4, num_kv_heads=2,
               head_dim=32, value_dim=64)  # fmt: skip
 CASES = {
     "lengths, padding, λ of all": replace(
-        CASE, lam_axes="bth", kv_lengths=(5, 0, 3),
-        padding=((1, 0), (0, 0), (0, 3)),
+        CASE, lam_axes="bth", kv_lengths=(5, 0, 3, 4, 2),
+        padding=((1, 0), (0, 0), (0, 3), (0, 0), (2, 0)),
     ),
     "lengths, padding, shared keys": replace(
-        CASE, kv_lengths=(5, 0, 3), padding=((1, 0), (0, 0), (0, 3)), shared_keys=True,
-        value_dim=32,
-    ),
-    "packed, shared keys": replace(
-        CASE, batch=1, num_queries=6, num_keys=None, documents=(2, 4), shared_keys=True,
-        value_dim=32,
+        CASE, kv_lengths=(5, 0, 3, 4, 2),
+        padding=((1, 0), (0, 0), (0, 3), (0, 0), (2, 0)), shared_keys=True, value_dim=32,
     ),
 }  # fmt: skip
-LEAST = 2
-"""Programs on an axis: both the batch of 3 and the 4 heads are cut into 2."""
+LEAST = 4
+"""Batch rows of a launch: the batch of 5 is cut into 2."""
 
 
 def results(op, inputs):
@@ -47,20 +43,19 @@ def results(op, inputs):
     ("op", "name"),
     [
         (differential, "lengths, padding, λ of all"),
-        (differential, "packed, shared keys"),
         (softmax, "lengths, padding, shared keys"),
     ],
 )
 def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
     inputs = inputs_of(op, CASES[name])
-    assert grid_slices.MAX_PROGRAMS == 65_535
+    assert custom_op.MAX_PROGRAMS == 65_535
     whole = results(op, inputs)
     assert len(launches) == 4
-    assert max(axis for made in launches for axis in made.grid[1:]) > LEAST
+    assert max(made.grid[2] for made in launches) > LEAST
     launches.clear()
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    monkeypatch.setattr(custom_op, "MAX_PROGRAMS", LEAST)
     sliced = results(op, inputs)
-    assert max(axis for made in launches for axis in made.grid[1:]) <= LEAST
+    assert max(made.grid[2] for made in launches) <= LEAST
     for got, want in zip(sliced[:4], whole[:4], strict=True):
         assert torch.equal(got, want)
         assert got.is_contiguous()
@@ -74,7 +69,7 @@ def test_decode_has_batch_and_heads_on_the_first_axis(launches):
     with torch.no_grad():
         decode_op.forward(**make_diff_attention_inputs(case).tensors(), scale=0.2)
     attend, combine = (made.grid for made in launches)
-    assert attend == (3 * 4, 1, 1)
+    assert attend == (5 * 4, 1, 1)
     assert combine[1:] in ((), (1, 1))
 
 
@@ -92,15 +87,15 @@ def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
         return out, torch.zeros_like(out), sums
 
     monkeypatch.setattr(hopper, "forward", forward)
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
+    monkeypatch.setattr(custom_op, "MAX_PROGRAMS", LEAST)
     tensors = [x.detach() for x in inputs.tensors().values()]
     sliced = hopper_op.diff_attention(*tensors, scale=0.2)
-    assert shapes == [(2, 2), (2, 2), (1, 2), (1, 2)]
+    assert shapes == [(4, 4), (1, 4)]
     torch.testing.assert_close(sliced, reference.forward(*tensors, scale=0.2))
 
 
-def test_a_group_too_large_for_a_grid_is_refused(monkeypatch):
-    monkeypatch.setattr(grid_slices, "MAX_PROGRAMS", LEAST)
-    inputs = make_diff_attention_inputs(replace(CASE, num_kv_heads=1))
-    with pytest.raises(BackendError, match="at most 2 query heads per key/value head, got 4"):
+def test_too_many_heads_are_refused(monkeypatch):
+    monkeypatch.setattr(custom_op, "MAX_PROGRAMS", 3)
+    inputs = make_diff_attention_inputs(CASE)
+    with pytest.raises(BackendError, match="at most 3 query heads, got 4"):
         custom_op.diff_attention(**inputs.tensors(), scale=0.2)

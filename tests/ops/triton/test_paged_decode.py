@@ -102,7 +102,7 @@ def test_a_gradient_through_pages_is_refused(device):
                 q, k_pages, v_pages, lam, block_table=table, kv_lengths=lengths, backend="triton"
             )
     arguments = (q, k_pages, v_pages, lam, table, lengths, 0.2, True, None)
-    with pytest.raises(BackendError, match=r"triton_decode must run under torch.no_grad"):
+    with pytest.raises(RuntimeError, match=r"no autograd formula was registered"):
         decode_op.triton_paged_decode(*arguments).sum().backward()
 
 

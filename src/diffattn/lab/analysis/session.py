@@ -27,9 +27,8 @@ from diffattn.probes.layer_reader import (
     read_layers,
     require_readable,
 )
-from diffattn.probes.outlier_tables import common_scale, layer_rows, outlier_summary, pooled
-from diffattn.probes.outliers import OutlierScan
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.outliers import OutlierScan, common_scale, layer_rows, outlier_summary, pooled
+from diffattn.probes.passes import unwrapped
 
 WINDOW_TOKENS = 1024
 """Tokens of a window, or fewer if the model takes fewer."""

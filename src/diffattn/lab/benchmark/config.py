@@ -5,9 +5,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.benchmark.contender_names import contender_names
-from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:
     import torch

@@ -266,7 +266,7 @@ def build_generating(config: DiffTransformerConfig, *, implementation: str, name
     """The model of contender ``name`` in evaluation mode; ``config`` is the one before folding."""
     model = build(config, implementation=implementation, name=name)
     if name == FOLDED:
-        from diffattn.models.conversion.folding import fold_shared
+        from diffattn.models.conversion.our_model import fold_shared
 
         model = fold_shared(model)  # type: ignore[arg-type]
     return model.eval()

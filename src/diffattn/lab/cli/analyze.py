@@ -1,13 +1,12 @@
 """``diffattn analyze``."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import (
     DTYPES,
     BosOption,
@@ -15,6 +14,7 @@ from diffattn.lab.cli.options import (
     DtypeOption,
     VerifyOption,
     default_out,
+    print_json,
     say,
 )
 
@@ -56,24 +56,24 @@ def analyze(
     a run directory, λ over training is shown too. A run without weights shows only that, and needs
     no text.
     """
+    from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import labelled
-    from diffattn.lab.records.run import is_log_alone
+    from diffattn.lab.records.analysis import ANALYSIS_FILE
+    from diffattn.lab.records.run import is_claimed, is_log_alone
 
-    if out is not None:  # checked first, as finding models takes time
-        _require_destination(out, dtype)
+    check_known("analyze", "dtype", dtype, DTYPES)
+    require_folder_destination(out or Path("runs"))
     models = labelled(model, option="MODEL", on_message=say, has_no_folder=is_log_alone)
     out = out or default_out("analysis", models)
-    _require_destination(out, dtype)
+    if is_claimed(out, ANALYSIS_FILE, "an analysis"):
+        raise ConfigError(
+            f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}. 'diffattn report' makes "
+            "its page."
+        )
     _require_text(models, text, file, data)
-    settings = {
-        "tokens": tokens,
-        "window_tokens": window_tokens,
-        "dtype": dtype,
-        "device": device,
-        "bos": bos,
-    }
-    source = "the text of --text" if text is not None else str(data or file or "no text")
-    result = _analyze(models, text, data or str(file and file.absolute()), source, settings, verify)
+    settings = {"tokens": tokens, "window_tokens": window_tokens, "dtype": dtype}
+    settings |= {"device": device, "bos": bos}
+    result = _analyze(models, text, data or file, settings, verify)
     result.write(out)
     _show(result, out, json_)
 
@@ -93,39 +93,23 @@ def _require_text(
         raise ConfigError(f"{file}: must be a text file, got none or something else.")
 
 
-def _require_destination(out: Path, dtype: str) -> None:
-    from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.records.analysis import ANALYSIS_FILE
-    from diffattn.lab.records.run import is_claimed
-    from diffattn.models.config.known_names import check_known
-
-    check_known("analyze", "dtype", dtype, DTYPES)
-    require_folder_destination(out)
-    if is_claimed(out, ANALYSIS_FILE, "an analysis"):
-        raise ConfigError(
-            f"{out}: must not hold an analysis yet, got {ANALYSIS_FILE}. 'diffattn report' makes "
-            "its page."
-        )
-
-
 def _analyze(
     models: dict[str, str],
     text: str | None,
-    corpus: str,
-    source: str,
+    corpus: str | Path | None,
     settings: dict[str, Any],
     verify: bool,
 ) -> Any:
     from diffattn.lab.analysis.session import AnalysisSettings, analyze
-    from diffattn.lab.cli.screen.progress import ItemProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.data.corpora import Document, load_corpus
-    from diffattn.lab.data.files import normalise_line_ends
 
     def documents() -> Any:
         if text is None:
-            return load_corpus(corpus)
-        return [Document(name="text", text=normalise_line_ends(text))]
+            return load_corpus(str(corpus.absolute() if isinstance(corpus, Path) else corpus))
+        return [Document(name="text", text=text)]
 
+    source = "the text of --text" if text is not None else str(corpus or "no text")
     with ItemProgress(len(models)) as progress:
         return analyze(
             models,
@@ -139,19 +123,17 @@ def _analyze(
 
 
 def _show(result: Any, out: Path, json_: bool) -> None:
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.records.analysis import ANALYSIS_FILE
     from diffattn.lab.report.analysis.page import build_analysis_report
     from diffattn.lab.report.analysis.tables import lambda_rows, notes, summary_rows
 
     page = build_analysis_report(out)
     if json_:
-        typer.echo(json.dumps(asdict(result), indent=2, ensure_ascii=False))
+        print_json(asdict(result))
         return
     print_table(summary_rows(result))
     for row in lambda_rows(result):
         print_table([row])
-    for sentence in notes(result):
-        typer.echo(sentence)
-    typer.echo(f"Record: {out / ANALYSIS_FILE}")
-    typer.echo(f"Page: {page}")
+    for line in (*notes(result), f"Record: {out / ANALYSIS_FILE}", f"Page: {page}"):
+        typer.echo(line)

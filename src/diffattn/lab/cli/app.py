@@ -3,8 +3,11 @@
 import errno
 import io
 import os
+import platform
 import shlex
 import sys
+import tempfile
+import traceback
 import warnings
 from importlib import import_module
 from typing import Any
@@ -14,8 +17,13 @@ import typer
 from diffattn import __version__
 from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 from diffattn.lab.cli.options import say
-from diffattn.lab.cli.screen.last_resort import DEBUG, describe, one_line, require_text
 
+DEBUG = "DIFFATTN_DEBUG"
+"""Environment variable. If it is set, unexpected errors are raised unchanged, as in the tests."""
+_LONGEST = 2_000
+"""Most characters of a line. Longer lines keep their beginning and end, which has the reason."""
+_SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
+_MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc")
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 _RESUMABLE = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
 """Commands that continue where they were stopped."""
@@ -59,7 +67,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
             stream.reconfigure(errors="backslashreplace")
     # One line, without the warning's place in the source.
-    warnings.showwarning = lambda message, *_, **__: say(f"warning: {one_line(message)}")
+    warnings.showwarning = lambda message, *_, **__: say(f"warning: {_one_line(message)}")
     try:
         status = _run()
         if sys.stdout is not None:  # it is None if the caller closed it
@@ -74,7 +82,7 @@ def main() -> None:
 def _run() -> int:
     """The exit status of the command, its error shown."""
     try:
-        require_text(sys.argv[1:])
+        _require_text(sys.argv[1:])
         status = app(standalone_mode=False) or 0
     except BrokenPipeError:
         raise
@@ -94,7 +102,7 @@ def _run() -> int:
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
-        return _fail(describe(error), 1)
+        return _fail(_describe(error), 1)
     return _stop("", _INTERRUPTED) if status == _INTERRUPTED else int(status)
 
 
@@ -108,7 +116,7 @@ def _stop(state: str, status: int) -> int:
 
 
 def _fail(error: Exception | str, status: int) -> int:
-    say(f"diffattn: {one_line(error)}")
+    say(f"diffattn: {_one_line(error)}")
     return status
 
 
@@ -120,3 +128,59 @@ def _misused(error: Any) -> int:
     message = error.format_message().rstrip(". ")
     stop = "" if message.endswith("?") else "."
     return _fail(f"{message}{stop} See '{command} --help'.", int(error.exit_code))
+
+
+def _one_line(text: object) -> str:
+    """Text on one line, with backslash escapes for what UTF-8 cannot hold."""
+    line = " ".join(str(text).split()).encode("utf-8", "backslashreplace").decode()
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 500]} ... {line[-500:]}"
+
+
+def _require_text(arguments: list[str]) -> None:
+    """Raise ``ConfigError`` if a command-line argument is not UTF-8, or holds a zero byte."""
+    for argument in arguments:
+        if "\0" in argument or argument.encode("utf-8", "replace").decode() != argument:
+            got = ascii(argument) if len(argument) < 200 else f"{argument[:200]!a}..."
+            raise ConfigError(f"arguments must be valid UTF-8 without zero bytes, got {got}.")
+
+
+def _describe(error: BaseException) -> str:
+    """Describe an unexpected error in a few sentences, with the file of its traceback."""
+    reason = _one_line(str(error).strip().split("\n")[0])
+    # PyTorch has several errors for this, which are told by their names and texts.
+    if (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS))
+    ):
+        text = (
+            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
+            "with more memory"
+        )
+    elif isinstance(error, RecursionError):
+        text = f"something is nested too deeply to be read ({reason})"
+    else:
+        text = f"unexpected {type(error).__name__}: {reason.rstrip('.')}"
+    return _without_secrets(f"{text}. {_log(error)}")
+
+
+def _log(error: BaseException) -> str:
+    """Write the traceback to a temporary file, and return a sentence that names the file."""
+    report = (
+        f"diffattn {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+        f"{sys.argv!r}\n\n{''.join(traceback.format_exception(error))}"
+    )
+    try:
+        with tempfile.NamedTemporaryFile(prefix="diffattn-", suffix=".log", delete=False) as file:
+            file.write(_without_secrets(report).encode("utf-8", "backslashreplace"))
+    except OSError as failure:  # even if the disk is full, the error itself must be shown
+        return f"The traceback could not be written ({_one_line(failure)}); {DEBUG}=1 shows it."
+    return f"The traceback is in {_one_line(file.name)}; please report it with that file."
+
+
+def _without_secrets(text: str) -> str:
+    """The text without the values of environment variables with names such as ``API_KEY``."""
+    for name, value in os.environ.items():
+        if len(value) >= 4 and any(word in name.upper() for word in _SECRET_WORDS):
+            text = text.replace(value, f"[{name}]")
+    return text

@@ -1,13 +1,12 @@
 """``diffattn bench``."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import whole_numbers
+from diffattn.lab.cli.options import print_json, whole_numbers
 
 Suite = Annotated[
     str,
@@ -35,9 +34,8 @@ Length = Annotated[
     ),
 ]
 Only = Annotated[str | None, typer.Option(help="comma-separated contenders besides T [all]")]
-Seconds = Annotated[float, typer.Option(help="time after which a shape starts no further round")]
-Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="forget what the result file holds")]
+Out = Annotated[Path | None, typer.Option(help="result file or folder [runs/bench/DEVICE.json]")]
 
 _LEGEND = (
     "T: PyTorch's softmax attention. TC: softmax attention by our kernels. / T, / TC: time over "
@@ -54,7 +52,9 @@ def bench(
     only: Only = None,
     attention: Annotated[str, typer.Option(help="shapes of the operator: v1 or v2")] = "v1",
     rounds: Annotated[int, typer.Option(help="fewest rounds of a shape")] = 3,
-    seconds: Seconds = 10.0,
+    seconds: Annotated[
+        float, typer.Option(help="time after which a shape starts no further round")
+    ] = 10.0,
     out: Out = None,
     fresh: Fresh = False,
     json_: Annotated[bool, typer.Option("--json", help="print the measured cases as JSON")] = False,
@@ -94,13 +94,13 @@ def bench(
 def _host(device: str, path: Path, json_: bool) -> None:
     from diffattn.lab.benchmark.config import require_cuda
     from diffattn.lab.benchmark.host import measure_host
-    from diffattn.lab.cli.screen.tables import print_table, print_text
+    from diffattn.lab.cli.screen import print_table, print_text
 
     if device == "cuda":
         require_cuda()
     record = measure_host(device, path)
     if json_:
-        typer.echo(json.dumps(record["calls"], indent=2))
+        print_json(record["calls"])
         return
     print_table(
         [
@@ -118,7 +118,7 @@ def _host(device: str, path: Path, json_: bool) -> None:
 
 def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
     from diffattn.lab.benchmark.session import run_bench, total_effort
-    from diffattn.lab.cli.screen.progress import RunsProgress
+    from diffattn.lab.cli.screen import RunsProgress
 
     effort = total_effort(config)
     with RunsProgress(effort, 0, lambda _: effort) as progress:
@@ -130,7 +130,7 @@ def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
             on_progress=lambda done: progress.on_progress(f"bench {config.suite}", {"step": done}),
         )
     if json_:
-        typer.echo(json.dumps([asdict(case) for case in cases], indent=2, ensure_ascii=False))
+        print_json([asdict(case) for case in cases])
     else:
         _show(cases, path)
     if any(row.status == "failed" for case in cases for row in case.rows):
@@ -138,7 +138,7 @@ def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
 
 
 def _show(cases: list[Any], path: Path) -> None:
-    from diffattn.lab.cli.screen.tables import print_table, print_text
+    from diffattn.lab.cli.screen import print_table, print_text
     from diffattn.lab.report.benchmarks.tables import case_title, contender_rows, targets_in_words
 
     for case in cases:

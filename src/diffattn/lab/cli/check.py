@@ -1,10 +1,11 @@
 """``diffattn check``."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
+
+from diffattn.lab.cli.options import print_json
 
 
 def check(
@@ -19,18 +20,16 @@ def check(
         _check_layer(layer, json_)
         return
     from diffattn.lab.benchmark import backends_here
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.records.run import hardware, package_versions
 
     rows, gpus = backends_here.check_backends(), backends_here.list_gpus()
     if json_:
         facts: dict[str, Any] = {"versions": package_versions(), "hardware": hardware()}
-        facts |= {"gpus": gpus, "backends": rows}
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(facts | {"gpus": gpus, "backends": rows})
     else:
-        typer.echo(
-            ", ".join(f"{name} {version}" for name, version in package_versions().items()) + "\n"
-        )
+        versions = [f"{name} {version}" for name, version in package_versions().items()]
+        typer.echo(f"{', '.join(versions)}\n")
         print_table([_shown(row) for row in rows])
         typer.echo("Largest error: float32 output and gradients against the reference in float64.")
         if gpus:
@@ -53,8 +52,7 @@ def _check_layer(path: str, json_: bool) -> None:
 
     report = check_layer(load_layer(path))
     if json_:
-        facts = asdict(report) | {"right": report.right}
-        typer.echo(json.dumps(facts, indent=2, ensure_ascii=False))
+        print_json(asdict(report) | {"right": report.right})
     else:
         typer.echo(
             f"{report.made}: {report.attention_type}, {report.num_heads} heads, queries of "

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 
-_FORMATS = ("table", "csv", "markdown", "latex", "json", "lm-eval")
+_FORMATS = ("table", "csv", "markdown", "json", "lm-eval")
 
 
 def compare(
@@ -23,7 +23,7 @@ def compare(
         str,
         typer.Option(
             "--format",
-            help="table, csv (every number), markdown, latex, json, or lm-eval (the results file "
+            help="table, csv (every number), markdown, json, or lm-eval (the results file "
             "of lm-evaluation-harness, one per model)",
         ),
     ] = "table",
@@ -42,7 +42,7 @@ def compare(
     damaged ones. The folders are not changed.
     """
     _require_destinations(folders, format_, out, answers)
-    from diffattn.lab.evaluation.gather import gather
+    from diffattn.lab.evaluation.compare import gather
     from diffattn.lab.report.evaluation.answers import write_answers
 
     gathered = gather(folders, baseline)
@@ -75,7 +75,6 @@ def _require_destinations(
     )
     from diffattn.lab.report.evaluation.answers import GENERATOR
     from diffattn.lab.report.page.render import beginning
-    from diffattn.models.config.known_names import check_known
 
     check_known("compare", "--format", format_, _FORMATS)
     if format_ == "lm-eval":
@@ -96,7 +95,7 @@ def _require_destinations(
 def _require_table(path: Path, format_: str) -> None:
     """Raise if the file exists and was not written by an earlier call with this format."""
     from diffattn.files.destination import require_replaceable
-    from diffattn.lab.report.evaluation.exports import BEGINNINGS
+    from diffattn.lab.report.evaluation.tables import BEGINNINGS
 
     kind = f"a file of 'diffattn compare --format {format_}'"
     require_replaceable(path, BEGINNINGS[format_], kind)
@@ -107,7 +106,7 @@ def _write_harness_files(
 ) -> None:
     from diffattn.files.destination import require_outside
     from diffattn.files.io import write_text
-    from diffattn.lab.report.evaluation.exports import harness_text
+    from diffattn.lab.report.evaluation.tables import harness_text
 
     by_label = {
         label: [result for result in results if result.model["label"] == label] for label in labels
@@ -126,8 +125,8 @@ def _print_or_write(
     results: Sequence[Any], comparison: Any, format_: str, out: Path | None
 ) -> None:
     from diffattn.files.io import write_text
-    from diffattn.lab.cli.screen.tables import print_table
-    from diffattn.lab.report.evaluation import exports
+    from diffattn.lab.cli.screen import print_table
+    from diffattn.lab.report.evaluation import tables
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if format_ == "table" and out is None:
@@ -136,10 +135,9 @@ def _print_or_write(
             print_table(difference_rows(comparison))
         return
     makers = {
-        "csv": exports.csv_text,
-        "markdown": exports.markdown_text,
-        "table": exports.markdown_text,
-        "latex": exports.latex_text,
+        "csv": tables.csv_text,
+        "markdown": tables.markdown_text,
+        "table": tables.markdown_text,
         "json": results_json,
     }
     text = makers[format_](results, comparison)

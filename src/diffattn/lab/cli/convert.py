@@ -1,6 +1,5 @@
 """``diffattn convert``."""
 
-import json
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
-from diffattn.lab.cli.options import VerifyOption, default_out, say
+from diffattn.errors import ConfigError, check_known
+from diffattn.lab.cli.options import VerifyOption, default_out, print_json, say, set_option
 
 _SETTABLE = (
     "rope_theta",
@@ -46,10 +45,7 @@ def convert(
         ),
     ] = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="a setting, e.g. rope_theta=10000 (repeatable)"
-        ),
+        list[str] | None, set_option("a setting, e.g. rope_theta=10000 (repeatable)")
     ] = None,
     verify: VerifyOption = True,
     json_: Annotated[bool, typer.Option("--json", help="print what was done as JSON")] = False,
@@ -68,7 +64,6 @@ def convert(
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import best_of_study
     from diffattn.lab.records.settings import read_settings
-    from diffattn.models.config.known_names import check_known
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
 
     check_known("convert", "--to", to, TARGETS)
@@ -80,13 +75,16 @@ def convert(
     require_folder_destination(out)
     if out.exists() and Path(source).exists() and out.samefile(source):
         raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
-    from diffattn.lab.cli.screen.progress import ByteProgress
+    from diffattn.lab.cli.screen import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 
     with ByteProgress("writing") as progress:
         write = partial(run, on_message=progress.on_message, on_progress=progress.on_progress)
         done = write(source, to, out, layout=from_, changes=changes, verify=verify)
-    typer.echo(json.dumps(asdict(done), indent=2) if json_ else _summary(done, to, out))
+    if json_:
+        print_json(asdict(done))
+    else:
+        typer.echo(_summary(done, to, out))
 
 
 def _summary(done: Any, to: str, out: Path) -> str:
@@ -97,11 +95,8 @@ def _summary(done: Any, to: str, out: Path) -> str:
         f"Logits on {check.tokens} random tokens differ by {check.difference:.2g} of up to "
         f"{check.largest_logit:.2g}"
     )
-    if done.preserved:
-        verdict = f"{compared}; rounding to {check.dtype} alone gives {check.rounding:.2g}."
-    else:
-        verdict = (
-            f"{compared}: the head norm changes the output of a softmax model. "
-            "--set head_norm=false keeps it."
-        )
-    return f"{first}\n{verdict}"
+    verdict = f"; rounding to {check.dtype} alone gives {check.rounding:.2g}."
+    if not done.preserved:
+        verdict = ": the head norm changes the output of a softmax model. --set head_norm=false "
+        verdict += "keeps it."
+    return f"{first}\n{compared}{verdict}"

@@ -1,6 +1,5 @@
 """``diffattn evaluate``."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +13,9 @@ from diffattn.lab.cli.options import (
     DeviceOption,
     VerifyOption,
     default_out,
+    print_json,
     say,
+    set_option,
 )
 
 _Asked = Annotated[
@@ -28,31 +29,13 @@ _Models = Annotated[
     list[str] | None,
     typer.Option(
         metavar="[LABEL=]PATH",
-        help="run directory, study, model folder or hub name, or LABEL=URL of a completions "
-        "endpoint (repeatable; the first ever evaluated into --out is the baseline)",
+        help="run directory, study, model folder or hub name (repeatable; the first ever evaluated "
+        "into --out is the baseline)",
     ),
 ]
 _Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", metavar="PROTOCOL.KEY=VALUE", help="e.g. key_values.samples=20 (repeatable)"
-    ),
-]
-_Served = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="LABEL.KEY=VALUE",
-        help="for a URL: model, tokenizer and max_length; also key_variable, workers, ... "
-        "(repeatable)",
-    ),
-]
-_Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="evaluate only share I of N of the items; the process that finishes last joins all "
-        "shares in --out",
-    ),
+    set_option("e.g. key_values.samples=20 (repeatable)", metavar="PROTOCOL.KEY=VALUE"),
 ]
 _Out = Annotated[
     Path | None,
@@ -76,10 +59,8 @@ def evaluate(
     model: _Models = None,
     out: _Out = None,
     set_: _Settings = None,
-    served: _Served = None,
     quick: Annotated[bool, typer.Option("--quick", help="reduced sizes, for a first look")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="most items per protocol [all]")] = None,
-    shard: _Shard = None,
     max_length: _MaxLength = None,
     bos: BosOption = None,
     device: DeviceOption = None,
@@ -98,22 +79,20 @@ def evaluate(
     next item. 'diffattn report OUT' makes a page of the folder.
     """
     from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.cli.screen.progress import ItemProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.evaluation.registry import parts
-    from diffattn.lab.evaluation.selection import Selection
     from diffattn.lab.inference.named_models import shortest_context
 
     require_folder_destination(out or Path("runs"))
-    selection = Selection.read(shard, limit)
     protocols, models = _protocols_and_models(asked, model or [], revision)
     longest = (max_length or shortest_context(models.values())) if quick else None
     chosen = parts(protocols, set_ or [], quick=quick, longest=longest)
     out = out or default_out("evaluation", models, "-quick" if quick else "")
     if dry_run:
         resolved = {part.variant: part.protocol.parameters() for part in chosen}
-        typer.echo(json.dumps({"models": models, "parts": resolved}, indent=2, default=str))
+        print_json({"models": models, "parts": resolved})
         return
-    from diffattn.lab.evaluation.session import run_evaluation  # loads PyTorch
+    from diffattn.lab.evaluation.runner import run_evaluation  # loads PyTorch
 
     load = {"device": device, "dtype": dtype, "max_length": max_length, "add_bos": bos}
     load |= {"verify": verify, "revision": revision, "device_map": device_map}
@@ -123,8 +102,7 @@ def evaluate(
             models,
             out,
             load={**load, "trust_remote_code": trust_remote_code},
-            served=served or [],
-            selection=selection,
+            limit=limit,
             on_start=progress.on_start,
             on_progress=progress.on_progress,
             on_message=progress.on_message,
@@ -139,7 +117,7 @@ def _protocols_and_models(
     """Split the arguments into protocols and models; return the protocols, and label to path."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
     from diffattn.lab.evaluation.registry import require_known
-    from diffattn.lab.inference.named_models import is_address, labelled
+    from diffattn.lab.inference.named_models import labelled
 
     known = {*PROTOCOLS, *PRESETS, "all"}
     folders = [
@@ -156,25 +134,21 @@ def _protocols_and_models(
     for name in protocols:
         require_known(name)
     # With --revision, a path that does not exist is a hub name, which is checked when loaded.
-    is_elsewhere = is_address if revision is None else lambda path: not Path(path).exists()
-    return protocols, labelled([*folders, *models], on_message=say, has_no_folder=is_elsewhere)
+    return protocols, labelled(
+        [*folders, *models],
+        on_message=say,
+        has_no_folder=lambda path: revision is not None and not Path(path).exists(),
+    )
 
 
 def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if as_json:
         typer.echo(results_json(results, comparison))
         return
     print_table(metric_rows(results))
-    for result in results:
-        if "shard" in result.selection:
-            share = "/".join(map(str, result.selection["shard"]))
-            typer.echo(
-                f"{result.model['label']}/{result.variant}: share {share} is done, "
-                f"{result.num_items} items; the last share joins them."
-            )
     if comparison is not None:
         print_table(difference_rows(comparison))
         for sentence in [*comparison.skipped, *comparison.notes]:

@@ -1,12 +1,15 @@
 """``diffattn fit``."""
 
+import csv
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known, short
+from diffattn.lab.cli.options import print_json
 
 
 def fit(
@@ -34,9 +37,7 @@ def fit(
     share the error of the fit at that size. A share of 62 % means: by the fits, 62 % of the
     baseline's parameters or tokens give the baseline's loss. Its interval is of 95 %.
     """
-    from diffattn.lab.records.losses import read_losses
     from diffattn.lab.stats.power_law import FORMS, equivalence_of, fits_of
-    from diffattn.models.config.known_names import check_known
 
     check_known("fit", "--form", form, FORMS)
     axis, groups = read_losses(file)
@@ -52,9 +53,9 @@ def fit(
         for x in ([at] if at is not None else sorted({x for x, _ in points}))
     ]
     if json_:
-        typer.echo(json.dumps({"over": axis, "fits": fits, "equivalents": rows}, indent=2))
+        print_json({"over": axis, "fits": fits, "equivalents": rows})
         return
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
 
     print_table([_fit_row(name, entry) for name, entry in fits.items()])
     print_table([_equivalent_row(row, axis) for row in rows])
@@ -81,3 +82,57 @@ def _equivalent_row(row: dict[str, Any], axis: str) -> dict[str, str]:
     if row["low"] is not None:
         shown["95 % interval"] = f"{100 * row['low']:.3g} to {100 * row['high']:.3g} %"
     return shown
+
+
+def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
+    """Read a user's table of runs, with ``name``, ``parameters`` or ``tokens``, and ``loss``.
+
+    Returns:
+        ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
+        in the order of the file.
+    """
+    from diffattn.lab.records.study_results import AXES
+
+    rows = _rows(path)
+    axes = [axis for axis in AXES if any(row.get(axis) not in (None, "") for row in rows)]
+    if len(axes) != 1:
+        raise ConfigError(
+            f"{path}: must have a column parameters or a column tokens, got "
+            f"{'both' if axes else 'neither'}."
+        )
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for index, row in enumerate(rows, start=1):
+        name, where = row.get("name"), f"{path}: row {index}"
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"{where}: name must be text, got {short(name)}.")
+        x, loss = (_number(where, column, row.get(column)) for column in (axes[0], "loss"))
+        if x <= 0:
+            raise ConfigError(f"{where}: {axes[0]} must be positive, got {x:g}.")
+        groups.setdefault(name.strip(), []).append((x, loss))
+    return axes[0], groups
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix == ".json":
+            rows = json.loads(text)
+        else:
+            rows = list(csv.DictReader(text.splitlines(), skipinitialspace=True))
+    except (ValueError, RecursionError, csv.Error) as error:
+        raise ConfigError(
+            f"{path}: must be CSV or JSON in UTF-8, got {short(str(error))}."
+        ) from None
+    if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
+        raise ConfigError(f"{path}: must be a table of one row or more, got another content.")
+    return rows
+
+
+def _number(where: str, column: str, value: Any) -> float:
+    try:
+        number = float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not abs(number) <= 1e100:  # false for NaN too
+        raise ConfigError(f"{where}: {column} must be a number, got {short(value)}.")
+    return number

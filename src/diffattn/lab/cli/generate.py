@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption, say
 
 _TEMPERATURES = (1e-3, 1e3)
@@ -38,7 +38,6 @@ def generate(
     """Continue a text. Each token is shown as soon as it is generated."""
     from diffattn.lab.data.files import normalise_line_ends
     from diffattn.lab.inference.named_models import best_of_study, require_model
-    from diffattn.models.config.known_names import check_known
 
     check_known("generate", "dtype", dtype, ("auto", *DTYPES))
     _check_numbers(max_new_tokens, temperature, top_k, top_p)

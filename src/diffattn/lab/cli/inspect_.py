@@ -13,6 +13,7 @@ from diffattn.lab.cli.options import (
     VerifyOption,
     default_out,
     say,
+    set_option,
     whole_numbers,
 )
 
@@ -28,11 +29,7 @@ _Needle = Annotated[
 ]
 _Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)",
-    ),
+    set_option("of --needle: length, depth, num_needles, haystack, sample or seed (repeatable)"),
 ]
 _Cut = Annotated[bool, typer.Option("--cut", help="cut a longer text after --max-tokens")]
 _Force = Annotated[bool, typer.Option("--force", help="replace --out even if it is no such page")]
@@ -77,8 +74,8 @@ def inspect_(
     out = out or default_out("attention", paths, ".html")
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
-    from diffattn.lab.cli.screen.progress import StderrBars  # late: all checks come before a model
+    from diffattn.lab.cli.screen import StderrProgress  # late: all checks come before a model
     from diffattn.lab.inspection.session import inspect_models
 
-    progress = StderrBars()
+    progress = StderrProgress()
     typer.echo(inspect_models(paths, request, out, **options, on_message=progress.on_message))

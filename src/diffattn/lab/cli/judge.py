@@ -1,6 +1,5 @@
 """``diffattn judge``."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from diffattn.errors import ConfigError
+from diffattn.lab.cli.options import print_json, say, set_option
 
 _Model = Annotated[
     str | None,
@@ -23,12 +23,7 @@ _Replies = Annotated[
 _Requests = Annotated[
     Path | None, typer.Option(help="write the requests to this file as JSON lines and stop")
 ]
-_Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="e.g. key_variable=OPENAI_API_KEY (repeatable)"
-    ),
-]
+_Settings = Annotated[list[str] | None, set_option("e.g. key_variable=OPENAI_API_KEY (repeatable)")]
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="print the settings and the number of requests and stop")
 ]
@@ -66,9 +61,9 @@ def judge(
             typer.echo(f"{len(asked)} requests: {requests}")
         else:
             shown = asdict(settings) | settings.facts()  # facts have the URL without its query
-            typer.echo(json.dumps({"requests": len(asked), "judge": shown}, indent=2))
+            print_json({"requests": len(asked), "judge": shown})
         return
-    from diffattn.lab.cli.screen.progress import ItemProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.evaluation.compare import compare_folder
     from diffattn.lab.evaluation.judge.judges import chosen_judge
     from diffattn.lab.evaluation.judge.session import judge_folder
@@ -108,7 +103,7 @@ def _require_options(
 def _print_results(
     results: Any, missing: list[str], comparison: Any, evaluation: Path, *, as_json: bool
 ) -> None:
-    from diffattn.lab.cli.screen.tables import print_table
+    from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if as_json:
@@ -118,16 +113,15 @@ def _print_results(
         if comparison is not None:
             variants = {result.variant for result in results}
             rows = difference_rows(comparison)
-            print_table([row for row in rows if row["protocol"] in variants])
+            print_table([row for row in rows if row["Protocol"] in variants])
         typer.echo(f"Records: {evaluation}")
     for sentence in missing:
-        typer.echo(f"diffattn: {sentence}", err=True)
+        say(f"diffattn: {sentence}")
     failed = sum(result.num_failed for result in results)
     if failed:
-        typer.echo(
+        say(
             f"diffattn: no verdict on {failed} of {sum(r.num_items for r in results)} outputs; "
-            "the same command asks again, replies.jsonl says why.",
-            err=True,
+            "the same command asks again, replies.jsonl says why."
         )
     if failed or missing:
         raise typer.Exit(1)

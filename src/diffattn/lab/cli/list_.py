@@ -1,9 +1,10 @@
 """``diffattn list``."""
 
-import json
 from typing import Annotated, Any
 
 import typer
+
+from diffattn.lab.cli.options import print_json
 
 _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
 """Rows for JSON; and for the screen, title to the lines below it."""
@@ -28,18 +29,11 @@ def _recipes() -> _Listed:
                 "what": plan.summary,
             }
         )
-    titles = [TITLES.get(row["experiment"], TITLES["laptop"]) for row in rows]
     groups: dict[str, Any] = {}
-    for title in dict.fromkeys(titles):
-        members = [row for row, its in zip(rows, titles, strict=True) if its == title]
-        lines = [[row["recipe"]] for row in members]
-        for key, unit in (("parameters", ""), ("tokens", " tokens")):
-            counts = [_count(row[key]) for row in members]
-            if len(set(counts)) == 1:  # a count that is equal for all recipes
-                title += f", {counts[0]} {key}"
-            else:
-                lines = [[*line, count + unit] for line, count in zip(lines, counts, strict=True)]
-        groups[title] = [(*line, row["what"]) for line, row in zip(lines, members, strict=True)]
+    for row in rows:
+        title = TITLES.get(row["experiment"], TITLES["laptop"])
+        counts = (_count(row["parameters"]), f"{_count(row['tokens'])} tokens")
+        groups.setdefault(title, []).append((row["recipe"], *counts, row["what"]))
     return rows, groups
 
 
@@ -47,23 +41,16 @@ def _presets() -> _Listed:
     """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
-    rows, lines, largest = [], [], 0.0
-    for row in preset_table():
-        rows.append(
-            {
-                "preset": row.name,
-                "paper": row.paper_name,
-                "parameters": row.total,
-                "without embeddings": row.non_embedding,
-                **{f"{twin} twin": residual for twin, residual in row.twin_residuals.items()},
-            }
-        )
-        largest = max(largest, *(abs(n) / row.total for n in row.twin_residuals.values()))
-        model = preset_settings(row.name)
+    rows, lines, largest = preset_table(), [], 0.0
+    for row in rows:
+        total, without = row["parameters"], _count(row["without embeddings"])
+        differences = (abs(row[name]) for name in row if name.endswith(" twin"))
+        largest = max(largest, *(n / total for n in differences))
+        model = preset_settings(row["preset"])
         shape = (
             f"{model.num_hidden_layers} layers of {model.hidden_size:,}, {model.num_heads} heads"
         )
-        lines.append((row.name, _count(row.total), f"{_count(row.non_embedding)} without", shape))
+        lines.append((row["preset"], _count(total), f"{without} without", shape))
     title = "Models with DIFF V1: parameters, those without embeddings, and shape"
     return rows, {f"{title}. Their twins of other types have as many, to {largest:.1%}": lines}
 
@@ -147,8 +134,8 @@ def list_(
     ] = False,
 ) -> None:
     """List recipes, presets, attention types, backends or protocols."""
-    from diffattn.lab.cli.screen.tables import print_groups
-    from diffattn.models.config.known_names import check_known
+    from diffattn.errors import check_known
+    from diffattn.lab.cli.screen import print_groups
 
     if kind is None:
         lines = [(name, summary) for name, (summary, _) in KINDS.items()]
@@ -158,6 +145,6 @@ def list_(
         check_known("list", "kind", kind, KINDS)
         rows, groups = KINDS[kind][1]()
     if json_:
-        typer.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
     else:
         print_groups(groups)

@@ -1,8 +1,9 @@
 """Options that several commands share, and functions that read their values."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,6 +30,16 @@ AutoDtypeOption = Annotated[
 ]
 
 
+def set_option(help: str, metavar: str = "KEY=VALUE") -> Any:
+    """The option ``--set``."""
+    return typer.Option("--set", metavar=metavar, help=help)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
 def say(line: str) -> None:
     """Print a line to stderr, apart from the results of a command."""
     typer.echo(line, err=True)
@@ -42,7 +53,7 @@ def default_out(kind: str, labels: Iterable[str], ending: str = "") -> Path:
 def say_if_finished(folder: Path) -> None:
     """Say that a run or study is finished, before its files are checked, which takes seconds."""
     if (folder / "results.json").exists():
-        typer.echo(f"{folder} is finished: checking that it is what was asked for.", err=True)
+        say(f"{folder} is finished: checking that it is what was asked for.")
 
 
 def whole_numbers(option: str, text: str) -> tuple[int, ...]:

@@ -1,10 +1,11 @@
 """``diffattn pack``."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from diffattn.lab.cli.options import print_json
 
 
 def pack(
@@ -32,7 +33,7 @@ def pack(
     The same command again continues where it was interrupted.
     """
     from diffattn.files.destination import require_folder_destination
-    from diffattn.lab.cli.screen.progress import ByteProgress
+    from diffattn.lab.cli.screen import ByteProgress
     from diffattn.lab.training.config import DataConfig
 
     require_folder_destination(out)
@@ -49,9 +50,10 @@ def pack(
         data = prepare_data(
             config, out, on_message=progress.on_message, on_progress=progress.on_progress
         )
-    typer.echo(
-        json.dumps(data.facts(), indent=2)
-        if json_
-        else f"{data.train.num_tokens:,} training tokens, {data.validation.num_tokens:,} "
-        f"validation tokens, {data.bytes_per_token:.2f} bytes per token, in {data.folder}"
-    )
+    if json_:
+        print_json(data.facts())
+    else:
+        typer.echo(
+            f"{data.train.num_tokens:,} training tokens, {data.validation.num_tokens:,} validation "
+            f"tokens, {data.bytes_per_token:.2f} bytes per token, in {data.folder}"
+        )

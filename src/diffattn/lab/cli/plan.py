@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from diffattn.lab.cli.options import print_json, set_option
+
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
 _MANY_TOKENS = 10**9
 """A run with more tokens gets a command that packs a corpus of the user."""
@@ -31,11 +33,7 @@ def plan(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)",
-        ),
+        set_option("e.g. engine.parallel=fsdp; the search leaves such a key alone (repeatable)"),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -129,22 +127,22 @@ def _commands(
 def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
     if json_:
         made = {name: asdict(plan) for name, plan in plans.items()}
-        typer.echo(json.dumps({"plans": made, "commands": commands}, indent=2))
+        print_json({"plans": made, "commands": commands})
         return
     from diffattn.lab.catalog.models import type_name
-    from diffattn.lab.cli.screen.tables import print_table, print_text
-    from diffattn.lab.training.planning import table
+    from diffattn.lab.cli.screen import print_table, print_text
+    from diffattn.lab.training.planning.plan import cost_of_difference, heading, notes, plan_rows
 
     titled = {type_name(name).partition(" (")[0]: plan for name, plan in plans.items()}
     first = next(iter(plans.values()))
-    typer.echo(table.heading(first))
-    print_table(table.plan_rows(titled))
-    lines = table.notes(first)
+    typer.echo(heading(first))
+    print_table(plan_rows(titled))
+    lines = notes(first)
     if len(titled) == 2:
         (title, plan), (baseline, other) = titled.items()
         if first.attention_type == "softmax":
             title, plan, baseline, other = baseline, other, title, plan
-        lines.insert(0, table.cost_of_difference(plan, title, other, baseline))
+        lines.insert(0, cost_of_difference(plan, title, other, baseline))
     print_text(lines)
     where = " (torchrun on each machine, HOST is one)" if _RENDEZVOUS in commands[-1] else ""
     typer.echo("\n  ".join([f"\nTrain it{where}:", *commands]))
@@ -158,7 +156,7 @@ def _show_what_fits(
     enough = enough_devices(config, target, gpus, fixed)
     if json_:
         devices = [{"gpu": other.name, "gpus": count} for other, count in enough]
-        typer.echo(json.dumps({"plans": {}, "fits_on": devices}, indent=2))
+        print_json({"plans": {}, "fits_on": devices})
         return
     given = "".join(f", with {key}={value}" for key, value in fixed.items() if key in SEARCHED)
     typer.echo(f"{recipe} does not fit on {gpus} x {target.product}{given}.")

@@ -1,18 +1,26 @@
 """``diffattn reproduce``."""
 
 import json
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError
-from diffattn.lab.cli.options import DryRunOption, say_if_finished, whole_numbers
-from diffattn.lab.cli.whole import reproduce_all, run_with_progress
+from diffattn.errors import ConfigError, check_known
+from diffattn.lab.cli.options import (
+    DryRunOption,
+    print_json,
+    say,
+    say_if_finished,
+    set_option,
+    whole_numbers,
+)
 
 WHOLE = "all"
 LEASE = "lease"
+_WIDTH = 100
 COMPARISONS = ("text", "ablations", "rank", LEASE)
 STUDIES = (
     *("text", "recall", "practical", "stability", "gradient-flow", "scaling", "ablations", "rank"),
@@ -41,10 +49,8 @@ _Only = Annotated[
 _Seeds = Annotated[str | None, typer.Option(help="comma-separated [0; at scale study several]")]
 _Set = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="e.g. data.source=texts/ (repeatable); not for recall or practical, for all only data",
+    set_option(
+        "e.g. data.source=texts/ (repeatable); not for recall or practical, for all only data"
     ),
 ]
 _Match = Annotated[
@@ -136,7 +142,6 @@ def _require_options(
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
     from diffattn.lab.studies.stages import stages_of
-    from diffattn.models.config.known_names import check_known
     from diffattn.models.twins import MATCHES
 
     check_known("reproduce", "study", study, (WHOLE, *STUDIES))
@@ -171,7 +176,6 @@ def _reproduce_one(
     json_: bool,
 ) -> None:
     from diffattn.lab.catalog.recipes.catalog import default_folder
-    from diffattn.lab.cli.screen.closing import closing
     from diffattn.lab.report.build import sentences_of
 
     folder = out or default_folder(kind, scale)
@@ -181,10 +185,111 @@ def _reproduce_one(
 
     study = make_study(kind, scale, **options)
     if dry_run:
-        typer.echo(json.dumps(study.resolved(), indent=2, ensure_ascii=False))
+        print_json(study.resolved())
         return
     page = run_with_progress(study, folder, workers, reuse)
     if json_:
         typer.echo((folder / "results.json").read_text(encoding="utf-8"), nl=False)
     else:
-        typer.echo(closing(sentences_of(folder), page, {kind: folder}))
+        _close(sentences_of(folder), page, {kind: folder})
+
+
+def reproduce_all(
+    scale: str,
+    folder: Path,
+    only: Sequence[str],
+    options: dict[str, Any],
+    workers: int | None,
+    *,
+    dry_run: bool,
+    json_: bool,
+) -> None:
+    """Run the stages of a scale, or ``only`` some, and write one page with all results.
+
+    ``folder`` gets one folder per stage, ``results.json`` and ``report.html``. ``options`` are
+    ``seeds``, ``settings`` and ``match`` of the studies.
+    """
+    from diffattn.lab.catalog.models import MEMBERS
+    from diffattn.lab.cli.screen import ItemProgress, RunsProgress
+    from diffattn.lab.studies.reuse import is_reusable
+    from diffattn.lab.studies.stages import ANALYSIS, TITLES, stages_of
+    from diffattn.lab.studies.whole import analyse_models, finish, require_scale, time_models
+
+    stages = stages_of(scale, only)
+    studies = _studies_of(stages, scale, folder, options)
+    if dry_run:
+        print_json({name: study.resolved() for name, study in studies.items()})
+        return
+    require_scale(folder, scale)
+    for number, name in enumerate(stages, 1):
+        say(f"{number}/{len(stages)} {name}: {TITLES[name]}")
+        if name in studies:
+            others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
+            reusable = [other for other in others if is_reusable(other)]
+            run_with_progress(studies[name], folder / name, workers, reusable)
+        elif name == ANALYSIS:
+            with ItemProgress(4) as items:
+                analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
+        else:
+            with RunsProgress(1, 0, lambda _: 1) as progress:
+                time_models(folder, scale, on_message=progress.on_message)
+    page = finish(folder, scale)
+    results = (folder / "results.json").read_text(encoding="utf-8")
+    if json_:
+        typer.echo(results, nl=False)
+    else:
+        recorded = json.loads(results)["stages"]
+        sentences = [entry["sentence"] for entry in recorded.values()]
+        _close(sentences, page, {name: folder / name for name in recorded})
+
+
+def _studies_of(
+    stages: Sequence[str], scale: str, folder: Path, options: dict[str, Any]
+) -> dict[str, Any]:
+    """Stage to its study, for stages that train models; ``recall`` gets no settings."""
+    from diffattn.lab.studies.reproduce import make_study
+    from diffattn.lab.studies.stages import ANALYSIS, THROUGHPUT, scale_of
+
+    if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
+        raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")
+    studies = {}
+    for name in stages:
+        if name not in (ANALYSIS, THROUGHPUT):
+            settings = options | ({"settings": ()} if name == "recall" else {})
+            studies[name] = make_study(name, scale_of(name, scale), **settings)
+    return studies
+
+
+def run_with_progress(
+    study: Any, folder: Path, workers: int | None, reuse: Sequence[Path] = ()
+) -> Path:
+    """Run one study and show its progress; return the path of its page."""
+    from diffattn.lab.cli.screen import RunsProgress
+    from diffattn.lab.studies.reproduce import run_study
+
+    steps_of = study.steps_by_run()
+    done = sum(steps_of(path.parent.name) for path in (folder / "runs").glob("*/results.json"))
+    with RunsProgress(study.total_steps, done, steps_of) as progress:
+        return run_study(
+            study,
+            folder,
+            reuse=reuse,
+            workers=workers,
+            on_message=progress.on_message,
+            on_progress=progress.on_progress,
+        )
+
+
+def _close(sentences: Sequence[str], page: Path, folders: Mapping[str, Path]) -> None:
+    """Print results, page, and commands on the models of studies ``recall`` and ``text``."""
+    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
+    lines += ["", f"Page: {page}"]
+    commands = [f"  diffattn inspect {folders['recall']}"] if "recall" in folders else []
+    if text := folders.get("text"):
+        commands += [
+            f"  diffattn generate {text} --prompt 'def '",
+            f"  diffattn evaluate block_perplexity --quick {text}",
+        ]
+    if commands:
+        lines += ["", "Go on with:", *commands]
+    typer.echo("\n".join(lines))

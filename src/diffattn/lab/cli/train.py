@@ -1,12 +1,18 @@
 """``diffattn train``."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from diffattn.lab.cli.options import DryRunOption, VerifyOption, say, say_if_finished
+from diffattn.lab.cli.options import (
+    DryRunOption,
+    VerifyOption,
+    print_json,
+    say,
+    say_if_finished,
+    set_option,
+)
 
 
 def train(
@@ -16,10 +22,7 @@ def train(
         str | None, typer.Option(help="attention type, see 'diffattn list types' [the recipe's]")
     ] = None,
     set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="e.g. train.learning_rate=1e-3 (repeatable)"
-        ),
+        list[str] | None, set_option("e.g. train.learning_rate=1e-3 (repeatable)")
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="folder of 'diffattn pack' [packs into OUT/data]")
@@ -68,7 +71,7 @@ def train(
 
 
 def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> None:
-    from diffattn.lab.cli.screen.progress import RunsProgress
+    from diffattn.lab.cli.screen import RunsProgress
     from diffattn.lab.training.distributed import is_first
     from diffattn.lab.training.launch import data_notes, launch_run
 
@@ -76,7 +79,7 @@ def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> 
         if is_first():
             for line in [] if packed is None else data_notes(config, packed, request):
                 say(line)
-            typer.echo(json.dumps(config.shown(), indent=2, ensure_ascii=False))
+            print_json(config.shown())
         return
     steps = config.train.num_steps
     with RunsProgress(steps, 0, lambda _: steps, quiet=not is_first()) as progress:
@@ -92,7 +95,7 @@ def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> 
     if not is_first():
         return
     if json_:
-        typer.echo(json.dumps(results, indent=2))
+        print_json(results)
         return
     typer.echo(
         f"{config.name}: validation loss {results['validation_loss']:.4f} nats per token, "

@@ -1,9 +1,13 @@
-"""Sources of text: each is an iterator of named documents, in a fixed order."""
+"""Sources of text that a user can name: their documents in a fixed order, and their pins.
+
+The pin of a source shows later whether it changed: the hashes of files, the commit of a dataset.
+"""
 
 import ast
 import hashlib
 import itertools
 import os
+import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError, did_you_mean, first_line
+from diffattn.files.io import file_hash
 from diffattn.lab.data import files
-from diffattn.lab.data.source_files import (
-    INSTALLED,
-    hub_parts,
-    is_hidden,
-    is_json_lines,
-    require_source,
-    source_files,
+
+Pin = dict[str, Any]
+"""``{"files": {name: {"bytes": ..., "sha256": ...}}}`` or ``{"revision": commit}``."""
+_INSTALLED = ("stdlib", "python", "packages")
+# Tests hold data that nobody wrote to be read; encodings and pydoc_data are tables.
+_STDLIB_SKIPPED_FOLDERS = frozenset(
+    {"test", "tests", "idle_test", "encodings", "pydoc_data", "site-packages", "dist-packages"}
 )
+# Files written when Python is built or installed; they differ between machines of one version.
+_BUILD_PREFIXES = ("__pycache__", "config-", "_sysconfigdata", "sitecustomize", "usercustomize")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,14 +46,12 @@ class Document:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", files.normalise_line_ends(self.text))
-        for field in ("name", "text"):
-            try:
-                getattr(self, field).encode()
-            except UnicodeEncodeError as error:
-                raise ConfigError(
-                    f"Document {self.name!r}: {field} must be valid Unicode, "
-                    f"got a lone surrogate at character {error.start}."
-                ) from error
+        try:
+            (self.name + self.text).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"Document {self.name!r}: must be valid Unicode, got a lone surrogate."
+            ) from error
 
 
 def _installed_texts(source: str) -> Iterator[Document]:
@@ -63,7 +68,7 @@ def _installed_texts(source: str) -> Iterator[Document]:
     Documents are in the order of their posix paths. Files that are not UTF-8 are left out.
     """
     seen = set[bytes]()
-    for name, path in (source_files(source) or {}).items():
+    for name, path in (_source_files(source) or {}).items():
         text = files.read_text(path) or ""
         if name == "pydoc_data/topics.py":  # the code assigns one dictionary, and is not executed
             assignments = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assign)]
@@ -77,41 +82,48 @@ def _installed_texts(source: str) -> Iterator[Document]:
 
 
 def _local_texts(
-    path: Path, text_field: str, keep_empty: bool, on_read: files.OnRead
+    source: str, text_field: str, keep_empty: bool, on_read: files.OnRead
 ) -> Iterator[Document]:
     """Read a UTF-8 text file, a folder of files, or a ``.jsonl`` file with a document per line.
 
     A folder is read recursively. Its documents are named by their relative posix paths, and read in
     that order. Hidden, empty and irregular files are skipped; files that are not UTF-8 text are
-    skipped with one warning per folder. A single file is named by its last path component, a line
-    by ``FILE.jsonl:LINE``, from 1. Blank lines are skipped.
+    skipped with one warning. A line is named ``FILE.jsonl:LINE``, from 1.
     """
-    files.require_path(path)
-    name = files.unicode_name(path.name)
-    if path.is_dir():
-        yield from _folder(path, text_field, on_read)
-    elif is_json_lines(path):
-        yield from _jsonl(path, name, text_field, on_read, keep_empty)
-    else:
-        text = files.require_text(path)
+    is_folder, skipped = _require_source(source).is_dir(), []
+    for name, path in (_source_files(source) or {}).items():
+        if _is_json_lines(path):
+            lines = files.json_objects(files.read_lines(path, on_read), str(path))
+            for number, row in lines:
+                text = _text_of(row, text_field, f"{path}:{number}")
+                if text.strip() or (keep_empty and not is_folder):
+                    yield Document(name=f"{name}:{number}", text=text, is_row=True)
+            continue
+        content = files.read_text(path) if is_folder else files.require_text(path)
         on_read(path.stat().st_size)
-        if text.strip():
-            yield Document(name=name, text=text)
+        if content is None:
+            skipped.append(name)
+        elif content.strip():
+            yield Document(name=name, text=content)
+    if skipped:
+        warnings.warn(
+            f"{source}: skipped {len(skipped)} files that are not UTF-8 text, "
+            f"the first is {skipped[0]!r}.",
+            stacklevel=2,
+        )
 
 
-def hub_dataset(
+def _hub_texts(
     name: str,
-    *,
-    split: str = "train",
-    text_field: str = "text",
-    config: str | None = None,
-    revision: str | None = None,
-    keep_empty: bool = False,
+    config: str | None,
+    revision: str | None,
+    split: str,
+    text_field: str,
+    keep_empty: bool,
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
-    Documents are named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0. For the arguments see
-    :func:`load_corpus`.
+    Documents are named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0.
     """
     if os.path.isdir(name):  # the library would wait for a FIFO
         for path in Path(name).rglob("*"):
@@ -172,7 +184,7 @@ def load_corpus(
             :func:`_installed_texts`; the path of a text file, a folder or a ``.jsonl`` file; or
             ``"hub:NAME[@REVISION][:CONFIG]"``, where NAME may be a local dataset folder.
         text_field: Key or column of the text in JSON lines and hub datasets.
-        revision: Revision of a hub dataset; overrides the revision in ``source``.
+        revision: Of a hub dataset; overrides the revision in ``source``.
         keep_empty: Whether to keep empty texts of a hub dataset, or of a ``.jsonl`` file that
             ``source`` names itself.
         on_read: Called with each number of bytes read; only for files, folders and ``.jsonl``.
@@ -181,20 +193,14 @@ def load_corpus(
         Documents in a fixed order. The first one is read at once, so a wrong source raises here.
     """
     documents: Iterator[Document]
-    if source in INSTALLED:
+    if source in _INSTALLED:
         documents = _installed_texts(source)
     elif source.startswith("hub:"):
-        name, named_revision, config = hub_parts(source)
-        documents = hub_dataset(
-            name,
-            split=split,
-            text_field=text_field,
-            config=config,
-            revision=revision or named_revision,
-            keep_empty=keep_empty,
-        )
+        name, named_revision, config = _hub_parts(source)
+        revision = revision or named_revision
+        documents = _hub_texts(name, config, revision, split, text_field, keep_empty)
     else:
-        documents = _local_texts(require_source(source), text_field, keep_empty, on_read)
+        documents = _local_texts(source, text_field, keep_empty, on_read)
     first = next(documents, None)
     if first is None:
         raise ConfigError(f"data source: must hold UTF-8 text, got none in {source!r}.")
@@ -202,7 +208,7 @@ def load_corpus(
 
 
 def corpus_hash(documents: Iterable[Document]) -> str:
-    """SHA-256, in hexadecimal, over names, lengths and texts in their order."""
+    """SHA-256 over names, lengths and texts in their order."""
     digest = hashlib.sha256()
     for document in documents:
         digest.update(document_bytes(document))
@@ -215,39 +221,7 @@ def document_bytes(document: Document) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _folder(folder: Path, text_field: str, on_read: files.OnRead) -> Iterator[Document]:
-    skipped = []
-    for relative in files.relative_files(folder, is_hidden):
-        path, name = folder / relative, files.unicode_name(relative)
-        if is_json_lines(path):
-            yield from _jsonl(path, name, text_field, on_read)
-            continue
-        text = files.read_text(path)
-        on_read(path.stat().st_size)
-        if text is None:
-            skipped.append(name)
-        elif text.strip():
-            yield Document(name=name, text=text)
-    if skipped:
-        warnings.warn(
-            f"{folder}: skipped {len(skipped)} files that are not UTF-8 text, "
-            f"the first is {skipped[0]!r}.",
-            stacklevel=2,
-        )
-
-
-def _jsonl(
-    path: Path, name: str, text_field: str, on_read: files.OnRead, keep_empty: bool = False
-) -> Iterator[Document]:
-    """Documents of a JSON-lines file, which may be empty."""
-    for number, row in files.json_objects(files.read_lines(path, on_read), str(path)):
-        text = _text_of(row, text_field, f"{path}:{number}")
-        if keep_empty or text.strip():
-            yield Document(name=f"{name}:{number}", text=text, is_row=True)
-
-
 def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
-    """Text of one row; raises an error that lists the row's fields if there is none."""
     if text_field not in row:
         hint = did_you_mean(text_field, map(str, row))
         raise ConfigError(f"{where}: must have field {text_field!r}, got {sorted(row)}.{hint}")
@@ -257,3 +231,103 @@ def _text_of(row: Mapping[str, Any], text_field: str, where: str) -> str:
             f"{where}: field {text_field!r} must be a string, got {type(text).__name__}."
         )
     return text
+
+
+def _hub_parts(source: str) -> tuple[str, str | None, str | None]:
+    """Name, revision and configuration in ``"hub:NAME[@REVISION][:CONFIG]"``."""
+    named, _, config = source.removeprefix("hub:").partition(":")
+    name, _, revision = (named, "", "") if os.path.isdir(named) else named.partition("@")
+    if not name:
+        raise ConfigError(f"data source: must be 'hub:NAME[@REVISION][:CONFIG]', got {source!r}.")
+    return name, revision or None, config or None
+
+
+def _require_source(source: str) -> Path:
+    """The file or folder that a source names, which must be there."""
+    path = Path(os.path.expanduser(source))
+    if not source or not os.path.exists(path):  # also for a name that no file can have
+        raise ConfigError(
+            f"data source: must be a file or folder that is there, 'stdlib', 'python', "
+            f"'packages' or 'hub:NAME', got {source!r}.{files.near_path(path, *_INSTALLED)}"
+        )
+    return path
+
+
+def _source_files(source: str) -> dict[str, Path] | None:
+    """File name to path of a source's files; ``None`` for a dataset on the hub."""
+    if source in _INSTALLED:
+        of_packages = source == "packages"
+        root = Path(sysconfig.get_path("purelib" if of_packages else "stdlib"))
+        left_out = _is_hidden if of_packages else _outside_stdlib_corpus
+        names = [n for n in files.relative_files(root, left_out) if n.endswith(".py")]
+        if source == "python":
+            prose = (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt")
+            others = [path for path in (root / "pydoc_data/topics.py", *prose) if path.is_file()]
+            names += [path.relative_to(root).as_posix() for path in others]
+    elif source.startswith("hub:"):
+        root = Path(_hub_parts(source)[0])
+        if not root.is_dir():
+            return None
+        names = files.relative_files(root, _is_hidden)
+    else:
+        root = _require_source(source)
+        files.require_path(root)
+        if not root.is_dir():
+            return {files.unicode_name(root.name): root}
+        names = files.relative_files(root, _is_hidden)
+    return {files.unicode_name(name): root / name for name in names}
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".")
+
+
+def _outside_stdlib_corpus(name: str) -> bool:
+    return name in _STDLIB_SKIPPED_FOLDERS or name.startswith(_BUILD_PREFIXES)
+
+
+def _is_json_lines(path: Path) -> bool:
+    return path.suffix.lower() == ".jsonl"
+
+
+def pin(source: str) -> Pin:
+    """Hash every file of a source, or ask the hub for the commit of a dataset."""
+    paths = _source_files(source)
+    if paths is None:
+        return {"revision": _commit(source)}
+    for path in () if source.startswith("hub:") else paths.values():
+        # Checked first, since hashing all files takes long.
+        files.require_regular(path, one_text=not _is_json_lines(path))
+    pins = {name: {"bytes": p.stat().st_size, "sha256": file_hash(p)} for name, p in paths.items()}
+    return {"files": pins}
+
+
+def stamp(source: str) -> dict[str, tuple[int, int]]:
+    """Size and modification time of a source's files; empty for a hub dataset."""
+    stats = {name: path.stat() for name, path in (_source_files(source) or {}).items()}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
+
+
+def difference(before: Pin, now: Pin) -> str | None:
+    """The first file that differs, in words; ``None`` if none does. Revisions are not compared."""
+    known, present = before.get("files", {}), now.get("files", {})
+    for name in sorted(known.keys() | present.keys()):
+        if name not in known:
+            return f"{name!r} is new"
+        if known[name] != present.get(name):
+            return f"{name!r} {'has changed' if name in present else 'is missing'}"
+    return None
+
+
+def _commit(source: str) -> str:
+    from huggingface_hub import HfApi
+
+    name, revision, _ = _hub_parts(source)
+    try:
+        return str(HfApi().dataset_info(name, revision=revision).sha)
+    # A wrong name or revision, no access, no connection: the library has an error for each.
+    except Exception as error:
+        raise ConfigError(
+            f"hub_dataset: {source.removeprefix('hub:')!r} must be a dataset that the hub knows, "
+            f"got: {first_line(error)}."
+        ) from error

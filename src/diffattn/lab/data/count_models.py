@@ -5,8 +5,7 @@ They are fitted on the training windows of a run, and predict tokens 1 to T - 1 
 
 import numpy as np
 
-from diffattn.lab.data.context_parts import PartLosses
-from diffattn.lab.data.ngrams import earlier_counts, ngram_keys
+from diffattn.lab.data.ngrams import PartLosses, earlier_counts, ngram_keys
 from diffattn.lab.records.fields import require
 
 _PIECE = 4_096  # windows whose probabilities are in memory at once

@@ -2,9 +2,6 @@
 
 import codecs
 import difflib
-import hashlib
-import io
-import itertools
 import json
 import os
 import stat
@@ -16,11 +13,9 @@ from diffattn.errors import ConfigError, did_you_mean
 from diffattn.files.destination import file_kind
 
 MAX_TEXT_BYTES = 1 << 32
-"""Largest text: bytes of a file, or characters of a line of JSON lines. A corpus may be larger."""
-
-_CHUNK_BYTES = 1 << 20
+"""Largest text of one file. A corpus may be larger."""
 OnRead = Callable[[int], None]
-"""Called with the number of bytes of each chunk that was read."""
+"""Called with the number of bytes of each part that was read."""
 
 
 def normalise_line_ends(value: Any) -> Any:
@@ -40,11 +35,8 @@ def normalise_line_ends(value: Any) -> Any:
 def read_text(path: Path, encoding: str = "utf-8") -> str | None:
     r"""Text of a regular file with ``\n`` at the end of its lines, without a byte-order mark;
     ``None`` if the file has another encoding, or holds a zero byte and so is no text."""
-    content = b"".join(_chunks(path, one_text=True)).removeprefix(codecs.BOM_UTF8)
-    try:
-        return None if b"\0" in content else str(normalise_line_ends(content.decode(encoding)))
-    except UnicodeDecodeError:
-        return None
+    require_regular(path, one_text=True)
+    return _decode(path.read_bytes(), encoding)
 
 
 def require_text(path: Path, encoding: str = "utf-8") -> str:
@@ -58,29 +50,15 @@ def require_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]:
-    r"""Lines of a UTF-8 file that may be larger than memory, without their ends."""
-    # Bytes that are not UTF-8 become surrogates, so that the error can give the line's number.
-    utf_8 = codecs.getincrementaldecoder("utf-8-sig")("surrogateescape")
-    decoder = io.IncrementalNewlineDecoder(utf_8, translate=True)
-    parts: list[str] = []
-    number = size = 0
-    for chunk in itertools.chain(_chunks(path, one_text=False), (b"",)):
-        on_read(len(chunk))
-        first, *others = decoder.decode(chunk, final=not chunk).split("\n")
-        parts.append(first)
-        size += len(first)
-        for other in others:
-            number += 1
-            yield _line(path, number, parts)
-            parts, size = [other], len(other)
-        if size > MAX_TEXT_BYTES or b"\0" in chunk:
-            got = "binary data" if b"\0" in chunk else "a longer one"
-            raise ConfigError(
-                f"{path}:{number + 1}: must be a line of UTF-8 text of at most {MAX_TEXT_BYTES} "
-                f"characters, got {got}."
-            )
-    if size:
-        yield _line(path, number + 1, parts)
+    """Lines of a UTF-8 file that may be larger than memory, without their ends."""
+    require_regular(path)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            on_read(len(line))
+            text = _decode(line)
+            if text is None:
+                raise ConfigError(f"{path}:{number}: must be UTF-8 text, got {line[:40]!r}.")
+            yield text.removesuffix("\n")
 
 
 def parse_json(text: str) -> Any:
@@ -120,19 +98,10 @@ def relative_files(root: Path, excluded: Callable[[str], bool]) -> list[str]:
     return sorted(files)
 
 
-def fingerprint(path: Path) -> dict[str, int | str]:
-    """``bytes`` (size) and ``sha256`` (hexadecimal) of a regular file."""
-    digest, size = hashlib.sha256(), 0
-    for chunk in _chunks(path, one_text=False):
-        digest.update(chunk)
-        size += len(chunk)
-    return {"bytes": size, "sha256": digest.hexdigest()}
-
-
 def require_path(path: Path) -> None:
     """Raise unless the path is a regular file or a folder; the error suggests a similar path."""
-    if _irregular(path) not in (None, "a folder"):
-        raise ConfigError(f"{path}: must be a file or folder, got {_irregular(path)}.")
+    if (got := _irregular(path)) not in (None, "a folder"):
+        raise ConfigError(f"{path}: must be a file or folder, got {got}.")
 
 
 def require_regular(path: Path, *, one_text: bool = False) -> None:
@@ -176,35 +145,17 @@ def _irregular(path: Path) -> str | None:
             f"{path}: file or folder must exist, got none.{near_path(path)}"
         ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise ConfigError(f"{path}: must be readable, got: {error.strerror}.") from error
     return None if stat.S_ISREG(mode) else file_kind(mode)
 
 
-def _chunks(path: Path, *, one_text: bool) -> Iterator[bytes]:
-    """Bytes of a regular file up to its size when opened: it may grow, or never end (/proc)."""
-    require_regular(path, one_text=one_text)
+def _decode(content: bytes, encoding: str = "utf-8") -> str | None:
+    """Text with normal line ends; ``None`` for another encoding or a zero byte."""
     try:
-        with path.open("rb") as file:
-            left = os.fstat(file.fileno()).st_size
-            while left and (chunk := file.read(min(left, _CHUNK_BYTES))):
-                left -= len(chunk)
-                yield chunk
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _line(path: Path, number: int, parts: list[str]) -> str:
-    line = "".join(parts)
-    try:
-        line.encode()
-    except UnicodeEncodeError as error:
-        got = line[:40].encode("utf-8", "surrogateescape")
-        raise ConfigError(f"{path}:{number}: must be UTF-8 text, got {got!r}.") from error
-    return line
-
-
-def _unreadable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path}: must be readable, got: {error.strerror}.")
+        text = content.removeprefix(codecs.BOM_UTF8).decode(encoding)
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text else str(normalise_line_ends(text))
 
 
 def with_known_names(

@@ -25,15 +25,9 @@ _CREDITS = re.compile(
 
 
 def strip_gutenberg(text: str) -> str:
-    """Cut licence, header and trailer off a Project Gutenberg text.
+    """Cut licence, header and trailer off a Project Gutenberg text, and the producer's credits.
 
-    The body lies between the last start marker (``*** START OF ...``, or the end of the "small
-    print" of older files) and the first end marker after it (``*** END OF ...`` or
-    ``End of Project Gutenberg's ...``). Also cut are white space at both ends and, after a start
-    marker, a first paragraph that names who produced the file.
-
-    Returns:
-        The body; ``text`` itself if it has no marker, or if nothing is left.
+    A text without markers, or without anything between them, is returned as it is.
     """
     starts = [match.end() for match in _START.finditer(text)]
     end = _END.search(text, starts[-1] if starts else 0)

@@ -5,7 +5,7 @@ ids, else uint32. Every document is followed by the end token. A hash of a docum
 row's text, decides its split, and neither split is empty; see ``splits.assign_splits``. Special
 tokens that a text spells out are encoded as text. Texts above 2**20 characters are encoded in
 pieces, cut at line ends where possible. The borders and the names of the documents are in
-``SPLIT.idx`` and ``SPLIT.names``; see ``split_writer.SplitWriter``.
+``SPLIT.idx`` and ``SPLIT.names``; see ``splits.SplitWriter``.
 
 The sidecar ``SPLIT.json`` holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both
 splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``dtype``,
@@ -31,8 +31,7 @@ import numpy as np
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import make_folder, read_json, sync, write_json
 from diffattn.lab.data.corpora import Document, document_bytes
-from diffattn.lab.data.split_writer import COUNTS, SplitWriter
-from diffattn.lab.data.splits import SPLITS, assign_splits
+from diffattn.lab.data.splits import COUNTS, SPLITS, SplitWriter, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
 
@@ -69,10 +68,8 @@ def pack(
         ``{"train": sidecar, "validation": sidecar}``.
 
     Raises:
-        ConfigError: The corpus is one character, or the tokenizer lacks an end token.
         CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
             or a document before the checkpoint has changed.
-        OSError: The disk is full or not writable. A second call continues the packing.
     """
     identity, out = _identity(tokenizer, validation_fraction), Path(out)
     digest = hashlib.sha256()
@@ -82,14 +79,14 @@ def pack(
         deque(corpus, maxlen=0)  # only hashed
         return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
     _refuse_foreign(out)
-    work = out / _WORK
+    work, begun = out / _WORK, {**identity, "batch_chars": BATCH_CHARS}
     if recorded is not None:
-        begun, way_out = recorded["identity"], f", or delete {work}"
-        _require_same(out, begun, _resume_identity(identity), "an interrupted one", way_out)
+        way_out = f", or delete {work}"
+        _require_same(out, recorded["identity"], begun, "an interrupted one", way_out)
     make_folder(work)
     waiting = batches(assign_splits(corpus, validation_fraction), digest)
     try:
-        parts = _write(waiting, tokenizer, work, identity, recorded, on_progress)
+        parts = _write(waiting, tokenizer, work, begun, recorded, on_progress)
         identity |= {"corpus_hash": digest.hexdigest()}
         sidecars = {split: {"schema": SCHEMA, **identity, **part} for split, part in parts.items()}
         for split, sidecar in sidecars.items():
@@ -183,7 +180,7 @@ def _write(
                 progress = {
                     "schema": 1,
                     "whole": False,
-                    "identity": _resume_identity(identity),
+                    "identity": identity,
                     "batches": number,
                     "corpus_hash": corpus_hash,
                     "splits": {split: writer.state() for split, writer in writers.items()},
@@ -230,11 +227,6 @@ def _skip(
             f"{work.parent}: the corpus must be as it was when this packing was interrupted, got "
             f"other documents among those already packed. Delete {work} to pack from the start."
         )
-
-
-def _resume_identity(identity: dict[str, Any]) -> dict[str, Any]:
-    """The settings that must be equal before and after an interruption."""
-    return {**identity, "batch_chars": BATCH_CHARS}
 
 
 def _require_same(

@@ -14,43 +14,6 @@ _Count = Annotated[int, AtLeast(1)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MqarConfig:
-    """Multi-query associative recall: key-value pairs, then every key once more as a query.
-
-    Source: arXiv:2312.04927, section 4; ``power`` follows its published generator.
-    """
-
-    vocab_size: int = 8_192
-    """V: token 0 is filler, 1 to V/2 - 1 are keys, V/2 to V - 1 values."""
-    seq_len: int = 64
-    """T, even, at least four tokens per pair."""
-    num_pairs: _Count = 4
-    power: float = 0.01
-    """a: slot s = 0, 1, ... of two tokens gets a query with weight ``(s + 1) ** (a - 1)``."""
-    random_filler: bool = False
-    """Whether filler is random tokens that are no keys or values of the sequence, instead of 0."""
-
-    def __post_init__(self) -> None:
-        where = "MqarConfig"
-        check_settings(self)
-        fits = self.seq_len % 2 == 0 and 4 * self.num_pairs <= self.seq_len
-        require(where, fits, "seq_len must be even and at least 4 * num_pairs", self.seq_len)
-        even = self.vocab_size % 2 == 0 and self.vocab_size > self.seq_len
-        require(where, even, "vocab_size must be even and more than seq_len", self.vocab_size)
-        require(where, self.power > 0, "power must be more than 0", self.power)
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries per sequence: every key once."""
-        return self.num_pairs
-
-    @property
-    def num_values(self) -> int:
-        """Number of tokens that may be an answer."""
-        return self.vocab_size // 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class NoisyRecallConfig:
     """Key-value pairs scattered among noise tokens, then queries.
 
@@ -148,11 +111,11 @@ class ManyShotConfig:
     """
 
     num_shots: _Count = 24
-    """Number of items per sequence; ``num_shots - 1`` examples stand before the last one."""
+    """Items per sequence; ``num_shots - 1`` examples stand before the last one."""
     num_classes: Annotated[int, AtLeast(2)] = 4
-    """Number of classes in a sequence."""
+    """Classes in a sequence."""
     known_classes: int = 6
-    """Number of classes in the vocabulary."""
+    """Classes in the vocabulary."""
     items_per_class: _Count = 2
     num_labels: int = 6
     wrong: Probability = 0.2
@@ -165,11 +128,6 @@ class ManyShotConfig:
         for name in ("known_classes", "num_labels"):
             value, must = getattr(self, name), f"{name} must be at least num_classes"
             require("ManyShotConfig", value >= self.num_classes, must, value)
-
-    @property
-    def num_queries(self) -> int:
-        """Number of queries: every item is one."""
-        return self.num_shots
 
     @property
     def seq_len(self) -> int:
@@ -187,7 +145,7 @@ class ManyShotConfig:
         return self.first_label + self.num_labels
 
 
-TaskConfig = MqarConfig | NoisyRecallConfig | LookupConfig | ManyShotConfig
+TaskConfig = NoisyRecallConfig | LookupConfig | ManyShotConfig
 
 
 def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
@@ -201,9 +159,7 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    if isinstance(config, MqarConfig):
-        num_keys, num_values, num_noise = config.vocab_size // 2 - 1, config.num_values, 0
-    elif isinstance(config, ManyShotConfig):
+    if isinstance(config, ManyShotConfig):
         num_keys, num_values, num_noise = config.first_label - 1, config.num_labels, 0
     else:
         num_keys, num_values, num_noise = config.num_keys, config.num_values, config.num_noise
@@ -226,7 +182,7 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
 def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
     r"""Expected accuracies of guessing, which a model that recalls must exceed.
 
-    MQAR and noisy recall:
+    Noisy recall:
 
     - ``values`` guesses any value, :math:`1 / \text{num\_values}`.
     - ``pairs`` guesses a value of the sequence, :math:`1 / P`.
@@ -241,8 +197,7 @@ def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
     if isinstance(config, ManyShotConfig):
         return {"labels": 1 / config.num_labels, "classes": 1 / config.num_classes}
     pairs, queries = config.num_pairs, config.num_queries
-    repeats = isinstance(config, NoisyRecallConfig) and config.replacement
-    left = [pairs if repeats else pairs - i for i in range(queries)]
+    left = [pairs if config.replacement else pairs - i for i in range(queries)]
     return {
         "values": 1 / config.num_values,
         "pairs": 1 / pairs,

@@ -1,13 +1,24 @@
-"""Assign each document to training or validation by a hash of its name or text."""
+"""The two splits of a corpus: which documents they get, and how their files are written."""
 
 import hashlib
+import json
+import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from diffattn.errors import ConfigError
+import numpy as np
+
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.data.corpora import Document
 
 SPLITS = ("train", "validation")
+OFFSET_DTYPE = np.dtype("<i8")
+SUFFIXES = ("bin", "idx", "names")
+COUNTS = ("num_tokens", "num_bytes", "num_documents")
+_READ_BYTES = 1 << 24
 
 
 def assign_splits(
@@ -69,3 +80,79 @@ def _cut(document: Document, validation_fraction: float) -> Iterator[tuple[str, 
     border = text.rfind("\n", border // 2, border) + 1 or border
     yield "train", replace(document, text=text[:border])
     yield "validation", replace(document, text=text[border:])
+
+
+class SplitWriter:
+    """Append the documents of one split to its files, so that another call can continue them.
+
+    ``SPLIT.bin`` holds the ids, ``SPLIT.idx`` the first token of each document and then the number
+    of tokens as little-endian int64, ``SPLIT.names`` one JSON string per line and document.
+
+    ``stack`` closes the files when it ends. ``recorded`` is a result of :meth:`state` from which to
+    continue; ``None`` begins new files.
+    """
+
+    def __init__(
+        self, folder: Path, split: str, stack: ExitStack, recorded: dict[str, Any] | None
+    ) -> None:
+        self.counts: dict[str, int] = {key: recorded[key] if recorded else 0 for key in COUNTS}
+        known = recorded["files"] if recorded else dict.fromkeys(SUFFIXES)
+        self._files = {
+            suffix: _HashedFile(folder / f"{split}.{suffix}", stack, known[suffix])
+            for suffix in SUFFIXES
+        }
+        if recorded is None:
+            self._files["idx"].write(_offset(0))
+
+    def write(self, ids: np.ndarray) -> None:
+        """Append token ids in the split's dtype to the document."""
+        self._files["bin"].write(ids.tobytes())
+        self.counts["num_tokens"] += len(ids)
+
+    def end_document(self, name: str, num_bytes: int) -> None:
+        """End the current document, whose text has ``num_bytes`` UTF-8 bytes."""
+        self._files["idx"].write(_offset(self.counts["num_tokens"]))
+        self._files["names"].write(f"{json.dumps(name)}\n".encode())
+        self.counts["num_documents"] += 1
+        self.counts["num_bytes"] += num_bytes
+
+    def state(self) -> dict[str, Any]:
+        """Flush all files to disk; return the counts, and size and hash of every file."""
+        files = {suffix: file.state() for suffix, file in self._files.items()}
+        return {**self.counts, "files": files}
+
+
+class _HashedFile:
+    """A file that grows, and the SHA-256 of its content."""
+
+    def __init__(self, path: Path, stack: ExitStack, recorded: dict[str, Any] | None) -> None:
+        self.digest = hashlib.sha256()
+        self.size = 0
+        mode = "r+b" if recorded and path.exists() else "w+b"
+        self.file = stack.enter_context(path.open(mode))
+        if recorded is None:
+            return
+        while content := self.file.read(min(_READ_BYTES, recorded["bytes"] - self.size)):
+            self.digest.update(content)
+            self.size += len(content)
+        if (self.size, self.digest.hexdigest()) != (recorded["bytes"], recorded["sha256"]):
+            raise CheckpointError(
+                f"{path}: must be as the interrupted packing left it, got other content. "
+                f"Delete {path.parent} to pack from the start."
+            )
+        self.file.seek(self.size)
+        self.file.truncate()
+
+    def write(self, content: bytes) -> None:
+        self.file.write(content)
+        self.digest.update(content)
+        self.size += len(content)
+
+    def state(self) -> dict[str, Any]:
+        self.file.flush()
+        os.fsync(self.file.fileno())
+        return {"bytes": self.size, "sha256": self.digest.hexdigest()}
+
+
+def _offset(token: int) -> bytes:
+    return np.array(token, dtype=OFFSET_DTYPE).tobytes()

@@ -1,4 +1,4 @@
-"""Recall tasks made of random tokens: MQAR, noisy recall, lookup, many shots.
+"""Recall tasks made of random tokens: noisy recall, lookup, many shots.
 
 Every batch depends only on its settings, a seed and an index. So compared models read the same
 sequences at the same step, also after an interruption.
@@ -13,7 +13,6 @@ from torch import Tensor
 from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
-    MqarConfig,
     NoisyRecallConfig,
     TaskConfig,
 )
@@ -36,47 +35,21 @@ class RecallBatch:
     """int64 ``[B, Q]``, positions of the queries in ascending order."""
 
 
-def _mqar(rng: np.random.Generator, config: MqarConfig, num_sequences: int) -> RecallBatch:
-    """Draw MQAR: pairs k1 v1 k2 v2 ..., then each key once more at a random even offset.
-
-    Source: arXiv:2312.04927, section 4. Unlike in the published generator, random filler comes
-    from the same seed and never repeats a key or value of its sequence.
-    """
-    half, pairs = config.vocab_size // 2, config.num_pairs
-    keys = 1 + _distinct(rng, num_sequences, np.zeros(half - 1), pairs)
-    values = half + _distinct(rng, num_sequences, np.zeros(half), pairs)
-    num_slots = (config.seq_len - 2 * pairs) // 2
-    weights = (config.power - 1) * np.log(np.arange(1, num_slots + 1))
-    queries = 2 * pairs + 2 * _distinct(rng, num_sequences, weights, pairs)
-    ids = np.zeros((num_sequences, config.seq_len), dtype=np.int64)
-    if config.random_filler:
-        ids = _filler_without(rng, ids.shape, config.vocab_size, np.hstack([keys, values]))
-    ids[:, 0 : 2 * pairs : 2], ids[:, 1 : 2 * pairs : 2] = keys, values
-    np.put_along_axis(ids, queries, keys, axis=1)
-    order = queries.argsort(axis=1)
-    answers = np.take_along_axis(values, order, axis=1)
-    return _batch(ids, np.take_along_axis(queries, order, axis=1), answers)
-
-
 def _noisy_recall(
     rng: np.random.Generator, config: NoisyRecallConfig, num_sequences: int
 ) -> RecallBatch:
-    """Draw noisy recall: pairs at random positions in noise, then the queries, side by side.
-
-    Answers are not in the sequence, so none can be copied.
-    """
+    """Pairs at random positions in noise, then the queries, side by side, without answers."""
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_pairs)
     if config.replacement:
         asked = rng.integers(config.num_pairs, size=(num_sequences, config.num_queries))
     else:
-        asked = _distinct(rng, num_sequences, np.zeros(config.num_pairs), config.num_queries)
+        asked = _distinct(rng, num_sequences, config.num_pairs, config.num_queries)
     return _ask(
         context, np.take_along_axis(keys, asked, axis=1), np.take_along_axis(values, asked, axis=1)
     )
 
 
 def _lookup(rng: np.random.Generator, config: LookupConfig, num_sequences: int) -> RecallBatch:
-    """Draw lookup: BOS, pairs at random positions in noise, then the queries, side by side."""
     pairs, shape = config.num_pairs, (num_sequences, config.num_queries)
     keys, values, context = _hidden_pairs(rng, config, num_sequences, config.num_keys)
     is_absent = rng.random(shape) < config.absent
@@ -111,8 +84,8 @@ def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: 
     """Draw classes, labels, items and noisy labels. For the arguments see :func:`generate`."""
     rng = np.random.default_rng([seed, index])
     count, shape = config.num_classes, (num_sequences, config.num_shots)
-    classes = _distinct(rng, num_sequences, np.zeros(config.known_classes), count)
-    labels = _distinct(rng, num_sequences, np.zeros(config.num_labels), count)
+    classes = _distinct(rng, num_sequences, config.known_classes, count)
+    labels = _distinct(rng, num_sequences, config.num_labels, count)
     labels += config.first_label
     which = rng.integers(count, size=shape)
     items = 1 + np.take_along_axis(classes, which, axis=1) * config.items_per_class
@@ -127,8 +100,6 @@ def many_shots(config: ManyShotConfig, num_sequences: int, *, seed: int, index: 
 def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 0) -> RecallBatch:
     """Draw the batch with an index in the stream of a seed; both are 0 or more."""
     rng = np.random.default_rng([seed, index])
-    if isinstance(config, MqarConfig):
-        return _mqar(rng, config, num_sequences)
     if isinstance(config, NoisyRecallConfig):
         return _noisy_recall(rng, config, num_sequences)
     if isinstance(config, LookupConfig):
@@ -136,27 +107,13 @@ def generate(config: TaskConfig, num_sequences: int, *, seed: int, index: int = 
     return many_shots(config, num_sequences, seed=seed, index=index).batch()
 
 
-def _distinct(
-    rng: np.random.Generator, num_rows: int, log_weights: np.ndarray, count: int
-) -> np.ndarray:
+def _distinct(rng: np.random.Generator, num_rows: int, num_items: int, count: int) -> np.ndarray:
     """``[num_rows, count]`` indices, drawn one after the other without replacement."""
-    if count == 0:
-        return np.zeros((num_rows, 0), dtype=np.int64)
-    # Gumbel top-k: the largest log w + noise, in falling order, are successive weighted draws.
-    scores = -(log_weights + rng.gumbel(size=(num_rows, len(log_weights))))
+    # Gumbel top-k: the smallest of equally distributed numbers, in order, are successive draws.
+    scores = -rng.gumbel(size=(num_rows, num_items))
     best = np.argpartition(scores, count - 1, axis=1)[:, :count]
     order = np.take_along_axis(scores, best, axis=1).argsort(axis=1)
     return np.take_along_axis(best, order, axis=1)
-
-
-def _filler_without(
-    rng: np.random.Generator, shape: tuple[int, ...], vocab_size: int, taken: np.ndarray
-) -> np.ndarray:
-    """Draw tokens from the vocabulary without the ``taken`` tokens of the same row."""
-    drawn = rng.integers(vocab_size - taken.shape[1], size=shape)
-    for token in np.sort(taken, axis=1).T:  # ascending: shift all ids from the taken one on
-        drawn += drawn >= token[:, None]
-    return drawn
 
 
 def _hidden_pairs(
@@ -164,12 +121,12 @@ def _hidden_pairs(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Keys ``[B, num_keys]``, values ``[B, P]``, and noise with P pairs ``[B, context_len]``."""
     pairs = config.num_pairs
-    keys = 1 + _distinct(rng, num_rows, np.zeros(config.num_keys), num_keys)
+    keys = 1 + _distinct(rng, num_rows, config.num_keys, num_keys)
     first_value = 1 + config.num_keys
-    values = first_value + _distinct(rng, num_rows, np.zeros(config.num_values), pairs)
+    values = first_value + _distinct(rng, num_rows, config.num_values, pairs)
     num_hay = config.context_len - 2 * pairs
     hay = rng.integers(config.num_noise, size=(num_rows, num_hay))
-    items = _distinct(rng, num_rows, np.zeros(pairs + num_hay), pairs)
+    items = _distinct(rng, num_rows, pairs + num_hay, pairs)
     starts = np.sort(items, axis=1) + np.arange(pairs)  # a pair is an item of two tokens
     context = np.zeros((num_rows, config.context_len), dtype=np.int64)
     is_hay = np.ones(context.shape, dtype=bool)
@@ -181,7 +138,6 @@ def _hidden_pairs(
 
 
 def _ask(context: np.ndarray, questions: np.ndarray, answers: np.ndarray) -> RecallBatch:
-    """A batch of the context followed by the queries."""
     ids = np.hstack([context, questions])
     queries = np.broadcast_to(np.arange(context.shape[1], ids.shape[1]), questions.shape)
     return _batch(ids, queries, answers)

@@ -31,12 +31,7 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
     All 256 bytes are tokens, so any text is encoded and decoded exactly. Id 0 is
     ``<|endoftext|>``, the begin, end and padding token, which is never added to a text. Training
     time grows with the square of the length of a word, so words are cut after 1,024 characters.
-
-    Args:
-        vocab_size: Largest number of ids, at least 257. A small corpus gives a smaller tokenizer.
-
-    Raises:
-        ConfigError: ``vocab_size`` is below 257 or above 2**22, or there is no document.
+    A small corpus gives fewer ids than ``vocab_size``.
     """
     if not SMALLEST_VOCAB_SIZE <= vocab_size <= LARGEST_VOCAB_SIZE:
         raise ConfigError(
@@ -46,17 +41,9 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    num_documents = 0
-
-    def texts() -> Iterator[str]:
-        nonlocal num_documents
-        for document in documents:
-            num_documents += 1
-            yield from _training_pieces(document.text, words)
-
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = words  # ``texts`` uses ``words``: the backend is locked in training
+    backend.pre_tokenizer = words
     backend.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -65,9 +52,9 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    backend.train_from_iterator(texts(), trainer)
-    if not num_documents:
-        raise ConfigError("train_tokenizer: the corpus must hold at least one document, got none.")
+    # Not ``backend.pre_tokenizer``: the backend is locked in training.
+    pieces = (piece for document in documents for piece in _training_pieces(document.text, words))
+    backend.train_from_iterator(pieces, trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=END_OF_TEXT,
@@ -79,10 +66,7 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
 
 
 def load_tokenizer(name_or_path: str) -> Any:
-    """Load a tokenizer from a folder of ``save_pretrained``, or by its name on the hub.
-
-    Code that comes with a tokenizer is never run.
-    """
+    """Load a tokenizer from a folder or by its name on the hub. Its own code is never run."""
     from transformers import AutoTokenizer
 
     path = Path(os.path.expanduser(name_or_path))
@@ -109,13 +93,10 @@ def load_tokenizer(name_or_path: str) -> Any:
 
 
 def tokenizer_hash(tokenizer: Any) -> str:
-    """SHA-256, in hexadecimal, of everything that decides the ids of a packed text.
-
-    Padding and truncation, which earlier calls may have set in the tokenizer, are not hashed.
-    """
+    """SHA-256 of everything that decides the ids of a packed text."""
     definition = json.loads(_backend(tokenizer).to_str())
-    definition.pop("padding", None)
-    definition.pop("truncation", None)
+    for key in ("padding", "truncation"):  # which earlier calls may have set
+        definition.pop(key, None)
     content = json.dumps([definition, tokenizer.eos_token_id], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()
 
@@ -123,8 +104,7 @@ def tokenizer_hash(tokenizer: Any) -> str:
 def plain_encoder(tokenizer: Any) -> "Tokenizer":
     """Copy of a fast tokenizer's backend that encodes whole texts, without truncation or padding.
 
-    Special tokens that a text spells out are encoded as plain characters, so that a text cannot
-    fake the end of a document.
+    A text cannot fake the end of a document: special tokens are encoded as plain characters.
     """
     backend = _backend(tokenizer)
     encoder = type(backend).from_str(backend.to_str())

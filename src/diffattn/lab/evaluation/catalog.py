@@ -8,19 +8,14 @@ from typing import Any
 class ProtocolFacts:
     """Facts of a protocol that are known before its module and PyTorch are loaded."""
 
-    path: str
-    """``MODULE:CLASS``, the module relative to ``diffattn.lab.evaluation``."""
-    version: int
-    """Raised by each change of data, prompt, scoring or seeds. No table mixes two versions."""
-    summary: str
-    """One line for ``diffattn list protocols``."""
-    source: str
-    """Paper and section, and the reference code if there is any."""
+    path: str  # ``MODULE:CLASS``, relative to ``diffattn.lab.evaluation``
+    version: int  # raised by each change of data, prompt, scoring or seeds
+    summary: str  # for ``diffattn list protocols``
+    source: str  # paper and section, and the reference code if there is any
     primary: tuple[str, ...] = ()
     """Names of the score that decides the verdict: the first one that the rows have. A name in
     braces, such as ``{decoding}``, is a parameter. Declared before anything is measured."""
-    any_context: bool = False
-    """Whether ``--quick`` adapts the protocol to a context of any length."""
+    any_context: bool = False  # ``--quick`` fits a context of any length
 
 
 PROTOCOLS: dict[str, ProtocolFacts] = {

@@ -1,15 +1,15 @@
-"""Compare two models on the items that both answered: paired differences for each score."""
+"""Compare models on the items that they answered, and read several evaluation folders as one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from diffattn.errors import CheckpointError
+from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.evaluation.metrics import (
     Guess,
     Row,
@@ -59,17 +59,10 @@ class Answers:
         """Id to row of the items that did not fail."""
         return {str(row["id"]): row for row in self.every if "error" not in row}
 
-    def guess(self, ids: Sequence[str], score: str) -> Guess:
-        """The score of guessing on the items with these ids."""
+    def guess(self, ids: Sequence[str], score: str) -> Guess | None:
+        """The score of guessing on the items with these ids, if it is known."""
         protocol = wrapped_protocol(self.result.protocol, self.result.parameters)
         return guessing(protocol, [self.rows[i] for i in ids], score)
-
-
-class Pairing(NamedTuple):
-    """Ids of the items that two models have both answered."""
-
-    same: list[str]  # their prompts are equal: they are paired
-    other_text: list[str]  # their prompts differ: they are not paired
 
 
 def compare_folder(folder: Path) -> Comparison | None:
@@ -105,10 +98,8 @@ def compare_answers(
     variants: Sequence[str],
     missing: Mapping[tuple[str, str], str],
 ) -> Comparison:
-    """Compare answers that are in memory. :func:`partners` chooses the baselines.
-
-    ``answers`` maps variant and label to answers; ``missing`` tells why (label, variant) has none.
-    """
+    """Compare answers in memory, variant to label to answers; ``missing`` tells why a (label,
+    variant) has none."""
     compared: list[PairedDifference] = []
     skipped: list[str] = []
     notes: list[str] = []
@@ -124,118 +115,115 @@ def compare_answers(
             if fault:
                 skipped.append(f"{variant}: {label} was not compared: {fault}.")
                 continue
-            model, base = sides[label], sides[baseline]
-            paired, left_out, remarks = _compare_pair(model, base)
-            of_variant += paired
-            skipped += [f"{variant}: {sentence}" for sentence in left_out]
-            notes += [f"{variant}: {sentence}" for sentence in remarks]
+            of_variant += _compare_pair(variant, sides[label], sides[baseline], skipped, notes)
         compared += [*of_variant, *over_seeds(of_variant)]
     return Comparison(
         baseline=labels[0], differences=with_verdicts(compared), skipped=skipped, notes=notes
     )
 
 
-def pair_items(model: Answers, baseline: Answers) -> Pairing:
-    """Pair items by id, in the baseline's order; prompts are equal if their hashes are."""
-    pairing = Pairing([], [])
-    for name, row in baseline.rows.items():
-        if name in model.rows:
-            hashes = {x.get("prompt", {}).get("sha256") for x in (row, model.rows[name])}
-            pairing[len(hashes) > 1].append(name)
-    return pairing
+class _Pair:
+    """Two models, and the ids of the items that both have answered, in the baseline's order."""
 
+    def __init__(self, model: Answers, baseline: Answers) -> None:
+        self.model, self.baseline = model, baseline
+        self.same: list[str] = []  # their prompts are equal: they are paired
+        self.other_text: list[str] = []  # their prompts differ: they are not paired
+        for name, row in baseline.rows.items():
+            if name in model.rows:
+                hashes = {x.get("prompt", {}).get("sha256") for x in (row, model.rows[name])}
+                (self.same if len(hashes) == 1 else self.other_text).append(name)
 
-def differences(model: Answers, baseline: Answers, pairing: Pairing) -> list[PairedDifference]:
-    """Differences of every score over all paired items; of the primary score also by part."""
-    names = sorted({name for row in model.rows.values() for name in row["scores"]})
-    result = baseline.result
-    primary, is_better = primary_score(result.protocol, result.parameters, names) or (None, None)
-    paired: list[PairedDifference] = []
-    for name in names:
-        whole = _difference(model, baseline, pairing, name, pairing.same)
-        if whole is None:
-            continue
-        if name != primary:
-            paired.append(whole)
-            continue
-        floors = _floors(model, baseline, pairing.same, name, names)
-        whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
-        paired.append(_with_guess(whole, model, baseline, pairing.same))
-        for where, ids in _split(baseline.rows, pairing.same, _PARTS):
-            score = part_score(name, where, names)
-            part = score and _difference(model, baseline, pairing, score, ids)
-            if part:
-                part = replace(part, where=where, higher_is_better=is_better)
-                paired.append(_with_guess(part, model, baseline, ids))
-    return paired
+    def differences(self) -> list[PairedDifference]:
+        """Differences of every score over all paired items; of the primary score also by part."""
+        names = sorted({name for row in self.model.rows.values() for name in row["scores"]})
+        result = self.baseline.result
+        declared = primary_score(result.protocol, result.parameters, names)
+        primary, is_better = declared or (None, None)
+        paired: list[PairedDifference] = []
+        for name in names:
+            whole = self._difference(name, self.same)
+            if whole is None:
+                continue
+            if name != primary:
+                paired.append(whole)
+                continue
+            floors = self._floors(name, names)
+            whole = replace(whole, primary=True, higher_is_better=is_better, floors=floors)
+            paired.append(self._with_guess(whole, self.same))
+            for where, ids in _split(self.baseline.rows, self.same, _PARTS):
+                score = part_score(name, where, names)
+                part = score and self._difference(score, ids)
+                if part:
+                    part = replace(part, where=where, higher_is_better=is_better)
+                    paired.append(self._with_guess(part, ids))
+        return paired
 
+    def _difference(self, name: str, ids: Sequence[str]) -> PairedDifference | None:
+        rows, base = self.model.rows, self.baseline.rows
+        scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
+        unlike = (scored & other).intersection(self.other_text)
+        # Items with the same id but another weight are not paired.
+        both = [
+            i
+            for i in ids
+            if i in scored and i in other and row_weight(rows[i], name) == row_weight(base[i], name)
+        ]
+        if not both:
+            return None
+        x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
+        weights = np.array([row_weight(base[i], name) for i in both])
+        clusters = row_clusters([base[i] for i in both])
+        contrast = paired_contrast(x, b, weights, clusters, shares=is_share(name))
+        interval, whole = contrast.interval, len(ids) == len(self.same)
+        return PairedDifference(
+            variant=self.baseline.result.variant,
+            score=name,
+            model=self.model.label,
+            baseline=self.baseline.label,
+            difference=interval.mean,
+            **interval.around_mean(),
+            p_value=contrast.p_value,
+            test=contrast.test,
+            num_items=len(both),
+            num_unpaired=len(scored | other) - len(both) - len(unlike) if whole else 0,
+            num_other_text=len(unlike) if whole else 0,
+            value=float(np.average(x, weights=weights)),
+            baseline_value=float(np.average(b, weights=weights)),
+        )
 
-def _difference(
-    model: Answers, baseline: Answers, pairing: Pairing, name: str, ids: Sequence[str]
-) -> PairedDifference | None:
-    rows, base = model.rows, baseline.rows
-    scored, other = ({i for i in side if name in side[i]["scores"]} for side in (rows, base))
-    unlike = (scored & other).intersection(pairing.other_text)
-    # Items with the same id but another weight are not paired.
-    both = [
-        i
-        for i in ids
-        if i in scored and i in other and row_weight(rows[i], name) == row_weight(base[i], name)
-    ]
-    if not both:
-        return None
-    x, b = (np.array([side[i]["scores"][name] for i in both], float) for side in (rows, base))
-    weights = np.array([row_weight(base[i], name) for i in both])
-    clusters = row_clusters([base[i] for i in both])
-    contrast = paired_contrast(x, b, weights, clusters, shares=is_share(name))
-    interval, whole = contrast.interval, len(ids) == len(pairing.same)
-    return PairedDifference(
-        variant=baseline.result.variant,
-        score=name,
-        model=model.label,
-        baseline=baseline.label,
-        difference=interval.mean,
-        **interval.around_mean(),
-        p_value=contrast.p_value,
-        test=contrast.test,
-        num_items=len(both),
-        num_unpaired=len(scored | other) - len(both) - len(unlike) if whole else 0,
-        num_other_text=len(unlike) if whole else 0,
-        value=float(np.average(x, weights=weights)),
-        baseline_value=float(np.average(b, weights=weights)),
-    )
+    def _guesses(self, ids: Sequence[str], score: str) -> tuple[Guess, Guess] | None:
+        """The guesses for the model and its baseline, if both are known."""
+        model, base = self.model.guess(ids, score), self.baseline.guess(ids, score)
+        return (model, base) if model and base else None
 
+    def _with_guess(self, item: PairedDifference, ids: Sequence[str]) -> PairedDifference:
+        if (guesses := self._guesses(ids, item.score)) is None:
+            return item
+        model, base = guesses
+        ceiling = max(model.ceiling, base.ceiling)
+        return replace(item, chance=base.chance, guess_ceiling=ceiling, guess=base.how)
 
-def _with_guess(
-    item: PairedDifference, model: Answers, baseline: Answers, ids: Sequence[str]
-) -> PairedDifference:
-    model_guess, base_guess = model.guess(ids, item.score), baseline.guess(ids, item.score)
-    if model_guess.ceiling is None or base_guess.ceiling is None:
-        return item
-    ceiling = max(model_guess.ceiling, base_guess.ceiling)
-    return replace(item, chance=base_guess.chance, guess_ceiling=ceiling, guess=base_guess.how)
-
-
-def _floors(
-    model: Answers, baseline: Answers, ids: Sequence[str], name: str, names: Sequence[str]
-) -> list[Floor]:
-    """Scores of guessing over all items and over each task, if they are known for both models."""
-    scored = [i for i in ids if name in baseline.rows[i]["scores"]]
-    floors = []
-    for where, kind in [({}, ids), *_split(baseline.rows, scored, _KINDS)]:
-        score = part_score(name, where, names) or name if where else name
-        model_guess, base_guess = model.guess(kind, score), baseline.guess(kind, score)
-        if model_guess.ceiling is None or base_guess.ceiling is None:
-            continue
-        means = []
-        for guess in (model_guess, base_guess):
-            weights = [row_weight(row, score) for row in guess.rows]
-            values = [row["scores"][score] for row in guess.rows]
-            means.append(float(np.average(values, weights=weights)))
-        floor = {"value": means[0], "guess": model_guess.ceiling, "baseline_value": means[1]}
-        n = len(set(row_clusters(base_guess.rows)))
-        floors.append(Floor(where=where, n=n, baseline_guess=base_guess.ceiling, **floor))
-    return floors
+    def _floors(self, name: str, names: Sequence[str]) -> list[Floor]:
+        """Scores of guessing over all items and over each task, if both models have them."""
+        rows = self.baseline.rows
+        scored = [i for i in self.same if name in rows[i]["scores"]]
+        floors = []
+        for where, ids in [({}, self.same), *_split(rows, scored, _KINDS)]:
+            score = part_score(name, where, names) or name if where else name
+            if (guesses := self._guesses(ids, score)) is None:
+                continue
+            means = []
+            for guess in guesses:
+                weights = [row_weight(row, score) for row in guess.rows]
+                values = [row["scores"][score] for row in guess.rows]
+                means.append(float(np.average(values, weights=weights)))
+            model, base = guesses
+            n = len(set(row_clusters(base.rows)))
+            scores = {"value": means[0], "baseline_value": means[1]}
+            ends = {"guess": model.ceiling, "baseline_guess": base.ceiling}
+            floors.append(Floor(where=where, n=n, **scores, **ends))
+        return floors
 
 
 def _split(
@@ -254,40 +242,116 @@ def _split(
 
 
 def _compare_pair(
-    model: Answers, base: Answers
-) -> tuple[list[PairedDifference], list[str], list[str]]:
-    """Differences, sentences about scores that cannot be compared, and notes on unlike runs."""
-    pairing = pair_items(model, base)
-    same, others = len(pairing.same), len(pairing.other_text)
+    variant: str, model: Answers, base: Answers, skipped: list[str], notes: list[str]
+) -> list[PairedDifference]:
+    """Differences. Sentences on scores left out go to ``skipped``, on unlike runs to ``notes``."""
+    pair = _Pair(model, base)
+    same, others = len(pair.same), len(pair.other_text)
     ran, other = model.result.model, base.result.model
     other_vocabulary = ran.get("vocabulary") != other.get("vocabulary")
     reason = "though the tokenizers are alike: the files that they read have changed"
     if other_vocabulary:
         reason = "as its tokenizer has another vocabulary and lengths are counted in tokens"
-    notes = []
     if others and same:
         notes.append(
-            f"{others} of {others + same} items of {model.label} hold another text "
+            f"{variant}: {others} of {others + same} items of {model.label} hold another text "
             f"than {base.label}'s and are not paired, {reason}."
         )
     if other_vocabulary and same:
         notes.append(
-            f"{model.label} has another tokenizer than {base.label}: a length in tokens holds "
-            "another amount of text; the paired items hold the same text."
+            f"{variant}: {model.label} has another tokenizer than {base.label}: a length in tokens "
+            "holds another amount of text; the paired items hold the same text."
         )
     unequal = [key for key in ("dtype", "bos", "max_length") if ran[key] != other[key]]
     if unequal:
         facts = (f"{key} {ran[key]} where {base.label} has {other[key]}" for key in unequal)
-        notes.append(f"{model.label} ran with {', '.join(facts)}.")
+        notes.append(f"{variant}: {model.label} ran with {', '.join(facts)}.")
     if others and not same:
-        none = f"{model.label} was not compared: all {others} items hold another text than"
-        return [], [f"{none} {base.label}'s, {reason}."], notes
-    paired = differences(model, base, pairing)
+        skipped.append(
+            f"{variant}: {model.label} was not compared: all {others} items hold another text than "
+            f"{base.label}'s, {reason}."
+        )
+        return []
+    paired = pair.differences()
     unlike = dict.fromkeys(item.score for item in paired if _PER_TOKEN.search(item.score))
     if not unlike or not other_vocabulary:
-        return paired, [], notes
-    left_out = (
-        f"{', '.join(unlike)} of {model.label} was not compared: its tokenizer has another "
-        "vocabulary, and these count per token."
+        return paired
+    skipped.append(
+        f"{variant}: {', '.join(unlike)} of {model.label} was not compared: its tokenizer has "
+        "another vocabulary, and these count per token."
     )
-    return [item for item in paired if item.score not in unlike], [left_out], notes
+    return [item for item in paired if item.score not in unlike]
+
+
+_IDENTITY = (
+    "weights", "vocabulary", "dtype", "bos", "max_length",
+    "end_tokens", "config", "tokenizer_hash", "chat_template",
+)  # fmt: skip
+"""Facts of a model. A label means the same model in two folders if these facts are equal."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Gathered:
+    """The models and answers of several evaluation folders."""
+
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # of a label's model
+    labels: list[str] = field(default_factory=list)  # the baseline first
+    variants: list[str] = field(default_factory=list)
+    answers: dict[str, dict[str, Answers]] = field(default_factory=dict)
+    """Variant to label to answers."""
+    gaps: list[str] = field(default_factory=list)  # a sentence for each result that was left out
+
+    def results(self) -> list[EvalResult]:
+        """Results, model by model, that can stand in a table with the first model's result."""
+        kept = []
+        for label in self.labels:
+            for variant in self.variants:
+                sides = self.answers.get(variant, {})
+                first = next((sides[name] for name in self.labels if name in sides), None)
+                if label in sides and first and not sides[label].result.unlike(first.result):
+                    result = sides[label].result
+                    kept.append(replace(result, model=result.model | {"label": label}))
+        return kept
+
+    def compared(self) -> Comparison:
+        """Compare every model with its baseline, as :mod:`diffattn.lab.evaluation.compare` does."""
+        return compare_answers(self.answers, self.labels, self.variants, {})
+
+    def add(self, variant: str, answers: Answers, folder: Path) -> None:
+        """Add the first answers of a model in a variant. If another model has the label, the new
+        one becomes ``LABEL@FOLDER``."""
+        facts = {key: answers.result.model.get(key) for key in _IDENTITY}
+        name, count = answers.label, 1
+        while self.facts.setdefault(name, facts) != facts:
+            end = "" if count == 1 else f"-{count}"
+            name, count = f"{answers.label}@{folder.resolve().name}{end}", count + 1
+        if name in self.answers.setdefault(variant, {}):
+            self.gaps.append(f"{name} has {variant} twice: that in {folder} is left out.")
+            return
+        self.answers[variant][name] = replace(answers, label=name)
+
+
+def gather(folders: Sequence[Path], baseline: str | None = None) -> Gathered:
+    """Read evaluation folders of several models and protocols. Default baseline: the first one."""
+    gathered = Gathered()
+    for folder in map(Path, dict.fromkeys(folders)):
+        marker = evaluation_marker(folder)
+        gathered.variants = list(dict.fromkeys([*gathered.variants, *marker["variants"]]))
+        for label in marker["models"]:
+            for variant in marker["variants"]:
+                path = folder / label / variant
+                if not (path / "result.json").exists():
+                    gathered.gaps.append(f"{label} has no result of {variant}.")
+                    continue
+                try:
+                    gathered.add(variant, Answers.read(label, path), folder)
+                except CheckpointError as error:
+                    gathered.gaps.append(f"{label} is left out of {variant}: {error}")
+    if not any(gathered.answers.values()):
+        reason = f" {gathered.gaps[0]}" if gathered.gaps else ""
+        raise CheckpointError(f"compare: one result or more is needed, got none.{reason}")
+    labels = gathered.labels = list(gathered.facts)
+    if baseline is not None and baseline not in labels:
+        raise ConfigError(f"--baseline: must be one of {', '.join(labels)}, got {baseline!r}.")
+    labels.sort(key=lambda name: baseline is not None and name != baseline)
+    return gathered

@@ -1,7 +1,4 @@
-"""Names of scores, metrics with their confidence intervals, and the score of guessing.
-
-Guessing gives an answer that does not depend on the question.
-"""
+"""Names of scores, metrics with intervals, and the score of guessing without the question."""
 
 import math
 import re
@@ -39,11 +36,8 @@ def task_metric(task: str) -> str:
 def primary_score(
     protocol: str, parameters: Mapping[str, Any], names: Sequence[str]
 ) -> tuple[str, bool] | None:
-    """The primary score among ``names``, the scores of the rows, and whether higher is better.
-
-    ``None`` if none is declared, or the rows do not have it. For ``quantized_logits`` it is that
-    of the wrapped protocol at the smallest number of bits.
-    """
+    """The declared primary score if it is among ``names``, and whether higher is better. That of
+    ``quantized_logits`` is of the wrapped protocol at the smallest number of bits."""
     if protocol == "quantized_logits":
         bits = [b for b in parameters.get("bits", ()) if isinstance(b, int)]
         end = f", {min(bits)} bits" if bits else ""
@@ -74,10 +68,8 @@ def _filled(pattern: str, parameters: Mapping[str, Any]) -> list[str]:
 
 
 def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """The name of the primary score ``name`` for one part of the items; ``None`` without one.
-
-    For an average over tasks, the part of one task is the score of that task.
-    """
+    """The name of the primary score ``name`` for one part of the items, if it has one. For an
+    average over tasks, it is the score of the task."""
     first, separator, bits = name.partition(", ")
     if first != "average":
         return name
@@ -110,10 +102,7 @@ def metric(
 def score_metric(
     name: str, rows: Sequence[Row], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """One metric, the mean of a score over rows with its interval over clusters; else none.
-
-    ``facts`` are ``headline`` and ``higher_is_better`` of :func:`metric`.
-    """
+    """The mean of a score over rows, with its interval over clusters; none without rows."""
     if not rows:
         return []
     values, share = [row["scores"][name] for row in rows], is_share(name)
@@ -129,11 +118,8 @@ NAMED = "guess_of_all_named"  # in place of the second: as many strings as this 
 
 
 def guess_shares(references: int, candidates: int, named: int) -> dict[str, float]:
-    """Expected scores of guesses that name random strings of the context.
-
-    Of N ``candidates``, the question asks for R ``references``, and the output names K (``named``).
-    ``guess`` is R / N and :data:`NAMED` is K / N; neither if R is N or more.
-    """
+    """Expected scores of naming random strings of N ``candidates``, where the question asks for R:
+    ``guess`` is R / N and :data:`NAMED`, for the K that the output names, K / N; none if R >= N."""
     if candidates <= references:
         return {}
     return {GUESSES[0]: references / candidates, NAMED: named / candidates}
@@ -191,16 +177,16 @@ def perplexity_metric(
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The score of guessing; ``None`` if it is unknown."""
+    """The score of guessing."""
 
-    chance: float | None = None  # expected score of a random answer
-    ceiling: float | None = None  # score of the best guess that is known
-    how: str = ""
-    rows: tuple[Row, ...] = ()  # rows for which the guess is known
+    chance: float | None  # expected score of a random answer, if it is known
+    ceiling: float  # score of the best guess that is known
+    how: str
+    rows: tuple[Row, ...]  # for which the guess is known
 
 
-def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
-    """The score of guessing in one protocol. If there are several guesses, the best one counts.
+def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess | None:
+    """The score of guessing in one protocol, if it is known. Of several guesses the best counts.
 
     - A row may state it: ``guess``, and with it ``guess_of_all_that_fit`` or
       ``guess_of_all_named``; see :data:`GUESSES` and :data:`NAMED`.
@@ -215,20 +201,20 @@ def guessing(protocol: str, rows: Sequence[Row], score: str) -> Guess:
         name = score.partition(", ")[0]
         led = tuple(row for row in asked if name in row.get("lead", {}))
         if not led:
-            return Guess()
+            return None
         ceiling = fmean(float(row["lead"][name]) for row in led)
         return Guess(None, ceiling, "the first sentences of the document, copied", led)
     stated = _stated_guess(asked)
-    if protocol == "hidden_needle" and len(stated.rows) < 20:  # too few for a mean
-        stated = Guess()
-    known = [guess for guess in (stated, _majority(protocol, asked)) if guess.ceiling is not None]
-    return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=Guess())
+    if protocol == "hidden_needle" and stated and len(stated.rows) < 20:  # too few for a mean
+        stated = None
+    known = [guess for guess in (stated, _majority(protocol, asked)) if guess]
+    return max(known, key=lambda guess: (guess.ceiling, len(guess.rows)), default=None)
 
 
-def _stated_guess(asked: Sequence[Row]) -> Guess:
+def _stated_guess(asked: Sequence[Row]) -> Guess | None:
     rows = tuple(row for row in asked if isinstance(row.get("guess"), int | float))
     if not rows:
-        return Guess()
+        return None
     chance = fmean(float(row["guess"]) for row in rows)
     ceiling = fmean(float(row.get(NAMED, row.get(GUESSES[1], row["guess"]))) for row in rows)
     how = "strings of the context named without regard to the question"
@@ -237,25 +223,23 @@ def _stated_guess(asked: Sequence[Row]) -> Guess:
     return Guess(chance, max(chance, ceiling), how, rows)
 
 
-def _majority(protocol: str, asked: Sequence[Row]) -> Guess:
+def _majority(protocol: str, asked: Sequence[Row]) -> Guess | None:
     """The guess in classification and multiple choice, by how often each answer is right."""
-    is_choice, how = protocol == "lm_tasks", "the most frequent answer always"
-    if is_choice:
-        how = "the same position always"
-        if not all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked):
-            return Guess()
-    elif protocol not in ("many_shot", "order_robustness", "hidden_needle"):
-        return Guess()
-    if not asked:
-        return Guess()
+    if protocol == "lm_tasks":
+        gold, how = "gold", "the same position always"
+        is_known = all(isinstance(row.get("logprobs"), list) and row["logprobs"] for row in asked)
+    else:
+        gold, how = "expected", "the most frequent answer always"
+        is_known = protocol in ("many_shot", "order_robustness", "hidden_needle")
+    if not asked or not is_known:
+        return None
     by_task: dict[str, list[Row]] = defaultdict(list)
     for row in asked:
         by_task[str(row.get("task"))].append(row)
     chances, ceilings = [], []
     for group in by_task.values():
-        answers = [str(row.get("gold" if is_choice else "expected")) for row in group]
-        seen = len(set(answers))
-        sizes = [len(x["logprobs"]) if is_choice else int(x.get("labels", seen)) for x in group]
+        answers = Counter(str(row.get(gold)) for row in group)
+        sizes = [len(x.get("logprobs", ())) or int(x.get("labels", len(answers))) for x in group]
         chances.append(fmean(1 / size for size in sizes))
-        ceilings.append(Counter(answers).most_common(1)[0][1] / len(answers))
+        ceilings.append(answers.most_common(1)[0][1] / len(group))
     return Guess(fmean(chances), fmean(ceilings), how, tuple(asked))

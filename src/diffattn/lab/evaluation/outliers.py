@@ -1,38 +1,38 @@
 """The largest attention logits and hidden states over many tokens."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from diffattn.lab.evaluation.metrics import Row
-from diffattn.lab.evaluation.perplexity.documents import WindowProtocol
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, used_of
+from diffattn.lab.evaluation.perplexity.nll_by_position import first_windows
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers, require_readable
-from diffattn.probes.outlier_tables import (
+from diffattn.probes.outliers import (
     HIDDEN,
+    HIDDEN_PLACE,
+    LOGIT_PLACE,
     LOGITS,
     WITHOUT,
+    OutlierScan,
+    Parts,
+    Tally,
     common_scale,
     layer_rows,
+    merged,
     outlier_summary,
     pooled,
 )
-from diffattn.probes.outliers import HIDDEN_PLACE, LOGIT_PLACE, OutlierScan, Parts, Tally, merged
 
 LARGEST = {"logits": "largest attention logit", "hidden": "largest hidden state"}
 """Names of the headline metrics, from which the claims about Table 5 are checked."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outliers(WindowProtocol):
-    """Largest values and median of attention logits and hidden states.
-
-    Source: arXiv:2410.05258v2, Table 5.
-    """
+class Outliers(Protocol):
+    """Largest and median attention logits and hidden states, arXiv:2410.05258v2, Table 5."""
 
     name = "outliers"
     choices = {
@@ -48,27 +48,22 @@ class Outliers(WindowProtocol):
     }
     quick = {"num_windows": 4, "window_tokens": 128, "windows_per_item": 2}
 
-    texts: str = "stdlib"
-    """Corpus: see :func:`diffattn.lab.data.corpora.load_corpus`."""
-    num_windows: int = 98
-    """Number of windows, from the start of the corpus; 98 of 4,096 tokens are the paper's 0.4M."""
+    texts: str = "stdlib"  # see :func:`diffattn.lab.data.corpora.load_corpus`
+    num_windows: int = 98  # from the start of the corpus; 98 of 4,096 tokens are the paper's 0.4M
     window_tokens: int = 4096
-    windows_per_item: int = 8
-    """Windows per item. An interruption loses the work on one item at most."""
-    windows_per_document: int = 16
-    """Most windows of one document, from its beginning."""
+    windows_per_item: int = 8  # an interruption loses the work on one item at most
+    windows_per_document: int = 16  # at most, from its beginning
 
     def __post_init__(self) -> None:
         self.require_at_least(1, "num_windows", "windows_per_item", "windows_per_document")
         self.require_at_least(2, "window_tokens")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One item per batch, each with some windows, in the order of the corpus."""
         self.require_fit(model, "window_tokens", self.window_tokens)
         require_readable(model.network, self.window_tokens)
         start = model.start()
         size = self.window_tokens - len(start)
-        texts = self.first_windows(model, self.texts, start=start, size=size)
+        texts = first_windows(self, model, self.texts, start=start, size=size)
         windows, batches = [ids for _, ids in texts], []
         for first in range(0, len(windows), self.windows_per_item):
             some = tuple(windows[first : first + self.windows_per_item])
@@ -77,7 +72,6 @@ class Outliers(WindowProtocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Run the windows of the batch's item one by one, in constant memory."""
         (item,) = items
         first, windows = item.payload
         scan = OutlierScan()
@@ -103,7 +97,6 @@ class Outliers(WindowProtocol):
         return [row]
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        """Statistics of all items together, and the largest value of each layer."""
         groups: dict[str, Parts] = {}
         for name in rows[0]["tallies"]:
             width = len(HIDDEN_PLACE if name == HIDDEN else LOGIT_PLACE)

@@ -5,31 +5,29 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
 
-from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.errors import ConfigError, check_known
+from diffattn.lab.evaluation.catalog import PROTOCOLS, ProtocolFacts
 from diffattn.lab.records.evaluations import Metric
-from diffattn.models.config.known_names import check_known
 
 if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
 
 
 SHORT_CONTEXT = 1_024  # most prompts do not fit a context of fewer tokens
+_LENGTHS = frozenset({"length", "lengths", "window", "windows", "block"})
+"""Settings that are lengths of texts in tokens."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Item:
     """One question to a model, or one piece of text to read."""
 
-    id: str
-    """Unique within the protocol, and the same for every model, so that items can be paired."""
-    payload: Any
-    """Data for the prompt. Keep it small: ``ask`` builds long prompts."""
+    id: str  # unique, and the same for every model, so that items can be paired
+    payload: Any  # data for the prompt; small, as ``ask`` builds long prompts
     cluster: str | None = None
-    """Name of a group of items that share a text or a seed and so are not independent.
-    Default: each item is its own cluster."""
+    """Name of a group of items that share a text or a seed. Default: each item for itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -40,55 +38,49 @@ class Summary:
     tables: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(field,))
 @dataclass(frozen=True, kw_only=True)
 class Protocol(ABC):
-    """One evaluation. Its parameters are the fields of a frozen dataclass, all with a default.
+    """One evaluation. Every subclass is a frozen dataclass of its parameters, all with a default.
 
     If you change its data, prompt, scoring or seeds, raise its version in the catalog.
     """
 
-    name: ClassVar[str]
-    """The protocol's name in :data:`diffattn.lab.evaluation.catalog.PROTOCOLS`."""
+    name: ClassVar[str]  # in the catalog
     choices: ClassVar[Mapping[str, str]] = {}
     """Topic to our decision where the source leaves it open. Saved with every result."""
     quick: ClassVar[Mapping[str, Any]] = {}
-    """Parameters of the smaller run of ``--quick``."""
+    """Parameters of ``--quick``. Lengths of texts are cut to the model's context."""
     quick_short: ClassVar[Mapping[str, Any]] = {}
     """Changes to :attr:`quick` for contexts below :data:`SHORT_CONTEXT`."""
-    quick_context: ClassVar[str | None] = None
-    """The parameter in :attr:`quick`, a length or several, that is cut to the model's context."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
 
     @classmethod
     def quick_for(cls, longest: int | None) -> dict[str, Any]:
         """:attr:`quick`, adapted to ``longest``, the context of the shortest model in tokens."""
         values = dict(cls.quick)
-        if longest is not None and longest < SHORT_CONTEXT:
+        if longest is None:
+            return values
+        if longest < SHORT_CONTEXT:
             values |= cls.quick_short
-        if cls.quick_context is not None and longest is not None:
-            value = values[cls.quick_context]
-            if isinstance(value, tuple):
-                values[cls.quick_context] = tuple(sorted({min(x, longest) for x in value}))
-            else:
-                values[cls.quick_context] = min(value, longest)
+        for name in values.keys() & _LENGTHS:
+            value = values[name]
+            is_one = isinstance(value, int)
+            cut = sorted({min(x, longest) for x in ([value] if is_one else value)})
+            values[name] = cut[0] if is_one else tuple(cut)
         return values
 
     @property
-    def version(self) -> int:
-        """The version in the catalog. Results of different versions are never compared."""
-        return PROTOCOLS[self.name].version
-
-    @property
-    def source(self) -> str:
-        """Paper and section, and the reference code if there is any."""
-        return PROTOCOLS[self.name].source
+    def facts(self) -> ProtocolFacts:
+        """The protocol's row in the catalog."""
+        return PROTOCOLS[self.name]
 
     @abstractmethod
     def batches(self, model: "LanguageModel") -> list[list[Item]]:
-        """All items in batches. Items of one batch are asked together, as they may share a text.
-
-        Raises:
-            ConfigError: The data is missing or wrong, or the protocol cannot be run on the model.
-        """
+        """All items. Those of one batch are asked together, as they may share a text. Raises
+        ``ConfigError`` if the data is missing or wrong, or the model cannot be asked."""
 
     def material(self, model: "LanguageModel", items: Sequence[Item]) -> Any:
         """Data that the prompts need and the items do not hold; hashed with the items."""
@@ -96,16 +88,12 @@ class Protocol(ABC):
 
     @abstractmethod
     def ask(self, model: "LanguageModel", items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Ask the model some items of one batch.
+        """Ask the model some items of one batch; one row of JSON values per item, in order.
 
-        Returns:
-            One row of JSON values per item, in order. ``scores`` maps names to the numbers that
-            are compared between models: shares from 0 to 1 unless the name says otherwise
-            (:func:`diffattn.lab.evaluation.metrics.is_share`). ``weights`` may map a score to the
-            item's weight in its mean. ``prompt`` holds :func:`prompt_facts` of the prompt.
-
-        Raises:
-            ItemError: An item cannot be asked. Then each item is asked alone.
+        ``scores`` maps names to the numbers that are compared between models: shares from 0 to 1
+        unless the name says otherwise (:func:`diffattn.lab.evaluation.metrics.is_share`).
+        ``weights`` may map a score to the item's weight in its mean. ``prompt`` holds
+        :func:`prompt_facts` of the prompt. If ``ItemError`` is raised, each item is asked alone.
         """
 
     @abstractmethod
@@ -190,10 +178,7 @@ def shortfall(tables: Mapping[str, Any]) -> str | None:
 
 
 def prompt_facts(text: str) -> dict[str, Any]:
-    """Facts of a prompt for ``row["prompt"]``: its hash, length, beginning and end.
-
-    Items of two models are paired only if the hashes are equal.
-    """
+    """Hash, length, beginning and end of a prompt; items are paired if the hashes are equal."""
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
     facts = {"sha256": digest, "characters": len(text)}
     if len(text) <= 1_600:

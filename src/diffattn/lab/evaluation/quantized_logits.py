@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from diffattn.errors import check_known
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.metrics import (
     Row,
@@ -18,16 +19,15 @@ from diffattn.lab.evaluation.metrics import (
     row_clusters,
     row_weight,
 )
-from diffattn.lab.evaluation.perplexity.documents import WindowProtocol
+from diffattn.lab.evaluation.perplexity.nll_by_position import first_windows
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
 from diffattn.lab.evaluation.registry import parts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS
+from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.intervals import cluster_mean
 from diffattn.lab.stats.paired import paired_contrast
-from diffattn.models.config.known_names import check_known
 from diffattn.probes.quantized_logits import (
     GRANULARITIES,
     UNQUANTIZED_BITS,
@@ -47,12 +47,8 @@ class _Asked:
     window: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class QuantizedLogits(WindowProtocol):
-    """Scores of a model whose attention logits are rounded to a few bits.
-
-    Source: arXiv:2410.05258v2, Fig. 8.
-    """
+class QuantizedLogits(Protocol):
+    """Scores with attention logits rounded to a few bits. Source: arXiv:2410.05258v2, Fig. 8."""
 
     name = "quantized_logits"
     choices = {
@@ -72,20 +68,16 @@ class QuantizedLogits(WindowProtocol):
         "window_tokens": 128,
     }
 
-    protocol: str = "lm_tasks"
-    """Name of the wrapped protocol, which is run with each number of bits."""
+    protocol: str = "lm_tasks"  # the wrapped protocol, run with each number of bits
     settings: dict[str, Any] = field(default_factory=lambda: {"tasks": ["hellaswag"]})
     """Parameters of the wrapped protocol; the others keep their defaults."""
     bits: tuple[int, ...] = (16, 8, 6, 4)
     """Bits per logit. 16 means no rounding; the others are compared with it."""
-    granularity: str = "tensor"
-    """Logits that share a scale: of a ``"tensor"``, a ``"head"`` or a ``"row"``."""
+    granularity: str = "tensor"  # logits of a tensor, a ``"head"`` or a ``"row"`` share a scale
     text: str | None = "stdlib"
     """Corpus for perplexity; see ``load_corpus``. ``None``: no perplexity."""
-    text_field: str = "text"
-    """Key or column of the text if the corpus is JSON lines or a hub dataset."""
-    num_windows: int = 16
-    """Number of windows of text, from the start of the corpus."""
+    text_field: str = "text"  # key or column of the text in JSON lines or a hub dataset
+    num_windows: int = 16  # of text, from the start of the corpus
     windows_per_document: int = 4
     window_tokens: int = 1024
 
@@ -107,7 +99,7 @@ class QuantizedLogits(WindowProtocol):
     def parameters(self) -> dict[str, Any]:
         """All settings, with all parameters and the version of the wrapped protocol."""
         inner = self.wrapped()
-        wrapped = {"settings": inner.parameters(), "wrapped_version": inner.version}
+        wrapped = {"settings": inner.parameters(), "wrapped_version": inner.facts.version}
         return super().parameters() | wrapped
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -122,7 +114,6 @@ class QuantizedLogits(WindowProtocol):
         return batches
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The shared data of the wrapped protocol's items."""
         inner = [question for item in items if (question := item.payload.item) is not None]
         return self.wrapped().material(model, inner)
 
@@ -150,7 +141,6 @@ class QuantizedLogits(WindowProtocol):
         ]
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        """Metrics of the wrapped protocol for each number of bits, and differences from 16 bits."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {}
         by_bits = {bits: _unwrapped(rows, bits) for bits in self.bits}
@@ -186,7 +176,7 @@ class QuantizedLogits(WindowProtocol):
             return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        windows = self.first_windows(model, self.text, self.text_field, start=start, size=size)
+        windows = first_windows(self, model, self.text, self.text_field, start=start, size=size)
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)
@@ -219,10 +209,8 @@ def _unwrapped(rows: Sequence[Row], bits: int) -> list[dict[str, Any]]:
 def _changes(
     rows: Sequence[Row], exact: Sequence[Row], bits: int, better: Mapping[str, bool | None]
 ) -> list[Metric]:
-    """Weighted paired differences from the same items without rounding, for each score.
-
-    ``better`` maps a wrapped score to whether higher is better.
-    """
+    """Weighted paired differences of each score from the same items without rounding; ``better``
+    tells whether a higher wrapped score is better."""
     before = {row["id"]: row["scores"] for row in exact}
     changes = []
     for name in sorted({key for row in rows for key in row["scores"]}):

@@ -28,9 +28,8 @@ def parts(
 ) -> list[Part]:
     """Build the parts that protocols and presets name; ``"all"`` is every protocol.
 
-    ``settings`` are ``PROTOCOL.KEY=VALUE``, with a value in JSON or as text. ``quick`` takes the
-    parameters of ``--quick``, adapted to a context of ``longest`` tokens; settings override them.
-    See :meth:`Protocol.quick_for`.
+    ``settings`` are ``PROTOCOL.KEY=VALUE``, a value in JSON or as text; they override the
+    parameters of ``quick``, which are adapted to a context of ``longest`` tokens.
     """
     chosen: dict[str, tuple[str, dict[str, Any]]] = {}
     asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]

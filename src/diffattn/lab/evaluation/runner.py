@@ -1,33 +1,37 @@
-"""Run one protocol on one model in a folder. An interrupted run can be continued."""
+"""Run protocols on models in a folder. An interrupted run can be continued."""
 
+import itertools
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.files.io import (
-    append_jsonl,
-    log_facts,
-    read_json,
-    recover_jsonl,
-    write_json,
-    write_jsonl,
-)
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, shortfall
-from diffattn.lab.evaluation.read_data import DATA, claim_data, data_digest
-from diffattn.lab.evaluation.selection import ALL, FREE_SETTINGS, Selection, rows_of_shards
+from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
+from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
+from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.compare import compare_folder
+from diffattn.lab.evaluation.protocol import SHORT_CONTEXT, Item, Part, Protocol, shortfall
+from diffattn.lab.evaluation.selection import DATA, claim_data, data_digest, limited
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ModelError
-from diffattn.lab.records.evaluations import ITEMS, EvalResult
-from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord, claim_run, package_versions
+from diffattn.lab.records.evaluations import (
+    EVALUATION_MARKER,
+    ITEMS,
+    Comparison,
+    EvalResult,
+    register,
+)
+from diffattn.lab.records.lock import BusyError, sole_writer
+from diffattn.lab.records.run import RunRecord, claim_run, is_claimed, package_versions
+from diffattn.models.loading import bfloat16_advice
 
 OnProgress = Callable[[int, int], None]
 OnMessage = Callable[[str], None]
 _PERMANENT = ("ItemError: ", "ConfigError: ")
 """Beginnings of errors that an item would raise again if it were asked again."""
+_FREE_SETTINGS = ("model.path",)
+"""Settings that may change when a run continues: the weights' hash, not the path, must agree."""
 
 
 def evaluate(
@@ -35,7 +39,7 @@ def evaluate(
     part: Part,
     folder: Path,
     *,
-    selection: Selection = ALL,
+    limit: int | None = None,
     wait: bool = False,
     on_progress: OnProgress = lambda done, total: None,
     on_message: OnMessage = lambda line: None,
@@ -44,20 +48,18 @@ def evaluate(
 
     ``folder`` gets ``run.json`` and ``data.json`` (a hash of the data of the items) before the
     first item, one line of ``items.jsonl`` per item (its scores, or its error), and at the end
-    ``result.json`` and ``costs.json``. Answers are copied from finished shares beside ``folder``
-    (``PART.shard-I-of-N``) with the same settings and data. Items that failed for a temporary
-    reason, such as lack of memory, are asked again by every later call. ``on_progress`` gets the
-    items done and the items in all; ``on_message`` one line for each item or file that is asked
-    again, left out or not checked.
+    ``result.json``. Items that failed for a temporary reason, such as lack of memory, are asked
+    again by every later call. For ``limit`` see :func:`limited`.
 
     Raises:
-        ConfigError: The protocol cannot be run on this model or data; see its ``batches``.
+        ConfigError: The protocol cannot be run on this model or data.
         CheckpointError: ``folder`` holds another evaluation, rows from other data, or damage.
         BusyError: Another process works there, and ``wait`` is false.
         DiffAttnError: No item could be asked; the message gives the first error.
     """
     folder, protocol = Path(folder), part.protocol
     with sole_writer(folder, wait=wait):
+        selection = {} if limit is None else {"limit": limit}
         config = _claim(model, part, folder, selection)
         finished = _finished(folder, on_message)
         if finished is not None:
@@ -69,25 +71,27 @@ def evaluate(
                 claim_data(folder, data, has_rows=True)
             on_progress(finished.num_items, finished.num_items)
             return finished
-        rows = _ask_all(model, protocol, folder, selection, config, on_progress, on_message)
+        rows = _ask_all(model, protocol, folder, limit, on_progress, on_message)
         result = _result(protocol, folder, selection, config, rows)
         result.write(folder)
         fewer = shortfall(result.tables)
-        if fewer and not selection.recorded() and not result.num_failed:
+        if fewer and not selection and not result.num_failed:
             on_message(fewer)
     return result
 
 
-def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection) -> dict[str, Any]:
+def _claim(
+    model: LanguageModel, part: Part, folder: Path, selection: Mapping[str, Any]
+) -> dict[str, Any]:
     """Write ``run.json``, or check that it records the same evaluation; return the settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
-        "version": part.protocol.version,
+        "version": part.protocol.facts.version,
         "variant": part.variant,
         # Through JSON, so that settings can be compared with those of a file.
         "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
         "model": model.facts(),
-        **selection.recorded(),
+        **selection,
     }
     record = RunRecord(
         name=f"{model.label}/{part.variant}",
@@ -96,7 +100,7 @@ def _claim(model: LanguageModel, part: Part, folder: Path, selection: Selection)
         device=model.device.type,
         versions=package_versions(),
     )
-    claim_run(folder, record, "an evaluation", free=FREE_SETTINGS)
+    claim_run(folder, record, "an evaluation", free=_FREE_SETTINGS)
     return config
 
 
@@ -116,22 +120,21 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
 def _result(
     protocol: Protocol,
     folder: Path,
-    selection: Selection,
+    selection: dict[str, Any],
     config: Mapping[str, Any],
     rows: Sequence[Mapping[str, Any]],
 ) -> EvalResult:
     scored = [row for row in rows if "error" not in row]
-    if not scored and not selection.shard:
+    if not scored:
         raise DiffAttnError(
             f"{config['variant']}: one item or more must be scored, got {len(rows)} failures on "
             f"{config['model']['label']}, first: {rows[0]['error'] if rows else 'no item'}"
         )
-    # Metrics need all items: a share has none.
-    summary = Summary(metrics=[]) if selection.shard else protocol.summarise(scored)
+    summary = protocol.summarise(scored)
     return EvalResult(
         protocol=protocol.name,
-        version=protocol.version,
-        source=protocol.source,
+        version=config["version"],
+        source=protocol.facts.source,
         variant=config["variant"],
         model=config["model"],
         parameters=config["parameters"],
@@ -141,7 +144,7 @@ def _result(
         num_items=len(rows),
         num_failed=len(rows) - len(scored),
         items=log_facts(folder / ITEMS),
-        selection=selection.recorded(),
+        selection=selection,
     )
 
 
@@ -157,73 +160,55 @@ def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]]
     return batches, data_digest(items, protocol.material(model, items))
 
 
-class _Log:
-    """The rows of ``items.jsonl``: id to row. If all items of a call failed, it begins anew."""
-
-    def __init__(self, folder: Path, on_message: OnMessage) -> None:
-        known, faults = recover_jsonl(folder / ITEMS)
-        for fault in faults:
-            on_message(f"An item is asked again: {fault}")
-        if all("error" in row for row in known):
-            (folder / ITEMS).unlink(missing_ok=True)
-            known = []
-        self.folder, self.num_lines = folder, len(known)
-        self.rows = {row["id"]: row for row in known}
-
-    def add(self, row: dict[str, Any]) -> None:
-        # An earlier result no longer belongs to these rows.
-        (self.folder / "result.json").unlink(missing_ok=True)
-        append_jsonl(self.folder / ITEMS, row)
-        self.rows[row["id"]] = row
-        self.num_lines += 1
-
-
 def _ask_all(
     model: LanguageModel,
     protocol: Protocol,
     folder: Path,
-    selection: Selection,
-    config: Mapping[str, Any],
+    limit: int | None,
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all selected items, in their order. Answers of finished shares are copied."""
-    log = _Log(folder, on_message)
+    """Rows of all selected items, in their order."""
+    known, faults = recover_jsonl(folder / ITEMS)
+    for fault in faults:
+        on_message(f"An item is asked again: {fault}")
+    if all("error" in row for row in known):
+        (folder / ITEMS).unlink(missing_ok=True)
+        known = []
+    rows, num_lines = {row["id"]: row for row in known}, len(known)
     try:
-        every, data = _batches(model, protocol)
+        batches, data = _batches(model, protocol)
     except DiffAttnError:
-        if not log.rows:  # nothing was asked, so the folder can be used with other settings
+        if not rows:  # nothing was asked, so the folder can be used with other settings
             for name in ("run.json", DATA, ITEMS):
                 (folder / name).unlink(missing_ok=True)
         raise
-    claim_data(folder, data, has_rows=bool(log.rows))
-    again = [row for row in log.rows.values() if _is_temporary(row)]
+    claim_data(folder, data, has_rows=bool(rows))
+    again = [row for row in rows.values() if _is_temporary(row)]
     if again:
         on_message(f"Items that failed are asked again: {len(again)}, first: {again[0]['error']}")
         # They stay in the file until the end: the last line of an item counts.
-        log.rows = {name: row for name, row in log.rows.items() if not _is_temporary(row)}
-    taken = [] if selection.shard else rows_of_shards(folder, config, data, on_message)
-    batches = selection.select(every)
+        rows = {name: row for name, row in rows.items() if not _is_temporary(row)}
+    if limit is not None:
+        batches = limited(batches, limit)
     wanted = [item.id for batch in batches for item in batch]
     assert len(set(wanted)) == len(wanted), f"{protocol.name}: ids must be unique"
-    for row in taken:
-        if row["id"] in wanted and row["id"] not in log.rows and not _is_temporary(row):
-            log.add(row)
-    if not (folder / ITEMS).exists():  # a share may have no item
-        write_jsonl(folder / ITEMS, [])
-    began, done_before = time.monotonic(), len(log.rows)
-    on_progress(len(log.rows), len(wanted))
+    on_progress(len(rows), len(wanted))
     for batch in batches:
-        if any(item.id not in log.rows for item in batch):
-            # Ask the whole batch even if some answers are known: another batch would change
-            # the rounding.
-            for row in _ask(model, protocol, batch):
-                if row["id"] not in log.rows:
-                    log.add(row)
-            on_progress(len(log.rows), len(wanted))
-    _add_costs(folder, time.monotonic() - began, len(log.rows) - done_before)
-    ordered = [log.rows[name] for name in wanted]
-    if wanted != list(log.rows) or log.num_lines != len(log.rows):  # some were asked again
+        if all(item.id in rows for item in batch):
+            continue
+        # Ask the whole batch even if some answers are known: another batch would change the
+        # rounding.
+        for row in _ask(model, protocol, batch):
+            if row["id"] not in rows:
+                # An earlier result no longer belongs to these rows.
+                (folder / "result.json").unlink(missing_ok=True)
+                append_jsonl(folder / ITEMS, row)
+                rows[row["id"]] = row
+                num_lines += 1
+        on_progress(len(rows), len(wanted))
+    ordered = [rows[name] for name in wanted]
+    if wanted != list(rows) or num_lines != len(rows):  # some were asked again
         write_jsonl(folder / ITEMS, ordered)
     return ordered
 
@@ -244,9 +229,8 @@ def _ask(model: LanguageModel, protocol: Protocol, items: Sequence[Item]) -> lis
 
 
 def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
-    """The row of an answer; an error row for NaN, infinity or a lone surrogate, which no file
-    can hold."""
-    # A served model returns None for scores that need logits.
+    """The row of an answer; an error row for NaN, infinity or a lone surrogate."""
+    # A score that was not asked for, such as a log-probability, is None.
     scores = {name: value for name, value in answer["scores"].items() if value is not None}
     cluster = {"cluster": item.cluster} if item.cluster else {}
     row = {"id": item.id, **cluster, **answer, "scores": scores}
@@ -257,10 +241,90 @@ def _row(item: Item, answer: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _add_costs(folder: Path, seconds: float, items: int) -> None:
-    """Add to ``costs.json``, which is a separate file because times vary from run to run."""
-    path = folder / "costs.json"
-    costs = read_json(path) if path.exists() else {"schema": 1, "wall_seconds": 0.0, "items": 0}
-    if items or not path.exists():
-        sums = {"wall_seconds": costs["wall_seconds"] + seconds, "items": costs["items"] + items}
-        write_json(path, costs | sums)
+def run_evaluation(
+    chosen: Sequence[Part],
+    models: Mapping[str, str],
+    folder: Path,
+    *,
+    load: Mapping[str, Any] = {},
+    limit: int | None = None,
+    on_start: Callable[[str], None] = lambda name: None,
+    on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
+    on_message: Callable[[str], None] = lambda line: None,
+) -> tuple[list[EvalResult], Comparison | None]:
+    """Evaluate every model with every part; compare the models if there are several.
+
+    Several processes may work in one folder: each part is run by one of them. A part that cannot
+    run, or of which no item could be scored, gets a message and is left out. ``models`` maps labels
+    to paths, the baseline first; ``load`` are options of :meth:`LanguageModel.load`.
+    """
+    is_claimed(folder, EVALUATION_MARKER, "an evaluation")  # before a model is loaded
+    done: dict[tuple[str, str], EvalResult] = {}
+    refused: list[DiffAttnError] = []
+    left = {label: list(chosen) for label in models}
+    # The second round waits for parts that other processes were running in the first.
+    for wait, (label, parts) in itertools.product((False, True), left.items()):
+        if not parts:
+            continue
+        model = _load(label, models[label], load, on_message)
+        for part in parts.copy():
+            name = f"{label}/{part.variant}"
+            register(folder, label, part.variant)
+            on_start(name)
+            try:
+                done[label, part.variant] = evaluate(
+                    model,
+                    part,
+                    folder / name,
+                    limit=limit,
+                    wait=wait,
+                    on_progress=partial(on_progress, name),
+                    on_message=partial(_tell, on_message, name),
+                )
+            except BusyError:
+                on_message(f"{name}: another process is at work on it, waiting at the end")
+                continue
+            except CheckpointError:  # the folder holds other files
+                raise
+            except DiffAttnError as error:
+                if len(models) * len(chosen) > 1:
+                    on_message(f"{name} cannot run: {error}")
+                refused.append(_with_advice(error, model))
+            parts.remove(part)
+    if not done:
+        raise refused[0]
+    for (label, variant), result in done.items():
+        if result.num_failed:
+            failed = f"{result.num_failed} of {result.num_items} items failed"
+            on_message(f"{label}/{variant}: {failed}")
+    order = [(label, part.variant) for label in models for part in chosen]
+    return [done[key] for key in order if key in done], compare_folder(folder)
+
+
+def _tell(on_message: Callable[[str], None], name: str, line: str) -> None:
+    on_message(f"{name}: {line}")
+
+
+def _load(
+    label: str, path: str, load: Mapping[str, Any], on_message: Callable[[str], None]
+) -> LanguageModel:
+    model = LanguageModel.load(path, label=label, **load)
+    if "example" in model.tokenizer.init_kwargs:
+        raise ConfigError(
+            f"{label}: must read text to be evaluated, got a model of a recall task. Its "
+            "accuracy is in results.json of its run; 'diffattn inspect' shows its maps."
+        )
+    if advice := bfloat16_advice(model.device, model.network.dtype, "--dtype float32"):
+        on_message(f"{label}: {advice}")
+    return model
+
+
+def _with_advice(error: DiffAttnError, model: LanguageModel) -> DiffAttnError:
+    """The error, with the protocols that fit a model whose context is short."""
+    if not isinstance(error, ConfigError) or model.max_length >= SHORT_CONTEXT:
+        return error
+    fit = ", ".join(name for name, facts in PROTOCOLS.items() if facts.any_context)
+    return ConfigError(
+        f"{error} Few prompts fit the {model.max_length} tokens of {model.label}. It can be asked, "
+        f"with --quick: {fit}."
+    )

@@ -1,117 +1,95 @@
-"""Select the items to ask: all, a limited number, or a share whose answers are later joined."""
+"""Select the items to ask, and hash their data: no evaluation continues with other data."""
 
 import hashlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from diffattn.errors import CheckpointError, ConfigError
+import numpy as np
+
+from diffattn.errors import CheckpointError
+from diffattn.files.io import read_json, write_json
 from diffattn.lab.evaluation.protocol import Item
-from diffattn.lab.evaluation.read_data import recorded_data
-from diffattn.lab.records.evaluations import EvalResult
-from diffattn.lab.records.run import RunRecord, difference
+
+DATA = "data.json"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Selection:
-    """Which items are asked. Default: all."""
-
-    limit: int | None = None
-    """Largest number of items; see :func:`limited`. Results of two limits are never mixed."""
-    shard: tuple[int, int] | None = None
-    """(i, n): share i, from 1, of n. All n shares together are the whole evaluation."""
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise ConfigError(f"--limit: must be 1 or more, got {self.limit}.")
-        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
-            raise ConfigError(
-                f"--shard: must be i/n with 1 <= i <= n, got {self.shard[0]}/{self.shard[1]}."
-            )
-
-    @classmethod
-    def read(cls, shard: str | None, limit: int | None) -> "Selection":
-        """Read the values of ``--shard`` (``i/n``) and ``--limit``."""
-        if shard is None:
-            return cls(limit=limit)
-        first, _, second = shard.partition("/")
-        if not all(text.isascii() and text.isdigit() and len(text) < 7 for text in (first, second)):
-            raise ConfigError(f"--shard: must be i/n, such as 2/4, got {shard!r}.")
-        return cls(limit=limit, shard=(int(first), int(second)))
-
-    @property
-    def suffix(self) -> str:
-        """Suffix of a share's folder after the name of the part; empty without a share."""
-        return "" if self.shard is None else f".shard-{self.shard[0]}-of-{self.shard[1]}"
-
-    def recorded(self) -> dict[str, Any]:
-        """The selection for records; empty for all items."""
-        limit = {} if self.limit is None else {"limit": self.limit}
-        return limit | ({} if self.shard is None else {"shard": list(self.shard)})
-
-    def select(self, batches: Sequence[Sequence[Item]]) -> list[list[Item]]:
-        """The batches to ask. Shares never divide a batch, as another one would round otherwise."""
-        chosen = [list(batch) for batch in batches]
-        if self.limit is not None:
-            names = limited([item for batch in batches for item in batch], self.limit)
-            chosen = [[item for item in batch if item.id in names] for batch in chosen]
-            chosen = [batch for batch in chosen if batch]
-        return chosen if self.shard is None else chosen[self.shard[0] - 1 :: self.shard[1]]
+def data_digest(items: Iterable[Item], material: Any) -> str:
+    """First 16 hex digits of the SHA-256 of all items, also of those that are not selected, and of
+    the material: parameters only name files and packages, the digest covers their content."""
+    digest = hashlib.sha256()
+    for value in (material, *items):
+        for piece in _pieces(value):
+            digest.update(piece)
+    return digest.hexdigest()[:16]
 
 
-ALL = Selection()
+def claim_data(folder: Path, digest: str, *, has_rows: bool) -> None:
+    """Write the digest, or check that existing rows were made from the same data."""
+    path = folder / DATA
+    recorded = read_json(path).get("sha256") if has_rows and path.exists() else None
+    if recorded is None:
+        write_json(path, {"schema": 1, "sha256": digest})
+    elif recorded != digest:
+        raise CheckpointError(
+            f"{folder}: must be continued with the data it was begun with ({recorded}), got other "
+            f"({digest}): the files, corpora or packages that its items come from have changed. "
+            "Choose another --out."
+        )
 
 
-def limited(items: Sequence[Item], limit: int) -> set[str]:
-    """Ids of at most ``limit`` items, spread over the whole list, the same for every model.
+def _pieces(value: Any) -> Iterable[bytes]:
+    """The value as bytes, the same in every process. Of unknown objects only the type counts."""
+    if isinstance(value, str):
+        content = value.encode("utf-8", "surrogatepass")
+        yield b"s%d:" % len(content)
+        yield content
+    elif value is None or isinstance(value, bool | int | float | bytes | Path):
+        yield repr(value).encode() + b";"
+    elif isinstance(value, np.ndarray | np.generic):
+        yield f"{value.dtype}{value.shape}".encode()
+        yield value.tobytes()
+    elif isinstance(value, list | tuple):
+        yield b"[%d:" % len(value)
+        if set(map(type, value)) <= {int, str}:  # tokens and words, by the million
+            yield repr(list(value)).encode()
+        else:
+            for part in value:
+                yield from _pieces(part)
+    elif isinstance(value, set | frozenset):
+        yield from _pieces(sorted(b"".join(_pieces(part)) for part in value))
+    elif isinstance(value, Mapping):
+        yield from _pieces([list(pair) for pair in value.items()])
+    else:
+        yield type(value).__name__.encode() + b";"
+        if is_dataclass(value):
+            for part in fields(value):
+                yield from _pieces(getattr(value, part.name))
 
-    Clusters are kept whole, as their items are compared with one another. The list of clusters is
-    cut into equal blocks, and the cluster with the smallest hash of each block is taken if it fits.
-    Only the first cluster may be cut, if it has more items than ``limit``.
+
+def limited(batches: Sequence[Sequence[Item]], limit: int) -> list[list[Item]]:
+    """At most ``limit`` items, spread over all batches, the same for every model.
+
+    Clusters are kept whole, as their items are compared. Their list is cut into equal blocks, and
+    the cluster with the smallest hash of each block is taken if it fits. Only the first may be cut.
     """
 
     def digest(name: str) -> bytes:
         return hashlib.sha256(name.encode("utf-8", "surrogatepass")).digest()
 
     clusters: dict[str, list[str]] = {}
-    for item in items:
+    for item in itertools.chain.from_iterable(batches):
         clusters.setdefault(item.cluster or item.id, []).append(item.id)
-    names = list(clusters)
-    wanted = max(1, min(len(names), limit * len(names) // max(1, len(items))))
+    names, num_items = list(clusters), sum(map(len, batches))
+    wanted = max(1, min(len(names), limit * len(names) // max(1, num_items)))
     edges = [len(names) * i // wanted for i in range(wanted + 1)]
     chosen: list[str] = []
     for first, end in itertools.pairwise(edges):
         cluster = clusters[min(names[first:end], key=digest)]
         if not chosen or len(chosen) + len(cluster) <= limit:
             chosen += cluster
-    return set(chosen[:limit])
-
-
-FREE_SETTINGS = ("model.path",)
-"""Settings that may differ between shares: the hash of the weights, not the path, must agree."""
-
-
-def rows_of_shards(
-    folder: Path, config: Mapping[str, Any], data: str, on_message: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Rows of all finished shares with the same settings and data; others get a message.
-
-    Settings are equal if they differ at most in the share and in ``FREE_SETTINGS``.
-    """
-    rows: list[dict[str, Any]] = []
-    for path in sorted(folder.parent.glob(f"{folder.name}.shard-*")):
-        if not (path / "result.json").exists():
-            continue
-        try:
-            recorded = RunRecord.read(path).config
-            if difference("", recorded, config, ["shard", *FREE_SETTINGS]) is not None:
-                on_message(f"{path.name} has other settings and is left out")
-            elif recorded_data(path) not in (None, data):
-                on_message(f"{path.name} has read other data and is left out")
-            else:
-                rows += EvalResult.read(path).read_items(path)
-        except CheckpointError as error:
-            on_message(f"A share is left out: {error}")
-    return rows
+    kept = set(chosen[:limit])
+    parts = [[item for item in batch if item.id in kept] for batch in batches]
+    return [part for part in parts if part]

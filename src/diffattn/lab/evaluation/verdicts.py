@@ -11,8 +11,7 @@ from diffattn.lab.records.evaluations import PairedDifference
 from diffattn.lab.stats.intervals import wilson_interval
 from diffattn.lab.stats.paired import holm, paired_difference, paired_t_test
 
-CEILING = 0.99
-"""If both shares are this large, the items are too easy to show a difference."""
+CEILING = 0.99  # if both shares are this large, the items are too easy
 SEEDS = 3  # fewest seeds for a verdict over seeds, as in ``docs/findings/claims.md``
 ABOVE = 0.01  # the lower end of a score's interval must exceed guessing by this margin
 _SEED = re.compile(r"(?P<stem>.+)-seed(?P<seed>\d{1,18})")
@@ -42,10 +41,8 @@ def partners(labels: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def over_seeds(items: Sequence[PairedDifference]) -> list[PairedDifference]:
-    """Primary differences pooled over seeds, for pairs of models that ran with the same seeds.
-
-    The interval is Student's t over the seeds: it describes the model type, not trained weights.
-    """
+    """Primary differences pooled over seeds that both models have. The interval is Student's t over
+    seeds: it describes the model type, not trained weights."""
     groups: dict[tuple[str, str, str, str], list[PairedDifference]] = {}
     for item in items:
         a, b = seed_of(item.model), seed_of(item.baseline)
@@ -141,10 +138,8 @@ def _uninformative(item: PairedDifference) -> str:
 
 
 def _above_floor(item: PairedDifference) -> tuple[bool, bool]:
-    """Whether the model, and whether its baseline, is above guessing in at least one task.
-
-    This is conservative: each of the n clusters counts as one item.
-    """
+    """Whether the model, and whether its baseline, is above guessing in at least one task. This is
+    conservative: each of the n clusters counts as one item."""
     # With several tasks one is passed by chance more easily, so they share the 5 %.
     level = 1 - 0.05 / max(1, len(item.floors))
 

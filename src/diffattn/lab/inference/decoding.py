@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix, batches
 from diffattn.lab.inference.shared_prefixes import share_prefixes
 from diffattn.lab.inference.token_tree import can_branch, grow_branches
 
@@ -84,16 +83,14 @@ def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) 
 def _decode(
     model: NetworkReader, rows: Rows, count: int, max_new_tokens: int, stop: Sequence[str]
 ) -> list[Generation]:
-    """Decode one batch of ``count`` rows. Each step adds a token to each unfinished row."""
     written: list[list[int]] = [[] for _ in range(count)]
     done: dict[int, Generation] = {}
-    last_tokens = frozenset(model.end_tokens)
     last = dict(enumerate(next(rows)))
     for step in range(max_new_tokens):
-        tokens: dict[int, int] = {}
+        tokens: dict[int, int] = {}  # of the unfinished rows
         for i, logits in last.items():
             choice = int(logits.argmax())
-            if choice in last_tokens:
+            if choice in model.end_tokens:
                 done[i] = Generation(tuple(written[i]), model.decode(written[i]), "eos")
                 continue
             written[i].append(choice)
@@ -112,10 +109,7 @@ def _decode(
 
 
 def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str]) -> str | None:
-    """Text before the first stop string; ``None`` without one.
-
-    A stop string may spell special tokens, such as the end of a turn, which decoding leaves out.
-    """
+    """Text before the first stop string, which may spell special tokens; ``None`` without one."""
     text = model.decode(ids)
     if (end := first_stop(text, stop)) is not None:
         return text[:end]
@@ -130,7 +124,7 @@ def _stopped_text(model: NetworkReader, ids: Sequence[int], stop: Sequence[str])
 
 
 def _batches_by_tokens(room: Sequence[int], most: int) -> Iterator[list[int]]:
-    """Batches of rows with at most ``most`` tokens: the keys of all rows are in one mask."""
+    # The keys of all rows of a batch are in one mask.
     order = sorted(range(len(room)), key=room.__getitem__)
     return batches(order, lambda batch: sum(room[i] for i in batch) <= most)
 

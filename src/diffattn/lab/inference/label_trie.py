@@ -31,10 +31,6 @@ class LabelTrie:
 
     The line break tells a label from longer labels that begin with it. Labels are encoded as they
     follow ``before``, the text at the end of every prompt: see :meth:`NetworkReader.encode_after`.
-
-    Raises:
-        ConfigError: A label is empty, holds a line break, or its tokens are equal to, or the
-            beginning of, the tokens of another label.
     """
 
     def __init__(self, model: NetworkReader, labels: Sequence[str], before: str) -> None:
@@ -87,10 +83,7 @@ def read_labels(
     *,
     before: Prefix | None = None,
 ) -> list[LabelReading]:
-    """Choose the label that follows each prompt. One pass takes several prompts and all labels.
-
-    ``before`` holds tokens that are already read and precede all prompts.
-    """
+    """Choose the label that follows each prompt; ``before`` precedes all prompts."""
     model.require_ids(trie.tree.tokens)
     prefix = model.read([]) if before is None else before
     for prompt in prompts:

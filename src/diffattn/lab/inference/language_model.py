@@ -13,8 +13,7 @@ from accelerate.utils import align_module_device
 from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import tokenizer_hash
 from diffattn.lab.inference import decoding, label_trie, prompting, scoring, shared_prefixes
-from diffattn.lab.inference.network_reader import NetworkReader
-from diffattn.lab.inference.pass_limits import limits_on
+from diffattn.lab.inference.network_reader import NetworkReader, limits_on
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
 
@@ -29,8 +28,7 @@ _NOT_HASHED = (
 class LanguageModel(NetworkReader):
     """A causal language model that generates, scores and reads prompts.
 
-    The methods are functions of this folder, which take the model as their first argument. Tests
-    override them in a subclass to return scripted answers.
+    The methods are functions of this folder, which take the model as their first argument.
     """
 
     @classmethod

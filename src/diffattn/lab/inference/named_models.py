@@ -11,11 +11,6 @@ from diffattn.models.checkpoint_folder import checkpoint_folder, listed, models_
 from diffattn.models.config.attention_types import ATTENTION, checked_types
 
 
-def is_address(path: str) -> bool:
-    """Whether a model is named by the URL of its server."""
-    return path.startswith(("http://", "https://"))
-
-
 def labelled(
     models: Sequence[str],
     *,
@@ -55,7 +50,7 @@ def labelled(
 def require_model(path: str) -> None:
     """Raise if a path holds no model and is no model name that the hub could know."""
     if not checkpoint_folder(path).exists():
-        from diffattn.models.hub import name_or_cached  # slow to import
+        from diffattn.models.loading import name_or_cached  # slow to import
 
         name_or_cached(path)
 

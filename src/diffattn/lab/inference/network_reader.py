@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -13,11 +13,69 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits, batches
 from diffattn.models.config.rope_settings import steady_positions
 from diffattn.models.loading import end_tokens, known_tokens
+from diffattn.models.memory import available_bytes
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
-from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.passes import require_finite_logits
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassLimits:
+    """Limits of one forward pass. They bound memory, however long or many the texts are."""
+
+    chunk_tokens: int = 2_048
+    """Most tokens of one row in a pass; longer rows run in chunks."""
+    chunk_logits: int = 2**26
+    """Most logits of a chunk, of the branches of a tree, or of sliding windows in one pass."""
+    batch_tokens: int = 16_384
+    """Most tokens of rows in one pass, padding included."""
+    batch_logits: int = 2**27
+    """Most logits of rows in one pass if the logits of all tokens are kept."""
+    cache_bytes: int = 512 * 1024 * 1024
+    """Most bytes of keys and values in one pass. A prefix counts once per row that reads it."""
+    copied_tokens: int = 8_192
+    """From this number of copied prefix tokens (rows x prefix) on, one masked tree is cheaper."""
+
+
+STANDARD_LIMITS = PassLimits()
+
+
+def limits_on(device: torch.device) -> PassLimits:
+    """Limits for a device that already holds the model, by its free memory.
+
+    A GPU with much free memory gets larger limits; with little, every device gets smaller ones.
+    Sizes are powers of two, so that small changes of free memory change no batch and no rounding.
+    """
+    standard = STANDARD_LIMITS
+    if device.type not in ("cuda", "cpu"):
+        return standard
+    free = available_bytes() if device.type == "cpu" else int(torch.cuda.mem_get_info(device)[0])
+    if free is None:
+        return standard
+    share = max(2**24, free // 4)  # attention and logits need the rest
+    # 128 rows keep a GPU busy; more gain nothing.
+    most = standard.cache_bytes * (8 if device.type == "cuda" else 1)
+    allowed = min(most, 1 << (share.bit_length() - 1))  # the power of two below the share
+    factor = allowed / standard.cache_bytes
+    return PassLimits(
+        cache_bytes=allowed,
+        batch_tokens=int(standard.batch_tokens * max(1.0, factor)),
+        batch_logits=int(standard.batch_logits * min(1.0, factor)),
+        chunk_logits=int(standard.chunk_logits * min(1.0, factor)),
+    )
+
+
+def batches(order: Iterable[int], fit: Callable[[list[int]], bool]) -> Iterator[list[int]]:
+    """Batches of the indices in ``order``, each as long as ``fit`` allows, at least one index."""
+    batch: list[int] = []
+    for i in order:
+        if batch and not fit([*batch, i]):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 class ItemError(DiffAttnError):
@@ -61,10 +119,6 @@ class NetworkReader:
         label, path: Short name, and where the model was loaded from, for records.
         max_length: Longest sequence in tokens. Default: ``max_position_embeddings``, or 2**30.
         add_bos: Begin every sequence with the BOS token. Default: if the tokenizer has one.
-
-    Raises:
-        ConfigError: ``add_bos`` with a tokenizer without BOS, a ``max_length`` out of range, or
-            layers that cache other tensors than keys and values, such as a recurrent state.
     """
 
     def __init__(
@@ -89,15 +143,11 @@ class NetworkReader:
             )
         if add_bos and tokenizer.bos_token_id is None:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
-        known = inspect.signature(network.forward).parameters
-        if "state" in known and "past_key_values" not in known:
-            raise ConfigError(
-                f"{label}: layers must keep keys and values, got the recurrent state of "
-                f"{type(network).__name__}."
-            )
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
-        if other := [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]:
-            # Padding would change a recurrent state, and rows could not share one.
+        other = [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]
+        if "past_key_values" not in inspect.signature(network.forward).parameters:
+            other.append("a recurrent state")
+        if other:  # padding would change a recurrent state, and rows could not share one
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
         self.bos: int | None = tokenizer.bos_token_id if add_bos is not False else None
         self._add_bos = add_bos
@@ -106,11 +156,8 @@ class NetworkReader:
         self.rows_alone = False  # True: one row per pass and no shared prefixes
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
-        """Tokens of ``text`` alone: no BOS, nothing added.
-
-        Special tokens that the text spells out are encoded as plain characters, as in training.
-        With ``special`` they become special tokens, as a chat template or the harness needs it.
-        """
+        """Tokens of ``text`` alone, without BOS. Special tokens that it spells out are encoded as
+        plain characters, or with ``special`` as special tokens, as a chat template needs it."""
         options = {} if special else {"split_special_tokens": True}
         return list(self.tokenizer(text, add_special_tokens=False, **options)["input_ids"])
 
@@ -134,8 +181,7 @@ class NetworkReader:
 
         Spaces at the end of the context move to the continuation. Both are encoded as one string;
         the continuation begins after as many tokens as the context alone has, even if a token
-        spans both. If that leaves no token, context and continuation are encoded separately. For
-        an empty context see :meth:`start`.
+        spans both. If that leaves no token, both are encoded separately.
         """
         text = context + continuation
         context = context.rstrip()
@@ -152,10 +198,8 @@ class NetworkReader:
         return special and self.bos is not None and list(ids[:1]) == [self.bos]
 
     def as_its_tokenizer_begins(self) -> Self:
-        """A copy that adds BOS only if its tokenizer does, as in lm-evaluation-harness.
-
-        An explicit ``add_bos`` still decides. An empty context is BOS in any case.
-        """
+        """A copy that adds BOS only if ``add_bos`` or its tokenizer does, as in
+        lm-evaluation-harness. An empty context is BOS in any case."""
         other = copy.copy(self)
         bos = self.tokenizer.bos_token_id
         if self._add_bos is None and self.tokenizer("a")["input_ids"][:1] != [bos]:
@@ -256,10 +300,8 @@ class NetworkReader:
         self.require_steady(tokens)
 
     def require_steady(self, tokens: int) -> None:
-        """Raise ``ItemError`` for a text so long that its rotary frequencies depend on its length.
-
-        Reading in chunks, or in a batch with other texts, would then change its scores.
-        """
+        """Raise ``ItemError`` for a text so long that its rotary frequencies depend on its length,
+        so that reading in chunks or in a batch would change its scores."""
         if self._steady is not None and tokens > self._steady[1]:
             kind, most = self._steady
             raise ItemError(
@@ -268,16 +310,14 @@ class NetworkReader:
             )
 
     def require_finite(self, logits: Tensor, *, used: Tensor | None = None) -> None:
-        """See :func:`diffattn.probes.finite.require_finite_logits`."""
+        """See :func:`diffattn.probes.passes.require_finite_logits`."""
         require_finite_logits(self.label, logits, self.network, used=used)
 
     def row_batches(
         self, lengths: Sequence[int], prefix: Prefix, *, all_logits: bool
     ) -> Iterator[list[int]]:
-        """Indices of rows that run together: of similar length, as many as the limits allow.
-
-        ``all_logits``: the logits of every token are kept, not only of one token per row.
-        """
+        """Indices of rows that run together: of similar length, as many as the limits allow for
+        the logits of every token, or of one token per row."""
         room = self.limits.batch_tokens
         if all_logits:
             room = min(room, self.limits.batch_logits // self.text_config.vocab_size)

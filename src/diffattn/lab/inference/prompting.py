@@ -68,8 +68,8 @@ def complete(
 ) -> list[Completion]:
     """Complete prompts greedily and score right answers, with few forward passes.
 
-    A prefix that all prompts share is read once. A prompt so long that it runs alone is read once
-    too. Shorter prompts run in batches, once to complete them and once to score their answers.
+    A prefix that all prompts share is read once, as is a prompt so long that it runs alone. Shorter
+    prompts run in batches, once to complete them and once to score their answers.
 
     Args:
         prompts: Texts without spaces at the end.

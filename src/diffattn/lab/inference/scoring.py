@@ -37,10 +37,7 @@ class Score:
 def score(
     model: NetworkReader, continuations: Sequence[Continuation], *, before: Prefix | None = None
 ) -> list[Score]:
-    """Score continuations; prefixes that they share are read once.
-
-    ``before`` holds tokens that are already read and precede all contexts.
-    """
+    """Score continuations, all after ``before``; prefixes that they share are read once."""
     for asked in continuations:
         if not asked.context or not asked.target:
             raise ItemError("score: context and target must hold a token or more, got none.")
@@ -129,16 +126,16 @@ def _score(logits: Tensor, target: Sequence[int]) -> Score:
 def prefix_losses(
     model: NetworkReader, rows: list[np.ndarray], given: list[int]
 ) -> list[np.ndarray]:
-    """Losses of the tokens of rows in nats, given all tokens before; long rows run in chunks.
+    """Losses of the tokens of rows in nats, given all tokens before.
 
     ``given`` holds token ids, such as BOS, before each row. If it is empty, the first token of a
     row is not predicted, and the result has one loss less.
     """
-    asked = []
-    for row in rows:
-        ids = [*given, *row.tolist()]
-        first = max(1, len(given))
-        asked.append(Continuation(tuple(ids[:first]), tuple(ids[first:])))
+    texts, first = [(*given, *row.tolist()) for row in rows], max(1, len(given))
+    return _losses(model, [Continuation(ids[:first], ids[first:]) for ids in texts])
+
+
+def _losses(model: NetworkReader, asked: list[Continuation]) -> list[np.ndarray]:
     return [-np.array(row.token_logprobs) for row in score(model, asked)]
 
 
@@ -188,11 +185,9 @@ def _window_losses(
     wanted = [tokens[predicted:end] for _, predicted, end in group]
     length, last = len(inputs[0]), len(wanted[0])
     if length > model.limits.chunk_tokens:
-        asked = [
-            Continuation(tuple(row[: length - last + 1]), tuple(target.tolist()))
-            for row, target in zip(inputs, wanted, strict=True)
-        ]
-        return [-np.array(row.token_logprobs) for row in score(model, asked)]
+        rows = zip(inputs, wanted, strict=True)
+        context = length - last + 1
+        return _losses(model, [Continuation((*x[:context],), (*y.tolist(),)) for x, y in rows])
     kept = torch.arange(length - last, length)
     logits, _ = model.forward_rows(model.read([]), inputs, keep=kept)
     losses = []

@@ -12,10 +12,9 @@ def read_prompts(
     """Read every prompt up to its last token; leading tokens that several share are read once.
 
     Yields the index of a prompt and a prefix with all its tokens but the last, in no fixed order.
-    Prompts form a tree: if a needle is hidden at several depths of one text, the prompts share
-    prefixes that grow with the depth. Where prompts differ, smaller groups are read first and the
-    largest last. So at most two prompts' keys and values are held at a time, if the caller drops
-    each prefix before it asks for the next.
+    Where prompts differ, smaller groups are read first and the largest last. So at most two
+    prompts' keys and values are held at a time, if the caller drops each prefix before it asks for
+    the next.
     """
     if not all(prompts):
         raise ItemError("read_prompts: a prompt must hold a token or more, got none.")
@@ -23,10 +22,8 @@ def read_prompts(
     if model.rows_alone:
         yield from ((i, model.read(prompt[:-1])) for i, prompt in enumerate(prompts))
         return
-    if not prompts:
-        return
     order = sorted(range(len(prompts)), key=lambda i: tuple(prompts[i]))
-    waiting: list[tuple[list[int], Prefix | None]] = [(order, None)]
+    waiting: list[tuple[list[int], Prefix | None]] = [(order, None)] if order else []
     while waiting:
         members, before = waiting.pop()
         known = before.length if before else 0

@@ -14,7 +14,7 @@ from diffattn.models.loading import (
     load_model,
     usable_device,
 )
-from diffattn.probes.finite import require_finite_logits
+from diffattn.probes.passes import require_finite_logits
 
 
 def stream_text(
@@ -30,8 +30,8 @@ def stream_text(
 ) -> None:
     """Write the continuation of a prompt, or of an example, to standard output.
 
-    ``settings`` are keyword arguments of transformers' ``generate``; ``on_message`` gets a hint
-    about small models and recall models. Without ``max_new_tokens`` at most 64 tokens are written.
+    ``settings`` are keyword arguments of transformers' ``generate``. Without ``max_new_tokens`` at
+    most 64 tokens are written.
     """
     where = usable_device(device)
     network, tokenizer = load_model(

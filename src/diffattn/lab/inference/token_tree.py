@@ -9,8 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from diffattn.lab.inference.network_reader import NetworkReader, Prefix
-from diffattn.lab.inference.pass_limits import batches
+from diffattn.lab.inference.network_reader import NetworkReader, Prefix, batches
 from diffattn.probes.attention_rows import attention_implementation
 
 _PASS_TOKENS = 384
@@ -50,10 +49,8 @@ class TokenTree:
 
 
 class _Borrowed(DynamicLayer):
-    """A cache layer that returns the prefix and the new keys together, but keeps only the prefix.
-
-    The joined tensors live for one layer at a time, so there is never a second whole prefix.
-    """
+    """A cache layer that returns the prefix and the new keys together, but keeps only the prefix:
+    there is never a second whole prefix."""
 
     def __init__(self, layer: DynamicLayer) -> None:
         super().__init__()
@@ -110,8 +107,7 @@ def grow_branches(
 ) -> Generator[Tensor, Mapping[int, int], None]:
     """Extend rows token by token after one prefix, whose keys and values are held once.
 
-    It yields logits after every row, ``[rows, vocab_size]``. After ``send({row: token})`` it yields
-    the logits after these tokens, ``[len(tokens), vocab_size]``, in their order.
+    It yields logits like :data:`diffattn.lab.inference.decoding.Rows`.
     """
     cache, lengths, tree = prefix.rows(1), [len(row) for row in rows], TokenTree()
     ends = [tree.add(row)[-1] for row in rows]

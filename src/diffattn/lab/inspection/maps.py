@@ -9,11 +9,10 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.report.viewer.codes import to_codes
-from diffattn.lab.report.viewer.values import ViewedLayer
+from diffattn.lab.report.viewer.values import ViewedLayer, to_codes
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import LayerRows, attention_rows
-from diffattn.probes.unwrapped import unwrapped
+from diffattn.probes.passes import unwrapped
 
 MOST_WEIGHTS = 100_000_000
 """Most attention weights on one page, all models together. A weight takes about one byte, and a

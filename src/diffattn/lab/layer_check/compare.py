@@ -8,30 +8,30 @@ from itertools import combinations, product
 import torch
 from torch import Tensor, nn
 
-from diffattn.errors import ConfigError
 from diffattn.lab.layer_check.calling import (
-    GIVEN_LAMBDA,
+    LAMBDA_NAME,
     LAYER,
-    TOKENS,
+    ULPS,
     UserLayer,
-    call_layer,
-    masks_to_try,
-    number_of_heads,
+    call_causally,
+    read_weights,
     takes_lambda,
 )
-from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Positions, attend
-from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
-from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
+from diffattn.lab.layer_check.formula import (
+    FACTS,
+    PLANTED,
+    TEXTS,
+    Formula,
+    LayerWeights,
+    Mistake,
+    Pairs,
+    Positions,
+    attend,
+)
 from diffattn.layers.lambda_vectors import LAMBDA_STD
 from diffattn.ops.inputs.lambda_param import lambda_init
 
 _MOST_TOGETHER = 3
-_ULPS = 64
-"""Float32 roundings that one value may pass through: a sum over the 64 channels of the layer."""
-
-
-Start = tuple[float, dict[str, str]]
-"""A λ_init that a layer may have; name and text of the mistake that it means, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,24 +65,17 @@ def check_layer(user: UserLayer) -> LayerReport:
     All parameters but λ_init get random values, so that every step shows in the output. Known
     mistakes are built into the formula, up to three at once, until it gives the layer's output.
     """
-    heads = number_of_heads(user.layer)
-    lam = GIVEN_LAMBDA if takes_lambda(user.layer) else None
-    mistakes = _facts_of_start(user, read_weights(user.layer, heads, lam))
+    mistakes = _facts_of_start(user, read_weights(user.layer))
     layer = _draw_anew(user.layer)
-    weights = read_weights(layer, heads, lam)
+    weights = read_weights(layer)
     hidden = weights.matrices["q"].shape[1]
-    x = torch.randn(2, TOKENS, hidden, generator=torch.Generator().manual_seed(1))
-    actual, mask = _call_causally(layer, x, weights.head_dim)
+    x = torch.randn(2, 9, hidden, generator=torch.Generator().manual_seed(1))
+    actual, mask = call_causally(layer, x, weights.head_dim)
     mistakes |= {} if takes_lambda(layer) else _facts_of_gradient(layer, actual)
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
-    published = list(_layouts(weights, starts[0][0]))
-    plain = weights
-    if not _fits(weights, published[0]):  # the layer's norm is not over single heads
-        biases = {role: bias for role, bias in weights.biases.items() if role != "norm"}
-        plain = replace(weights, norm=None, biases=biases)
-    difference = min(_difference(actual, attend(plain, formula, x)) for formula in published)
+    published = _layouts(weights, starts[0][0])
     explained = remaining < 1 and remaining <= _rounding(weights, formula, x)
     layout = "unknown"
     if explained:
@@ -99,7 +92,8 @@ def check_layer(user: UserLayer) -> LayerReport:
     return LayerReport(
         made=user.made, attention_type=weights.attention_type, num_heads=weights.num_heads,
         head_dim=weights.head_dim, value_dim=weights.value_dim, explained=explained, layout=layout,
-        difference=difference, remaining=remaining, mistakes=mistakes,
+        difference=min(_difference(actual, attend(weights, known, x)) for known in published),
+        remaining=remaining, mistakes=mistakes,
     )  # fmt: skip
 
 
@@ -122,31 +116,8 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
     return layer
 
 
-def _call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str | None]:
-    """The output with the first mask that makes the layer causal, and the name of that mask.
-
-    If no mask does: the output of the first call that does not fail, and ``None``.
-    """
-    later = x.clone()
-    later[:, -1] += 1.0
-    outputs, failure = [], None
-    for name, mask in masks_to_try(layer, x.shape[1]).items():
-        try:
-            before, after = (call_layer(layer, y, width, mask) for y in (x, later))
-        except ConfigError as error:
-            failure = failure or error
-            continue
-        outputs.append(before)
-        rounding = _ULPS * torch.finfo(before.dtype).eps * before.abs().max()
-        if (before - after)[:, :-1].abs().max() <= rounding:
-            return before, name
-    if failure is not None and not outputs:
-        raise failure
-    return outputs[0], None
-
-
-def _starts(user: UserLayer, weights: LayerWeights) -> list[Start]:
-    """The values of λ_init to try; the first one is used in the published formula."""
+def _starts(user: UserLayer, weights: LayerWeights) -> list[tuple[float, dict[str, str]]]:
+    """The values of λ_init to try, each with the mistake that it is; the published one first."""
     if weights.attention_type == "diff_v2":
         return [(0.0, {})]
     value = getattr(user.layer, "lambda_init", None)
@@ -172,7 +143,7 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
     base = Formula(lambda_init=start, norm_over="nothing" if v2 else "head", factor=not v2)
     lams = ["exp"]
     if len(weights.lambdas) == 1:
-        lams = ["number", "number_and_start", "exp_number", "sigmoid_number"]
+        lams = ["number", "number_and_start", "sigmoid_number"]
     rows: list[tuple[Pairs, Pairs, Pairs]] = [("adjacent",) * 3, ("split", "adjacent", "adjacent")]
     if not v2:
         rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
@@ -185,7 +156,11 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
 
 
 def _explain(
-    weights: LayerWeights, actual: Tensor, x: Tensor, starts: list[Start], leaks: bool
+    weights: LayerWeights,
+    actual: Tensor,
+    x: Tensor,
+    starts: list[tuple[float, dict[str, str]]],
+    leaks: bool,
 ) -> tuple[float, Formula, dict[str, str]]:
     """Difference, formula, mistakes: the formula with the fewest that fits, or else the nearest."""
     known = [
@@ -205,7 +180,7 @@ def _explain(
                 for formula in _planted(weights, planted, start):
                     difference = _difference(actual, attend(weights, formula, x))
                     if difference < best[0]:
-                        texts = {mistake.name: mistake.text for mistake in planted}
+                        texts = {mistake.name: TEXTS[mistake.name] for mistake in planted}
                         best = (difference, formula, texts | mistaken_start)
         if best[0] < 1 and best[0] <= _rounding(weights, best[1], x):
             break
@@ -219,17 +194,7 @@ def _planted(
     changes = dict(step for mistake in planted for step in mistake.changes.items())
     if len(changes) < sum(len(mistake.changes) for mistake in planted):
         return
-    formulas = (replace(layout, **changes) for layout in _layouts(weights, start))
-    yield from (formula for formula in dict.fromkeys(formulas) if _fits(weights, formula))
-
-
-def _fits(weights: LayerWeights, formula: Formula) -> bool:
-    """Whether the norm's scale has the size that this formula needs."""
-    heads = weights.num_heads * weights.value_dim
-    sizes = {"head": {weights.value_dim, heads}, "heads": {heads}, "nothing": set[int]()}
-    sizes |= {"tokens": sizes["head"], "output": {weights.matrices["o"].shape[0]}}
-    fitting = sizes[formula.norm_over]
-    return weights.norm is None or not fitting or weights.norm.numel() in fitting
+    yield from dict.fromkeys(replace(layout, **changes) for layout in _layouts(weights, start))
 
 
 def _difference(actual: Tensor, formula: Tensor) -> float:
@@ -244,7 +209,7 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 
     def nudge(tensor: Tensor) -> Tensor:
         steps = 2 * torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) - 1
-        return tensor * (1 + _ULPS * torch.finfo(torch.float32).eps * steps)
+        return tensor * (1 + ULPS * torch.finfo(torch.float32).eps * steps)
 
     exact = attend(weights, formula, x)
     nudged = replace(

@@ -1,12 +1,14 @@
-"""Differential attention on a layer's weights, as published or with some of its steps changed."""
+"""Differential attention on a layer's weights, as published or with known mistakes."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
 
 Pairs = Literal["adjacent", "split", "repeated"]
 Positions = Literal["none", "halves", "interleaved", "joint"]
@@ -23,11 +25,10 @@ class LayerWeights:
     matrices: Mapping[str, Tensor]
     """Keys ``q``, ``k``, ``v``, ``o``, and ``lambda_proj`` for V2."""
     biases: Mapping[str, Tensor]
-    """The same keys and ``norm``; a key is missing if the layer has no such bias."""
     lambdas: tuple[Tensor, ...] = ()
     """λ's vectors q1, k1, q2 and k2, ``[D]`` or ``[H, D]``; or one number ``[1]``; V2: empty."""
     norm: Tensor | None = None
-    """Scale of the norm; ``None`` without one."""
+    """Scale and bias of the norm, ``[2, channels]``."""
 
     @property
     def value_dim(self) -> int:
@@ -44,7 +45,6 @@ class Formula:
     key_pairs: Pairs = "adjacent"
     """The same for keys; ``repeated``: query row j reads key row j // (queries per key)."""
     value_halves: Pairs = "adjacent"
-    """The two halves of a value: ``adjacent`` side by side, ``split`` in rows i and i + Hkv."""
     positions: Positions = "none"
     """Pairs of rotary channels; ``joint`` rotates the vectors of both maps as one vector."""
     scale: Literal["head", "pair", "hidden", "none"] = "head"
@@ -52,12 +52,11 @@ class Formula:
     mask: Literal["scores", "weights", "none"] = "scores"
     softmax: Literal["keys", "queries", "difference"] = "keys"
     lam: str = "exp"
-    """A key of :data:`LAMBDAS`; for V2 ``logits`` leaves out the sigmoid."""
+    """A form of λ in :func:`layer_lambda`; for V2 ``logits`` leaves out the sigmoid."""
     lambda_init: float = 0.0
     combine: Literal["subtract", "add", "scale_both"] = "subtract"
     norm_over: Literal["head", "heads", "output", "tokens", "nothing"] = "head"
     centred: bool = False
-    """The norm subtracts the mean first, as LayerNorm does."""
     factor: bool = True
     """Multiply by 1 − λ_init."""
     heads_first: bool = False
@@ -65,28 +64,23 @@ class Formula:
     eps: float = 1e-5
 
 
-def _product(weights: LayerWeights, number: int) -> Tensor:
-    """Products of the channels of q1 and k1 (``number`` 1) or of q2 and k2 (2)."""
-    return weights.lambdas[2 * number - 2] * weights.lambdas[2 * number - 1]
-
-
-def _exp(weights: LayerWeights, number: int) -> Tensor:
-    return _product(weights, number).sum(-1).exp()
-
-
-LAMBDAS: dict[str, Callable[[LayerWeights, float], Tensor]] = {
-    "exp": lambda w, start: _exp(w, 1) - _exp(w, 2) + start,
-    "sign": lambda w, start: _exp(w, 1) - (_exp(w, 2) + start),
-    "sum": lambda w, start: _exp(w, 1) + _exp(w, 2) + start,
-    "dots": lambda w, start: _product(w, 1).sum(-1) - _product(w, 2).sum(-1) + start,
-    "mean": lambda w, start: (_product(w, 1).exp() - _product(w, 2).exp()).mean(-1) + start,
-    "start": lambda w, start: w.matrices["q"].new_tensor(start),
-    "number": lambda w, start: w.lambdas[0],
-    "number_and_start": lambda w, start: w.lambdas[0] + start,
-    "exp_number": lambda w, start: w.lambdas[0].exp() + start,
-    "sigmoid_number": lambda w, start: w.lambdas[0].sigmoid(),
-}
-"""Functions of the weights and λ_init that return λ, ``[]``, ``[1]`` or ``[H]``."""
+def layer_lambda(weights: LayerWeights, formula: Formula) -> Tensor:
+    """λ of V1, ``[]``, ``[1]`` or ``[H]``."""
+    start = formula.lambda_init
+    if len(weights.lambdas) == 1:
+        (number,) = weights.lambdas
+        forms = {"number": number, "number_and_start": number + start}
+        return (forms | {"sigmoid_number": number.sigmoid()})[formula.lam]
+    q1, k1, q2, k2 = weights.lambdas
+    first, second = (q1 * k1).sum(-1), (q2 * k2).sum(-1)
+    return {
+        "exp": first.exp() - second.exp() + start,
+        "sign": first.exp() - (second.exp() + start),
+        "sum": first.exp() + second.exp() + start,
+        "dots": first - second + start,
+        "mean": ((q1 * k1).exp() - (q2 * k2).exp()).mean(-1) + start,
+        "start": first.new_tensor(start),
+    }[formula.lam]
 
 
 def attend(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:
@@ -112,7 +106,7 @@ def attend(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:
         lam = _project(weights, "lambda_proj", x).transpose(1, 2)[..., None]
         lam = lam if formula.lam == "logits" else lam.sigmoid()
     else:
-        lam = LAMBDAS[formula.lam](weights, formula.lambda_init).reshape(-1, 1, 1)
+        lam = layer_lambda(weights, formula).reshape(-1, 1, 1)
     maps = _weights_of_keys(scores / math.sqrt(divisor), lam, formula)
     parts = torch.einsum("bhmts,bshmc->bhmtc", maps, v[:, :, value])
     first, second = parts.unbind(2)
@@ -148,46 +142,150 @@ def _weights_of_keys(scores: Tensor, lam: Tensor, formula: Formula) -> Tensor:
 
 def _finish(weights: LayerWeights, formula: Formula, out: Tensor) -> Tensor:
     """Norm, factor and output projection of heads ``[B, H, T, Dv]``."""
-    scale = 1.0 if weights.norm is None else weights.norm
-    bias = weights.biases.get("norm", 0.0)
     joined = out.transpose(1, 2)  # [B, T, H, Dv]
     if formula.norm_over in ("head", "tokens"):
-        axes = (-1,) if formula.norm_over == "head" else (1, 3)
-        if isinstance(scale, Tensor) and scale.numel() != weights.value_dim:
-            scale = scale.view(weights.num_heads, -1)
-        joined = _norm(joined, axes, formula) * scale + bias
+        joined = _norm(weights, formula, joined)
     flat = joined.flatten(2)
     if formula.heads_first:
-        flat = joined.transpose(1, 2).reshape(*joined.shape[:2], -1)
+        flat = joined.transpose(1, 2).reshape(flat.shape)
     if formula.norm_over == "heads":
-        flat = _norm(flat, (-1,), formula) * scale + bias
+        flat = _norm(weights, formula, flat)
     factor = 1.0 - formula.lambda_init if formula.factor else 1.0
     if formula.norm_over == "output":
-        return factor * (_norm(_project(weights, "o", flat), (-1,), formula) * scale + bias)
+        return factor * _norm(weights, formula, _project(weights, "o", flat))
     return _project(weights, "o", factor * flat)
 
 
-def _norm(x: Tensor, axes: tuple[int, ...], formula: Formula) -> Tensor:
+def _norm(weights: LayerWeights, formula: Formula, x: Tensor) -> Tensor:
+    """Normalise; the scale may be of one head or of all. One of another size is not used."""
+    axes = (1, 3) if formula.norm_over == "tokens" else (-1,)
     if formula.centred:
         x = x - x.mean(axes, keepdim=True)
-    return x * torch.rsqrt(x.square().mean(axes, keepdim=True) + formula.eps)
+    x = x * torch.rsqrt(x.square().mean(axes, keepdim=True) + formula.eps)
+    for shape in (x.shape[-1:], x.shape[2:]):
+        if weights.norm is not None and weights.norm.shape[1] == shape.numel():
+            scale, bias = weights.norm.view(2, *shape)
+            return x * scale + bias
+    return x
 
 
 def _rotate(x: Tensor, positions: Positions) -> Tensor:
-    """Rotate ``[B, T, heads, D]`` by positions from 0, with base 10,000."""
+    """Rotate ``[B, T, heads, D]`` by positions from 0; ``interleaved`` channels change places."""
     if positions == "none":
         return x
     if positions == "joint":
         both = _rotate(x.unflatten(2, (-1, 2)).flatten(3), "halves")
         return both.unflatten(3, (2, -1)).flatten(2, 3)
-    tokens, width = x.shape[1], x.shape[-1]
-    frequency = 10_000.0 ** (-torch.arange(0, width, 2, dtype=x.dtype) / width)
-    angle = (torch.arange(tokens)[:, None] * frequency)[:, None]  # [T, 1, D / 2]
-    if positions == "interleaved":
-        a, b = x[..., 0::2], x[..., 1::2]
-    else:
-        a, b = x.chunk(2, -1)
-    turned = (a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin())
-    if positions == "interleaved":
-        return torch.stack(turned, -1).flatten(-2)
-    return torch.cat(turned, -1)
+    if positions == "interleaved":  # products of queries and keys do not depend on the order
+        x = x.unflatten(-1, (-1, 2)).mT.flatten(-2)
+    cos, sin = rotary_embedding(torch.arange(x.shape[1]), x.shape[-1])
+    return apply_rotary(x, cos.to(x), sin.to(x))
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """A mistake of public implementations, and the steps of the formula that it changes."""
+
+    name: str
+    changes: dict[str, Any]
+    """Fields of :class:`Formula` and their wrong values."""
+    leaks: bool = False
+    """Whether a token's output depends on later tokens."""
+    attention_types: tuple[str, ...] = ("diff",)
+
+
+_EVERY = ("diff", "diff_v2")
+PLANTED = (
+    Mistake("lambda_init_sign", {"lam": "sign"}),
+    Mistake("lambda_sum", {"lam": "sum"}),
+    Mistake("lambda_without_exp", {"lam": "dots"}),
+    Mistake("lambda_mean_of_exp", {"lam": "mean"}),
+    Mistake("lambda_vectors_unused", {"lam": "start"}),
+    Mistake("not_causal", {"mask": "none"}, leaks=True, attention_types=_EVERY),
+    Mistake("mask_after_softmax", {"mask": "weights"}, leaks=True, attention_types=_EVERY),
+    Mistake("softmax_over_queries", {"softmax": "queries"}, leaks=True, attention_types=_EVERY),
+    Mistake("softmax_of_difference", {"softmax": "difference"}, attention_types=_EVERY),
+    Mistake("maps_added", {"combine": "add"}, attention_types=_EVERY),
+    Mistake("lambda_scales_both", {"combine": "scale_both"}, attention_types=_EVERY),
+    Mistake("scale_of_pair", {"scale": "pair"}, attention_types=_EVERY),
+    Mistake("scale_of_layer", {"scale": "hidden"}, attention_types=_EVERY),
+    Mistake("no_scale", {"scale": "none"}, attention_types=_EVERY),
+    Mistake("no_factor", {"factor": False}),
+    Mistake("no_head_norm", {"norm_over": "nothing", "factor": False}),
+    Mistake("no_norm", {"norm_over": "nothing"}),
+    Mistake("norm_over_heads", {"norm_over": "heads"}),
+    Mistake("norm_after_output", {"norm_over": "output"}),
+    Mistake("norm_over_tokens", {"norm_over": "tokens"}, leaks=True),
+    Mistake("norm_centred", {"centred": True}),
+    Mistake("norm_in_v2", {"norm_over": "head"}, attention_types=("diff_v2",)),
+    Mistake("no_sigmoid", {"lam": "logits"}, attention_types=("diff_v2",)),
+    Mistake(
+        "pairs_of_other_keys",
+        {"query_pairs": "split", "key_pairs": "repeated"},
+        attention_types=("diff_v2",),
+    ),
+    Mistake("repeated_keys", {"key_pairs": "repeated"}),
+    Mistake("mixed_pairs", {"query_pairs": "adjacent", "key_pairs": "split"}),
+    Mistake("rotated_pairs", {"positions": "joint"}, attention_types=_EVERY),
+    Mistake("heads_not_moved", {"heads_first": True}, leaks=True, attention_types=_EVERY),
+)
+"""Mistakes that are found by comparing the layer's output with the changed formula."""
+TEXTS = {
+    "lambda_init_sign": "λ is e^(q1·k1) − (e^(q2·k2) + λ_init): λ_init must be added, not "
+    "subtracted.",
+    "lambda_sum": "λ adds both exponentials: the second must be subtracted.",
+    "lambda_without_exp": "λ is made of the dot products: each must go through exp.",
+    "lambda_mean_of_exp": "exp is taken channel by channel: sum the products over channels first.",
+    "lambda_vectors_unused": "λ is λ_init: its four vectors do not enter.",
+    "not_causal": "Nothing hides later tokens, as with an additive mask of zeros: scores of later "
+    "keys must be −∞ before the softmax.",
+    "mask_after_softmax": "The mask is applied after the softmax: later keys still share in its "
+    "sum.",
+    "softmax_over_queries": "The softmax runs over queries: it must run over keys.",
+    "softmax_of_difference": "One softmax of the subtracted scores: each map needs its own, "
+    "subtracted after.",
+    "maps_added": "λ times the second map is added: it must be subtracted.",
+    "lambda_scales_both": "λ multiplies both maps: only the second has it.",
+    "scale_of_pair": "Scores are divided by √(2d): d is the width of one query, not of the pair.",
+    "scale_of_layer": "Scores are divided by the root of the layer's width: d is the width of one "
+    "query.",
+    "no_scale": "Scores are not divided by √d.",
+    "no_factor": "The factor 1 − λ_init after the norm is missing.",
+    "no_head_norm": "Heads are neither normalised nor multiplied by 1 − λ_init.",
+    "no_norm": "Heads are not normalised: RMSNorm over the 2d channels of each head is missing.",
+    "norm_over_heads": "One norm runs over all heads together: every head has its own.",
+    "norm_after_output": "The norm follows the output projection: it belongs on every head, before "
+    "it.",
+    "norm_over_tokens": "The norm's mean runs over tokens too, as nn.GroupNorm does on [B, "
+    "channels, T].",
+    "norm_centred": "The norm subtracts the mean (LayerNorm or GroupNorm): the paper uses RMSNorm.",
+    "norm_in_v2": "Heads are normalised: V2 has no head norm.",
+    "no_sigmoid": "λ is the projection itself: V2 takes its sigmoid.",
+    "pairs_of_other_keys": "The two queries of a pair read different keys and values: pair heads "
+    "2i and 2i + 1, not i and i + H.",
+    "repeated_keys": "Repeating keys over groups parts the pairs: both queries of a head read one "
+    "key.",
+    "mixed_pairs": "Queries pair heads 2i and 2i + 1, keys i and i + H: use one order for both.",
+    "rotated_pairs": "Rotary positions turn both maps as one vector of 2d: rotate every query by "
+    "itself.",
+    "heads_not_moved": "Heads are joined by a reshape that mixes heads with tokens: move the axis "
+    "of heads behind the tokens first.",
+}
+FACTS = {
+    "zero_vectors": "All four vectors of λ start at zero, so their gradients are exactly 0 for "
+    "ever: draw them from N(0, 0.1²).",
+    "detached_lambda": "No gradient reaches the parameters of λ: it is cut from the graph.",
+    "wide_start": "The vectors of λ start with a deviation of {value:.2f}, the paper's with 0.1: "
+    "so λ starts far from λ_init.",
+    "lambda_is_a_number": "λ is a learned number: the paper's is e^(q1·k1) − e^(q2·k2) + λ_init.",
+    "lambda_by_head": "Every head has a λ of its own: the heads of a layer share one.",
+    "lambda_is_an_argument": "λ is an argument of the forward: nothing learns it.",
+    "lambda_init_depth": "λ_init is {value:.4f} where the schedule of layer index {index} gives "
+    "{right:.4f}: 0.8 − 0.6 e^(−0.3 index), index from 0.",
+    "lambda_init_constant": "λ_init is {value:.4f} in every layer: the paper's grows with depth, "
+    "0.8 − 0.6 e^(−0.3 index).",
+    "narrow_values": "Values are as wide as one query: V1 has half the heads and values of 2d.",
+    "heads_not_halved": "Queries have twice the layer's width, so the layer has twice the "
+    "weights of softmax attention: take half the heads.",
+}
+"""Names and message templates of mistakes that show in the layer's shapes, values or gradients."""

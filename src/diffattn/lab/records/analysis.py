@@ -73,7 +73,7 @@ class LargeValue(TypedDict):
 
 
 class OutlierRow(TypedDict):
-    """One kind of activation; see :func:`diffattn.probes.outlier_tables.outlier_summary`."""
+    """One kind of activation; see :func:`diffattn.probes.outliers.outlier_summary`."""
 
     count: int
     top: dict[str, float]

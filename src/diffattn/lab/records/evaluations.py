@@ -69,7 +69,7 @@ class EvalResult(FileRecord):
     items: dict[str, Any]
     """Rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
-    """``limit`` and ``shard`` [i, n] if not all items were asked. A shard has no metrics."""
+    """``limit`` if not all items were asked."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
         """Rows of ``items.jsonl`` of ``folder``, which must be the file that was measured."""
@@ -174,19 +174,12 @@ class _Marker(TypedDict):
 
 
 def evaluation_marker(folder: Path) -> dict[str, Any]:
-    """Names of the folders ``<model>/<variant>/`` of an evaluation, in their order.
-
-    Raises:
-        CheckpointError: The marker is missing or of another kind, or has a name that no folder can
-            have.
-    """
+    """Names of the folders ``<model>/<variant>/`` of an evaluation, in their order."""
     path = Path(folder) / EVALUATION_MARKER
     if not path.exists():
         got = "no evaluation" if Path(folder).exists() else "nothing"
-        raise CheckpointError(
-            f"{folder}: must be a folder that 'diffattn evaluate' wrote ({EVALUATION_MARKER}), got "
-            f"{got}."
-        )
+        must = f"must be a folder that 'diffattn evaluate' wrote ({EVALUATION_MARKER})"
+        raise CheckpointError(f"{folder}: {must}, got {got}.")
     marker: dict[str, Any] = read_record(
         path, _FOLDER, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
     )

@@ -72,16 +72,11 @@ class _Fault(Exception):
 
 
 def checked(kind: type[Record], value: Any, where: str) -> Record:
-    """Check a value from a file against ``kind``; objects become dataclasses if ``kind`` is one.
+    """Check a value from the file ``where``; objects become dataclasses if ``kind`` is one.
 
-    Args:
-        kind: A dataclass, which allows no further keys; a ``TypedDict``, which allows further keys
-            with any JSON values; or an annotation of one of their fields. ``float`` means a
-            finite number, whole or not.
-        where: Name of the file, for messages.
-
-    Raises:
-        CheckpointError: A value does not fit; the message names the place of the first.
+    ``kind`` is a dataclass, which allows no further keys; a ``TypedDict``, which allows further
+    keys with any JSON values; or an annotation of one of their fields. ``float`` means a finite
+    number, whole or not. The error names the place of the first value that does not fit.
     """
     try:
         made: Record = _made(kind, value, 0)
@@ -113,17 +108,11 @@ class FileRecord:
 
 
 def checked_setting(kind: Any, value: Any, name: str) -> Any:
-    """Check a setting against ``kind``; lists become tuples if ``kind`` is a tuple.
+    """Check a setting against an annotation; lists become tuples if ``kind`` is a tuple.
 
     Numbers below the smallest normal float32 in size, but not 0, are refused: models compute in
     float32.
-
-    Args:
-        kind: An annotation, as for :func:`checked`.
-        name: Name of the setting, for messages.
-
-    Raises:
-        ConfigError: The value does not fit."""
+    """
     try:
         made = _made(kind, value, 0)
         if isinstance(made, float) and 0 < abs(made) < _SMALLEST:
@@ -233,11 +222,10 @@ def _fields_of(kind: Any) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _any_of(kinds: tuple[Any, ...], value: Any, depth: int) -> Any:
-    """Check a value against a union. For ``X | None`` the message is that of X alone."""
     if value is None and type(None) in kinds:
         return None
     others = [kind for kind in kinds if kind is not type(None)]
-    if len(others) == 1:
+    if len(others) == 1:  # so that for ``X | None`` the message is that of X alone
         return _made(others[0], value, depth)
     for kind in others:
         with contextlib.suppress(_Fault):
@@ -258,6 +246,5 @@ def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
 
 
 def _name(key: str) -> str:
-    """A key as part of a place. A key that is no identifier is quoted and shortened."""
     is_name = key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 60
     return key if is_name else short(key)

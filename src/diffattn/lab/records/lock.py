@@ -27,10 +27,9 @@ def sole_writer(folder: Path, *, wait: bool = False) -> Iterator[None]:
     The lock is on a file, because network file systems pass file locks on to other machines. It
     ends with the process. A killed process leaves an empty ``.lock``, which the next process
     takes. Temporary files of earlier processes are removed. Without file locks there is a warning.
+    A missing folder is made, and removed again if nothing was written.
 
-    Args:
-        folder: The folder; made if missing, with its parents; removed again if nothing was written.
-        wait: Whether to wait until no other process holds it; else there is a :class:`BusyError`.
+    If another process holds the folder, this one waits with ``wait``, else raises ``BusyError``.
     """
     folder = Path(folder)
     require_folder_destination(folder)

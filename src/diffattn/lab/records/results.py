@@ -99,18 +99,13 @@ class BenchCase:
     rows: list[BenchRow]
     verdicts: list[Verdict] = field(default_factory=list)
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """Identifies the timed operation, independent of the run."""
-        return case_key(self)
-
     def row(self, contender: str) -> BenchRow | None:
         """The row of one contender, or ``None``."""
         return next((row for row in self.rows if row.contender == contender), None)
 
 
 def case_key(case: Any) -> tuple[str, ...]:
-    """The key of a case, planned or measured."""
+    """Identifies the timed operation of a case, planned or measured."""
     shape = ",".join(f"{name}={value}" for name, value in sorted(case.shape.items()))
     return (case.suite, case.device, case.dtype, case.mode, shape)
 
@@ -141,13 +136,12 @@ class BenchResult(FileRecord):
 
     def find(self, key: tuple[str, ...], run: str) -> BenchCase | None:
         """The case that this run has measured already, or ``None``."""
-        return next((case for case in self.cases if (case.key, case.run) == (key, run)), None)
+        return next((case for case in self.cases if (case_key(case), case.run) == (key, run)), None)
 
     def put(self, case: BenchCase, run: BenchRun) -> "BenchResult":
         """A new result in which ``case`` replaces the case of the same key, of any run."""
-        cases = [case if old.key == case.key else old for old in self.cases]
-        if all(old.key != case.key for old in self.cases):
-            cases.append(case)
+        measured = {case_key(old): old for old in self.cases} | {case_key(case): case}
+        cases = list(measured.values())
         used = {kept.run for kept in cases}
         runs = {name: old for name, old in self.runs.items() if name in used}
         return BenchResult(runs=runs | {run.name: runs.get(run.name, run)}, cases=cases)

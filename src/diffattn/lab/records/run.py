@@ -47,7 +47,7 @@ class RunRecord:
     """Engine settings, ``processes`` and ``parallel`` of the first launch; empty in older records.
     Later launches may differ, see :func:`append_launch`."""
     model: dict[str, Any] = field(default_factory=dict)
-    """``parameters``, ``non_embedding_parameters``, ``train_flops_per_token``, further facts."""
+    """``parameters``, ``non_embedding_parameters``, ``train_flops_per_token`` and more."""
     created: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     commit: str | None = field(default_factory=lambda: git_state()[0])
     dirty: bool | None = field(default_factory=lambda: git_state()[1])
@@ -56,7 +56,7 @@ class RunRecord:
     schema: int = SCHEMA_VERSION
 
     def write(self, folder: Path) -> None:
-        """Write ``run.json`` into ``folder``."""
+        """Write ``run.json``."""
         write_json(Path(folder) / "run.json", asdict(self))
 
     @classmethod
@@ -145,12 +145,12 @@ def _git(root: Path, *arguments: str) -> str | None:
 def append_launch(
     folder: Path, *, step: int, device: str, threads: int, engine: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Append a row with time, step, device, threads, engine settings, versions and commit.
+    """Append a row, and return the previous one, if any.
 
     Args:
         step: Steps done at the checkpoint that the run continues from; 0 at the start.
         threads: CPU threads per operator; the last bits of its sums depend on them.
-        engine: Engine settings, ``processes`` and ``parallel``. Returns the previous row, if any.
+        engine: Engine settings, ``processes`` and ``parallel``.
     """
     path = Path(folder) / LAUNCHES
     before = recover_jsonl(path)[0]  # a killed writer leaves half a row
@@ -190,7 +190,6 @@ def is_claimed(
         marker: Name of the file that is written first for work of this kind.
         subject: The work in words, with its article.
         besides: Name of one entry that may lie in a free folder.
-        hint: End of the message where the folder cannot be used.
     """
     folder = Path(folder)
     if (folder / marker).exists():
@@ -215,10 +214,6 @@ def claim_run(
     """Write ``run.json``, or check that the folder holds the same run.
 
     Config and seed are compared, but for the dotted names of settings in ``free``.
-
-    Raises:
-        CheckpointError: The folder holds other files, or another run; the message then names the
-            first setting that differs.
     """
     if not is_claimed(folder, "run.json", subject, besides=besides, hint=hint):
         record.write(folder)

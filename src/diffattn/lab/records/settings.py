@@ -25,13 +25,7 @@ def read_settings(
 
     A value is parsed as JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), or else is text. If a
     setting takes text, all JSON but ``null`` stays text: a folder may be called 2024. Lists become
-    tuples, and whole numbers floats, if the annotation says so.
-
-    Args:
-        kinds: Every known key -> its annotation; ``Any`` takes all values.
-
-    Raises:
-        ConfigError: No ``=``, an unknown key, or a value that does not fit its annotation.
+    tuples, and whole numbers floats, if the annotation in ``kinds`` says so.
     """
     values: dict[str, Any] = {}
     for setting in settings:
@@ -49,10 +43,8 @@ def read_settings(
 def require_counts(key: str, name: str, value: Any) -> None:
     """Refuse whole numbers that are too large to count anything, or to seed a generator.
 
-    Args:
-        key: Name of the setting, for messages.
-        name: Name of the field; ``"seed"`` has another limit.
-        value: A number, or nested lists and mappings of numbers; other values pass.
+    ``value`` is a number, or nested lists and mappings of numbers; other values pass. ``name`` is
+    that of the field: ``"seed"`` has another limit.
     """
     if isinstance(value, dict):
         for inner, item in value.items():

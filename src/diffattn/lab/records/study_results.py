@@ -13,21 +13,17 @@ from diffattn.lab.records.text_results import (
     Results,
     SeedMean,
     TextResults,
-    Try,
 )
 
-
-class _RecallTry(Try):
-    solved_step: int | None
-    steps: int
-    test_accuracy: float
+AXES = ("parameters", "tokens")
+"""Quantities over which a study of scaling fits its losses."""
 
 
 class _RecallMember(TypedDict):
     like: NotRequired[str]
     learning_rate: float
     inside: NotRequired[bool | None]
-    sweep: NotRequired[list[_RecallTry]]
+    sweep: NotRequired[list[dict[str, Any]]]
     parameter_difference: int
     runs: list[str]
     trials: int
@@ -114,9 +110,7 @@ class PracticalResults(Results):
     tasks: dict[str, _PracticalTask]
 
 
-class StabilityRate(TypedDict):
-    """The runs of a model at one learning rate."""
-
+class _StabilityRate(TypedDict):
     learning_rate: float
     runs: list[str]
     diverged: list[bool]
@@ -129,7 +123,7 @@ class StabilityRate(TypedDict):
 
 
 class _StabilityType(TypedDict):
-    rates: list[StabilityRate]
+    rates: list[_StabilityRate]
     sensitivity: Mean
 
 
@@ -292,10 +286,7 @@ RESULTS: dict[str, tuple[Any, int]] = {
 
 
 def read_study_results(folder: Path) -> Any:
-    """Read ``results.json`` of a study folder; ``None`` while the study has not finished.
-
-    The dictionary has the type that :data:`RESULTS` names for the folder's kind.
-    """
+    """``results.json`` of a study, of the type in :data:`RESULTS`; ``None`` if it is unfinished."""
     path = Path(folder) / "results.json"
     if not path.exists():
         return None

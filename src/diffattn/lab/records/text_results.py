@@ -10,11 +10,6 @@ COPIES = "bigram_copy"
 """Name of the best n-gram count model. Models with a higher loss say nothing about attention."""
 
 
-class _Protocol(TypedDict):
-    name: str
-    version: int
-
-
 class MeanInterval(TypedDict):
     """A mean and its interval. ``low`` and ``high`` are ``None`` for a single value."""
 
@@ -40,18 +35,11 @@ class Results(TypedDict):
     """Fields of every kind of study."""
 
     schema: int
-    protocol: _Protocol
+    protocol: dict[str, str | int]
+    """``name`` and ``version``."""
     scale: str
     statement: str
     complete: bool
-
-
-class Try(TypedDict):
-    """One run of a sweep of learning rates."""
-
-    run: str
-    learning_rate: float
-    validation_loss: float | None
 
 
 class SweepResult(TypedDict):
@@ -59,8 +47,9 @@ class SweepResult(TypedDict):
 
     best: float
     inside: bool
-    tried: NotRequired[list[Try]]
-    whole: NotRequired[list[Try]]
+    tried: NotRequired[list[dict[str, Any]]]
+    whole: NotRequired[list[dict[str, Any]]]
+    """``run``, ``learning_rate`` and ``validation_loss`` of each run."""
 
 
 class RatesResult(TypedDict):
@@ -132,12 +121,6 @@ class Row(TypedDict):
     at: At
 
 
-class _PhaseRule(TypedDict):
-    threshold: float
-    """The loss on repeated bigrams below which a run has passed the induction phase."""
-    what: str
-
-
 class Outcome(TypedDict):
     """Whether a study is informative, and its verdict as a sentence."""
 
@@ -169,5 +152,6 @@ class TextResults(Results):
     """Variant -> number of diverged runs, number of all runs."""
     left_out_steps: NotRequired[dict[str, int]]
     count_models: NotRequired[dict[str, Any]]
-    phase: NotRequired[_PhaseRule | None]
+    phase: NotRequired[dict[str, Any] | None]
+    """``threshold``: the loss on repeated bigrams below which a run has passed the phase."""
     verdict: TextVerdict

@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.errors import CheckpointError
 from diffattn.lab.records.results import read_benchmarks
-from diffattn.lab.report.benchmarks.section import bench_section
+from diffattn.lab.report.benchmarks.tables import bench_section
 from diffattn.lab.report.build import KINDS
 from diffattn.lab.report.claims.claim import MeasuredClaim
 from diffattn.lab.report.claims.records import ClaimRecords, read_folders
@@ -35,7 +35,7 @@ from diffattn.lab.report.paper import (
     published_charts,
     published_table,
 )
-from diffattn.lab.report.sections.gradient_flow import judgement_table, over_width
+from diffattn.lab.report.sections.gradient_flow import judgement_table, over_training
 from diffattn.lab.report.sections.practical import practical_answers
 from diffattn.lab.report.sections.scaling import loss_chart
 from diffattn.lab.report.sections.stability import over_rates
@@ -185,7 +185,7 @@ def _study_elements(studies: Mapping[str, Any]) -> dict[str, list[Element]]:
         chart = over_rates(stability, "gradient_spike_share", "chart-gradient-spikes")
         elements["v2"].append(chart)
     if flow := finished.get("gradient-flow"):
-        elements["gradients"] += [over_width(flow), judgement_table(flow)]
+        elements["gradients"] += [over_training(flow, "gradient"), judgement_table(flow)]
     if practical := finished.get("practical"):
         for section, answer in practical_answers(practical).items():
             elements[section] += answer

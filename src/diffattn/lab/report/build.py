@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
-from diffattn.lab.report.benchmarks.section import bench_section
+from diffattn.lab.report.benchmarks.tables import bench_section
 from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
 from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text

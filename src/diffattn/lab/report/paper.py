@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from diffattn.lab.report.page.charts import Chart, heat_map, layout, line, map_layout
+from diffattn.lab.report.page.charts import Chart, layout, line
 from diffattn.lab.report.page.tables import Table, table
-from diffattn.lab.report.page.wording import number, type_name
+from diffattn.lab.report.page.wording import number
 
 _DATA_SETS = {
     "trec": "TREC",
@@ -155,38 +155,10 @@ def published_table(name: str) -> Table:
 
 
 def published_charts(result: str) -> list[Chart]:
-    """Draw the figures that belong to a result of the papers; empty where it has none."""
+    """Draw the figures whose numbers stand in no table, by a result of the papers."""
     if result in ("size", "tokens"):
         return [_scaling_chart("parameters" if result == "size" else "tokens")]
-    if result == "needles":
-        return [_needle_map(model) for model in ("transformer", "diff")]
-    if result == "attention":
-        return [_segments_chart()]
-    if result == "many-shot":
-        return [_many_shot_chart(name) for name in _DATA_SETS]
-    if result == "quantised":
-        return [_line_chart("quantised", "bits", "accuracy, %", reverse=True)]
-    if result == "mathematics":
-        return [_line_chart("math_tokens", "billion tokens", "mean accuracy, %")]
-    return []
-
-
-def _chart(
-    key: str,
-    traces: list[dict[str, Any]],
-    look: dict[str, Any],
-    caption: str,
-    label: str,
-    height: int = 300,
-) -> Chart:
-    return Chart(
-        element_id=f"published-{key}",
-        traces=traces,
-        look=look,
-        height=height,
-        caption=f"Published. {caption}",
-        label=label,
-    )
+    return list(map(_many_shot_chart, _DATA_SETS)) if result == "many-shot" else []
 
 
 def _scaling_chart(axis: str) -> Chart:
@@ -202,91 +174,23 @@ def _scaling_chart(axis: str) -> Chart:
             line(points, name, "published", where="%{x}")
             | {"mode": "markers", "showlegend": False},
         ]
-    return _chart(
-        axis,
-        traces,
-        layout(curves.unit, "loss, nats per token", xaxis={"type": "log"}),
-        f"Loss over {axis}. arXiv:2410.05258v2, Fig. 3.",
-        f"Published losses over {axis}, points and fitted curve per model",
-        height=400,
-    )
-
-
-def _needle_map(model: str) -> Chart:
-    printed = published_tables()[f"needles_64k_{model}"]
-    trace = heat_map(
-        [row[1:] for row in printed.rows],
-        [f"{length}K" for length in printed.columns[1:]],
-        [row[0] for row in printed.rows],
-        hover=["%{x}, depth %{y}: %{z:.2f}"],
-    )
-    trace |= {"zmin": 0, "zmax": 1, "texttemplate": "%{z:.2f}", "showscale": False}
-    return _chart(
-        f"needles-{model}",
-        [trace],
-        map_layout("tokens", "depth"),
-        f"{printed.caption} {printed.source}.",
-        f"Heat map of needles found by depth and length, {model}",
-    )
-
-
-def _segments_chart() -> Chart:
-    printed = published_tables()["segments"]
-    models, *shares = zip(*printed.rows, strict=True)
-    colors = ("#999999", "#56b4e9", "#d55e00", "#0072b2", "#e69f00")
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": segment,
-            "y": models,
-            "x": values,
-            "marker": {"color": color},
-            "hovertemplate": [f"{segment}: %{{x:.2f}}"],
-        }
-        for segment, values, color in zip(printed.columns[1:], shares, colors, strict=True)
-    ]
-    return _chart(
-        "segments",
-        traces,
-        layout("share of attention", "", barmode="stack"),
-        f"{printed.caption} {printed.source}.",
-        "Share of attention on the parts of a prompt, one bar per model",
-        height=260,
+    return Chart(
+        element_id=f"published-{axis}",
+        traces=traces,
+        look=layout(curves.unit, "loss, nats per token", xaxis={"type": "log"}),
+        caption=f"Published. Loss over {axis}. arXiv:2410.05258v2, Fig. 3.",
     )
 
 
 def _many_shot_chart(name: str) -> Chart:
     curve = many_shot_curves()[name]
-    curves = zip(_TYPES, (curve.transformer, curve.diff), strict=True)
-    return _chart(
-        f"many-shot-{name}",
-        [_line(curve.shots, values, kind, "published", "examples") for kind, values in curves],
-        layout("examples", "accuracy, %"),
-        f"{_DATA_SETS[name]}. arXiv:2410.05258v2, Fig. 6.",
-        f"Published accuracy over the number of examples, {_DATA_SETS[name]}",
-    )
-
-
-def _line_chart(name: str, x_title: str, y_title: str, *, reverse: bool = False) -> Chart:
-    printed = published_tables()[name]
-    places = [float(column.split()[0]) for column in printed.columns[1:]]
-    axis = {"tickvals": places, "autorange": "reversed" if reverse else True}
     traces = [
-        _line(places, row[1:], kind, type_name(kind), x_title)
-        for kind, row in zip(_TYPES, printed.rows, strict=True)
+        line(list(zip(curve.shots, values, strict=True)), kind, "published", where="%{x} examples")
+        for kind, values in zip(_TYPES, (curve.transformer, curve.diff), strict=True)
     ]
-    return _chart(
-        name,
-        traces,
-        layout(x_title, y_title, xaxis=axis),
-        f"{printed.caption} {printed.source}.",
-        f"{printed.caption} One line per model",
+    return Chart(
+        element_id=f"published-many-shot-{name}",
+        traces=traces,
+        look=layout("examples", "accuracy, %"),
+        caption=f"Published. {_DATA_SETS[name]}. arXiv:2410.05258v2, Fig. 6.",
     )
-
-
-def _line(
-    places: Sequence[float], values: Sequence[float], kind: str, label: str, unit: str
-) -> dict[str, Any]:
-    points = list(zip(places, values, strict=True))
-    return line(points, kind, label, where=f"%{{x}} {unit}")

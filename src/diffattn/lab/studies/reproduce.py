@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.errors import CheckpointError, ConfigError, check_known, short
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
@@ -38,9 +38,8 @@ from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
-from diffattn.lab.training.prepare import PreparedData, has_packing, prepare_data
+from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
-from diffattn.models.config.known_names import check_known
 
 Judge = Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
 OF_TASKS = ("recall", "practical")
@@ -213,7 +212,7 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
             begin_study(folder, resolved, facts)
         return None
     config = study.base.data
-    if recorded is not None and not has_packing(folder / "data"):
+    if recorded is not None and not (folder / "data" / MARKER).exists():
         documents = load_corpus(config.source, text_field=config.text_field)
         _require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
     require = partial(require_enough, study.base)

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import ConfigError
+from diffattn.files.folders import verify_manifest
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.files.manifest import verify_manifest
 from diffattn.lab.records.run import RunRecord, config_hash, require_schema
 from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.studies.study import Member

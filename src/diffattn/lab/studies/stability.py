@@ -29,7 +29,7 @@ from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.study import FixedStudy, Member, Results
-from diffattn.lab.training.stability import StabilityRun
+from diffattn.lab.training.run import StabilityRun
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import check_known
 
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
 ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
+from diffattn.errors import check_known
 from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
@@ -14,9 +15,8 @@ from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.run import StabilityRun
 from diffattn.lab.training.settings import apply_settings
-from diffattn.lab.training.stability import StabilityRun
-from diffattn.models.config.known_names import check_known
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
 
@@ -52,8 +52,7 @@ class Member:
     ) -> None:
         """Train this run in this process."""
         from diffattn.lab.training.recall import train_recall
-        from diffattn.lab.training.run import train
-        from diffattn.lab.training.stability import train_recorded
+        from diffattn.lab.training.run import train, train_recorded
 
         if isinstance(self.config, RecallConfig):
             train_recall(self.config, folder, facts=self.facts, **callbacks)

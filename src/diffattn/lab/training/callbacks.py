@@ -163,7 +163,6 @@ class CostCallback(TrainerCallback):
             torch.cuda.reset_peak_memory_stats()
         self.start_wall, self.start_cpu = time.perf_counter(), time.process_time()
         self.steps: list[float] = []
-        self.began = 0.0
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the step's clock."""

@@ -9,14 +9,10 @@ from typing import Any
 from transformers import TrainerCallback
 
 from diffattn.errors import CheckpointError, DiffAttnError
-from diffattn.files.checksum import file_hash
+from diffattn.files.folders import verify_manifest
 from diffattn.files.io import make_folder, sync
-from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import wait_for_all
-from diffattn.lab.training.engine import EngineConfig
-
-KEPT = "kept"
-"""Folder in the run directory for copies of checkpoints that stay after the run."""
 
 
 class CheckpointCallback(TrainerCallback):
@@ -30,27 +26,8 @@ class CheckpointCallback(TrainerCallback):
             kept while the run may need it. Default: the run never goes back.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        engine: EngineConfig,
-        back_every: int | None = None,
-        on_message: Callable[[str], None] = lambda line: None,
-    ) -> None:
-        self.folder, self.kept, self.engine = folder, folder.parent / KEPT, engine
-        self.back_every, self.on_message = back_every, on_message
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Make the copies that a killed process left undone; the other processes wait."""
-        if state.is_world_process_zero:
-            for path in self._to_copy(state.global_step):
-                try:
-                    verify_manifest(path)
-                except CheckpointError as error:
-                    self.on_message(f"{path.name} is not whole and cannot be kept: {error}")
-                else:
-                    self._copy(path)
-        wait_for_all()
+    def __init__(self, folder: Path, engine: EngineConfig, back_every: int | None = None) -> None:
+        self.folder, self.engine, self.back_every = folder, engine, back_every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save at the steps of ``save_every`` in place of the evaluations, and after the last."""
@@ -59,58 +36,37 @@ class CheckpointCallback(TrainerCallback):
             control.should_save = any(n and state.global_step % n == 0 for n in every)
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Copy the newest checkpoint, if it stays; remove old ones. Other processes wait."""
+        """Clear away old checkpoints; the other processes wait."""
         if state.is_world_process_zero:
-            step = state.global_step
-            for path in self._to_copy(step):
-                if checkpoint_step(path) == step:
-                    self._copy(path)
-            done = self._checkpoints_until(step)
+            step, every = state.global_step, self.back_every
+            done = [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
             # Checkpoints of later steps are damaged, else the run had continued from them.
-            ahead = [path for path in _checkpoints(self.folder) if path not in done]
+            for path in _checkpoints(self.folder)[len(done) :]:
+                shutil.rmtree(path, ignore_errors=True)
             # Targets of a roll-back from the next step, and from this step if it fails late.
-            every = self.back_every
             needed = {step // every * every, (step - 1) // every * every} if every else set()
-            for path in ahead + done[: -self.engine.keep_checkpoints]:
+            for path in done[: -self.engine.keep_checkpoints]:
                 if checkpoint_step(path) not in needed:
-                    shutil.rmtree(path, ignore_errors=True)
+                    _clear(path, self.engine.keep_every)
         wait_for_all()
 
-    def _checkpoints_until(self, step: int) -> list[Path]:
-        return [path for path in _checkpoints(self.folder) if checkpoint_step(path) <= step]
 
-    def _to_copy(self, step: int) -> list[Path]:
-        """Checkpoints that need a copy: they have none, or one from steps that were undone."""
-        every = self.engine.keep_every
-        return [
-            path
-            for path in self._checkpoints_until(step)
-            if every is not None
-            and checkpoint_step(path) % every == 0
-            and _manifest(path) != _manifest(self.kept / path.name)
-        ]
-
-    def _copy(self, path: Path) -> None:
-        kept, unfinished = self.kept / path.name, self.kept / f".{path.name}.tmp"
-        make_folder(self.kept)
-        shutil.rmtree(unfinished, ignore_errors=True)
-        try:
-            shutil.copytree(path, unfinished)
-            verify_manifest(unfinished)
-            for copied in (*unfinished.iterdir(), unfinished):  # the original will be removed
-                sync(copied)
-        except (OSError, CheckpointError) as error:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise not_whole(unfinished, error) from error
-        shutil.rmtree(kept, ignore_errors=True)
-        unfinished.rename(kept)
-        sync(self.kept)
+def clear_checkpoints(folder: Path, keep_every: int | None) -> None:
+    """Remove the checkpoints of a finished run; move those that stay to ``kept/``."""
+    for path in _checkpoints(folder):
+        _clear(path, keep_every)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
-def _manifest(folder: Path) -> str | None:
-    """A hash of the hashes of a folder's files."""
-    path = folder / MANIFEST
-    return file_hash(path) if path.exists() else None
+def _clear(path: Path, keep_every: int | None) -> None:
+    if keep_every is None or checkpoint_step(path) % keep_every:
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    kept = path.parents[1] / "kept" / path.name
+    make_folder(kept.parent)
+    shutil.rmtree(kept, ignore_errors=True)  # of steps that were undone
+    path.rename(kept)
+    sync(kept.parent)
 
 
 def checkpoint_step(path: Path) -> int:

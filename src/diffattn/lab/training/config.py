@@ -5,10 +5,75 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
 from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
-from diffattn.lab.training.engine import Count, EngineConfig
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+
+
+from diffattn.errors import check_known
+
+Count = Annotated[int, AtLeast(1)]
+
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+}
+"""Tracker -> modules; at least one of them must be installed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Settings of the execution. A continued run may change them."""
+
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """Whether several processes keep whole copies of the model, or shards."""
+    activation_checkpointing: bool = False
+    """Compute the activations of a layer again in the backward pass instead of keeping them."""
+    compile: bool = False
+    """torch.compile the model."""
+    loss_chunk_tokens: Count | None = None
+    """Tokens whose logits are in memory at once; the backward pass computes logits a second time.
+    Default: the whole micro batch, or on GPUs parts of 2²⁹ logits; logits are computed once."""
+    save_every: Count | None = None
+    """Steps between checkpoints. Default: one at every evaluation. If ``guard`` may roll the run
+    back, every evaluation writes one too."""
+    keep_checkpoints: Count = 2
+    """How many of the newest checkpoints are kept until the run ends."""
+    keep_every: Count | None = None
+    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model.
+    Default: none."""
+    report_to: str = "none"
+    """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
+    watch_every: Count | None = None
+    """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
+    peak_flops: float | None = None
+    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU).
+    Default: unknown, and no MFU is written."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        where, peak = "EngineConfig", self.peak_flops
+        require(where, peak is None or peak > 0, "peak_flops must be more than 0", peak)
+        must = "peak_flops must come with watch_every, whose rows hold the MFU"
+        require(where, peak is None or self.watch_every is not None, must, peak)
+        for name in self.trackers:
+            check_known(where, "report_to", name, ("none", *TRACKERS))
+        must = "report_to must be none or names of trackers"
+        require(where, "none" not in self.trackers, must, self.report_to)
+
+    def shards(self, devices: int, where: str = "training") -> int:
+        """Number of a run's devices that share one copy of the model: 1, or with ``"fsdp"`` all."""
+        must = "engine.parallel 'fsdp' must have several devices (torchrun, plan --gpus)"
+        require(where, self.parallel == "ddp" or devices > 1, must, devices)
+        return 1 if self.parallel == "ddp" else devices
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Names in ``report_to``; empty for ``"none"``."""
+        names = tuple(name.strip() for name in self.report_to.split(","))
+        return () if names == ("none",) else names
+
 
 Seed = Annotated[int, AtLeast(0), AtMost(2**32 - 1)]
 _UPSAMPLE_FACTOR = 10.0
@@ -46,7 +111,7 @@ class WindowConfig:
     and nothing predicts a document's first token, in training and validation alike."""
     upsample_longer_than: Count | None = None
     """Documents of more tokens are read more often, within each source; see
-    :class:`diffattn.lab.data.upsampling.UpsampledTokens`. Default: all are read equally often."""
+    :class:`diffattn.lab.data.tokens.UpsampledTokens`. Default: all are read equally often."""
     upsample_factor: float = _UPSAMPLE_FACTOR
     """Factor by which long documents are read more often."""
 

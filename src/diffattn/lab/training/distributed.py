@@ -19,17 +19,13 @@ Made = TypeVar("Made")
 # The others wait at most this long while the first process packs a corpus or hashes a checkpoint.
 _PATIENCE = timedelta(days=1)
 _SEEN_SECONDS = 120.0
-_VARIABLES = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # The process group that sends Python objects. It uses gloo, also where tensors use NCCL.
 _objects: Any = None
 
 
 def num_processes() -> int:
     """Number of processes that torchrun launched together; 1 without torchrun."""
-    given = os.environ.get("WORLD_SIZE", "1")
-    if not given.isdecimal() or int(given) < 1:
-        raise ConfigError(f"training: WORLD_SIZE must be a number of processes, got {given!r}.")
-    return int(given)
+    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def process_index() -> int:
@@ -58,17 +54,16 @@ def run_device() -> str:
 
 
 def take_gpu() -> None:
-    """Make this process's GPU the current one, if there are GPUs and several processes.
+    """Make this process's GPU the current one, before any other use of a GPU.
 
-    Call it before every other use of a GPU: a process that touches the first GPU holds some of its
-    memory until the process ends.
+    A process that touches the first GPU holds some of its memory until the process ends.
     """
     if num_processes() == 1:
         return
-    if missing := [name for name in _VARIABLES if name not in os.environ]:
+    needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    if missing := [name for name in needed if name not in os.environ]:
         raise ConfigError(
-            f"training: WORLD_SIZE={num_processes()} must come from torchrun with "
-            f"{', '.join(_VARIABLES)}, got no {missing[0]}."
+            f"training: WORLD_SIZE={num_processes()} must come from torchrun, got no {missing[0]}."
         )
     if run_device() != "cuda":
         return
@@ -82,7 +77,7 @@ def take_gpu() -> None:
 
 
 def require_one_process(activity: str) -> None:
-    """Refuse a distributed launch of an activity, which is named in words."""
+    """Refuse a distributed launch of an activity."""
     if num_processes() > 1:
         raise ConfigError(
             f"training: {activity} must have one process, got WORLD_SIZE={num_processes()}."

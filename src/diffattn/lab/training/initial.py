@@ -9,17 +9,16 @@ import torch
 from safetensors import safe_open
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.files.checksum import file_hash
-from diffattn.files.manifest import MANIFEST, verify_manifest
+from diffattn.files.folders import MANIFEST, verify_manifest
+from diffattn.files.io import file_hash
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash
 from diffattn.lab.training.config import InitConfig
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.checkpoint_folder import checkpoint_folder, files_in, weight_files
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.folder_check import check_folder, read_object
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.weight_files import files_in, weight_files
 
 _FREE = (
     "rope_parameters", "max_position_embeddings", "attention_backend", "use_cache",
@@ -32,19 +31,15 @@ _FREE = (
 def initial_weights(
     folder: Path, model: DiffTransformerConfig, *, verify: bool = True
 ) -> InitConfig:
-    """Name and hash the weights of a folder; refuse the weights of another model.
+    """Name and hash the weights of a run directory or model folder; refuse another model's.
 
     RoPE's θ and the longest context may differ, as an extension of the context changes them. All
     other settings that shape the function must be equal, as must names and shapes of parameters.
-
-    Args:
-        folder: A run directory, or a model folder with safetensors.
-        verify: Whether to compare the files with their manifest, if there is one.
     """
     place = _model_folder(folder)
     if verify and (place / MANIFEST).exists():
         verify_manifest(place)
-    initial = _read_config(folder)
+    initial = initial_config(folder)
     for key in (*model.settings(), *OPTIONS):
         value, must = getattr(model, key), getattr(initial, key)
         if key not in _FREE and _meaning(model, key) != _meaning(initial, key):
@@ -54,10 +49,9 @@ def initial_weights(
             )
     files = _weight_files(folder)
     _require_parameters(folder, files, model)
-    hashes = [file_hash(path) for path in files]
-    weights = hashes[0]
-    if len(hashes) > 1:
-        weights = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    weights, *others = (file_hash(path) for path in files)
+    if others:
+        weights = hashlib.sha256("\n".join([weights, *others]).encode()).hexdigest()
     return InitConfig(folder=str(folder), weights=weights)
 
 
@@ -70,23 +64,16 @@ def _meaning(model: DiffTransformerConfig, key: str) -> Any:
     return getattr(model, key)
 
 
-def initial_config(folder: Path) -> DiffTransformerConfig:
-    """The configuration of the model in a folder, in float32 as all training."""
-    return DiffTransformerConfig(**_read_config(folder).settings())
-
-
 def initial_model(
     config: DiffTransformerConfig, init: InitConfig | None
 ) -> DiffTransformerForCausalLM:
     """A model with fresh weights by torch's seed, or with the weights that ``init`` names."""
     model = DiffTransformerForCausalLM(deepcopy(config))
-    if init is not None:
-        parameters = {saved_name(name): x for name, x in model.named_parameters()}
-        with torch.no_grad():
-            for path in _weight_files(init.folder):
-                with safe_open(path, "pt") as tensors:
-                    for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
-                        parameters[name].copy_(tensors.get_tensor(name))
+    parameters = {saved_name(name): x for name, x in model.named_parameters()}
+    for path in [] if init is None else _weight_files(init.folder):
+        with safe_open(path, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118 - the file is no mapping
+                parameters[name].data.copy_(tensors.get_tensor(name))
     return model
 
 
@@ -113,7 +100,8 @@ def _model_folder(folder: Path | str) -> Path:
     return place
 
 
-def _read_config(folder: Path) -> DiffTransformerConfig:
+def initial_config(folder: Path) -> DiffTransformerConfig:
+    """The configuration of the model in a folder, in float32 as all training."""
     place = _model_folder(folder)
     settings = read_object(f"{folder}/config.json", place / "config.json")
     if settings.get("model_type") != DiffTransformerConfig.model_type:
@@ -122,7 +110,7 @@ def _read_config(folder: Path) -> DiffTransformerConfig:
             f"got {settings.get('model_type')!r} in {folder}."
         )
     check_folder(str(folder), str(place), files_in(place))
-    return DiffTransformerConfig.from_pretrained(place)
+    return DiffTransformerConfig(**DiffTransformerConfig.from_pretrained(place).settings())
 
 
 def _weight_files(folder: Path | str) -> list[Path]:

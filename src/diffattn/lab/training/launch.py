@@ -24,14 +24,14 @@ from diffattn.lab.training.settings import TrainRequest, apply_settings
 
 def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
     """The recipe's configuration with the request applied, and the packed data it names, if any."""
-    packed = None if request.data is None else open_data(request.data, verify=False)
-    if packed is not None:  # the model's vocabulary follows the data's
+    packed, given = None, []
+    if request.data is not None:  # the model's vocabulary follows the data's
+        packed = open_data(request.data, verify=False)
         config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
         config = replace(config, data=packed.config)
-    fields: dict[str, Any] = {}
     if request.same_model and request.init_from is not None:
         fields = initial_config(request.init_from).settings()
-    given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
+        given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
     config = apply_settings(config, [*given, *request.changes], attention=request.attention)
     if packed is not None and config.data != packed.config:
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")

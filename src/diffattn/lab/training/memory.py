@@ -6,8 +6,8 @@ import torch
 
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import local_processes, micro_batch, num_processes, take_gpu
-from diffattn.lab.training.planning.plan import device_phases
-from diffattn.lab.training.planning.step_memory import largest, step_memory
+from diffattn.lab.training.planning.devices import DEVICES, GPU_HERE
+from diffattn.lab.training.planning.plan import RunMemory
 from diffattn.models.accounting import parameter_count
 from diffattn.models.chunked_loss import MOST_LOGITS
 from diffattn.models.memory import available_bytes, require_memory
@@ -30,11 +30,10 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     memory of a step is counted as in ``diffattn plan``, which takes a second. Several runs may be
     ``side_by_side``, spread evenly over the GPUs.
     """
-    train = config.train
+    train, local = config.train, local_processes()
     least = _least_bytes(config)
     take_gpu()
     on_gpu = torch.cuda.is_available()
-    local = local_processes()
     on_host = {
         "training order": local * _ORDER_BYTES * train.num_steps * train.batch_sequences,
         "tokens of a step": local * 16 * train.batch_tokens,
@@ -44,22 +43,10 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
         on_host["weights before they move to the GPU"] = copies * 4 * parameter_count(config.model)
     _require_room(least, on_host, side_by_side, on_gpu)
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
-    here = side_by_side * local
-    if room is None or _PLENTY * here * (sum(least.values()) + _map_bytes(config)) <= room:
-        return
-    step = step_memory(
-        config.model,
-        train,
-        sequences=micro_batch(train),
-        accumulates=micro_batch(train) * num_processes() < train.batch_sequences,
-        device="cuda" if on_gpu else "cpu",
-        checkpointing=config.engine.activation_checkpointing,
-        loss_chunk_tokens=config.engine.loss_chunk_tokens,
-        apart=config.windows.apart,
-    )
-    shards = config.engine.shards(num_processes())
-    phases = device_phases(step, devices=num_processes(), shards=shards)
-    _require_room(largest(phases), on_host, side_by_side, on_gpu)
+    estimate = side_by_side * local * (sum(least.values()) + _map_bytes(config))
+    if room is not None and _PLENTY * estimate > room:
+        memory = RunMemory(config, GPU_HERE if on_gpu else DEVICES["cpu"], num_processes())
+        _require_room(memory.parts(micro_batch(train)), on_host, side_by_side, on_gpu)
 
 
 def _require_room(

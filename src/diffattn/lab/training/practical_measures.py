@@ -1,4 +1,4 @@
-"""Measures of a trained small model: retrieval, unsupported answers, shots, order of examples."""
+"""Measures of a trained small model: attention, retrieval, unsupported answers, shots, order."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,11 +10,73 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
+from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import HELD_OUT_SEED, RecallBatch, Shots, generate, many_shots
-from diffattn.lab.training.recall_attention import attention_shares
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.quantized_logits import quantized_logits
+
+GROUPS = ("answer", "pairs", "noise", "queries")
+"""Groups of attention keys; each token is in one group. They are the asked-for value, all other
+pairs of the context, its noise, and the queries. A lookup task adds a fifth group, ``"bos"``."""
+
+
+def key_groups(task: NoisyRecallConfig | LookupConfig, batch: RecallBatch) -> Tensor:
+    """The group of every key as seen from every query: int64 ``[B, Q, T]``, index of the group."""
+    ids = batch.input_ids
+    answers = batch.labels.gather(1, batch.queries)
+    in_context = torch.arange(ids.shape[1]) < batch.queries[0, 0]
+    is_noise = ids > task.num_keys + task.num_values
+    groups = torch.where(is_noise, GROUPS.index("noise"), GROUPS.index("pairs"))
+    groups = torch.where(in_context, groups, GROUPS.index("queries"))
+    groups = groups[:, None].repeat(1, batch.queries.shape[1], 1)
+    is_answer = (ids[:, None] == answers[:, :, None]) & in_context
+    groups = groups.masked_fill(is_answer, GROUPS.index("answer"))
+    if isinstance(task, LookupConfig):
+        groups[:, :, 0] = len(GROUPS)
+    return groups
+
+
+@torch.no_grad()
+def attention_shares(
+    model: DiffTransformerForCausalLM, task: NoisyRecallConfig | LookupConfig, batch: RecallBatch
+) -> dict[str, dict[str, float]]:
+    r"""The last layer's attention on groups of keys, mean over heads and queries.
+
+    .. math:: s_k = \frac{1}{H Q} \sum_{h, q} \sum_{j \in k} a_{hqj},\quad
+        a = A_1 - \lambda A_2
+
+    Source: arXiv:2410.05258v2, Table 3, which divides by the sum of all groups. That sum is 1 − λ,
+    which may be near 0, so nothing is divided here.
+
+    Returns:
+        Kind of weight -> group -> share. ``"net"`` sums a, where weights of opposite sign cancel.
+        ``"size"`` sums |a| and divides by the total. ``"map_1"`` and, in differential models,
+        ``"map_2"`` sum the softmax maps.
+    """
+    model.eval()
+    output = model(
+        input_ids=batch.input_ids.to(model.device),
+        use_cache=False,
+        output_attentions=True,
+        output_attention_maps=True,
+    )
+    maps = output.attention_maps[-1]  # [B, H, maps, T, T]
+    net = output.attentions[-1]
+    weights = {"net": net, "size": net.abs(), "map_1": maps[:, :, 0]}
+    if maps.shape[2] == 2:
+        weights["map_2"] = maps[:, :, 1]
+    groups = key_groups(task, batch)
+    names = (*GROUPS, "bos") if isinstance(task, LookupConfig) else GROUPS
+    shares = {}
+    for name, values in weights.items():
+        rows = values.float().mean(1).cpu().take_along_dim(batch.queries[:, :, None], 1)
+        sums = torch.zeros(len(rows), rows.shape[1], len(names)).scatter_add_(2, groups, rows)
+        mean = sums.double().mean((0, 1))
+        if name == "size":
+            mean /= mean.sum()
+        shares[name] = dict(zip(names, mean.tolist(), strict=True))
+    return shares
+
 
 PAIRS = (1, 2, 4, 6)
 """Pairs hidden in a context, as the paper hides needles."""
@@ -117,30 +179,24 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     Knowing that no two classes share a label helps: see :func:`best_accuracy`. Index n of the
     result is the accuracy after n examples.
     """
-    rights = [Fraction(0)] * shots.items.shape[1]
+    rights, guess = [Fraction(0)] * shots.items.shape[1], Fraction(1, task.num_labels)
     for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):
         counts: dict[int, Counter[int]] = {}
         for place, (item, label) in enumerate(zip(items.tolist(), shown.tolist(), strict=True)):
             group = (item - 1) // task.items_per_class
-            seen = counts.get(group, Counter())
-            best = max(seen.values(), default=0)
-            leading = [value for value, count in seen.items() if count == best]
-            if leading:
-                rights[place] += Fraction(int(right[place]) in leading, len(leading))
-            else:
-                rights[place] += Fraction(1, task.num_labels)
-            counts.setdefault(group, Counter())[label] += 1
+            seen = counts.setdefault(group, Counter())
+            leading = [value for value, count in seen.items() if count == max(seen.values())]
+            chance = Fraction(int(right[place]) in leading, len(leading)) if leading else guess
+            rights[place] += chance
+            seen[label] += 1
     return [total / len(shots.items) for total in rights]
 
 
 @cache
 def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
     """``shots_N``: expected accuracy, after N examples, of a reader that weighs every labelling of
-    the classes by Bayes' rule.
-
-    It knows how sequences are drawn and that labels are wrong at the rate of the task. No reader
-    has a higher expected accuracy.
-    """
+    the classes by Bayes' rule. It knows how sequences and wrong labels are drawn: no reader has a
+    higher expected accuracy."""
     noisy = replace(task, noisy=1.0, num_shots=max(SHOTS) + 1)
     shots = many_shots(noisy, num_sequences, seed=HELD_OUT_SEED, index=_MEASURES)
     labels = range(task.first_label, task.vocab_size)
@@ -166,16 +222,12 @@ def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> 
 
 
 def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tuple[Tensor, Tensor]:
-    """Answers after the same examples in several orders, and the correct answers.
-
-    Returns the chosen labels ``[S, orders, Q]`` and the correct ones ``[S, 1, Q]``. Each of a
-    set's Q queries follows all examples of the set, without the other queries.
-    """
-    num_queries = _ORDERED_SHOTS
-    sized = replace(task, num_shots=_ORDERED_SHOTS + num_queries)
+    """Answers after the same examples in several orders ``[S, orders, Q]``, and the correct ones
+    ``[S, 1, Q]``. Each of a set's Q queries follows all examples, without the other queries."""
+    sized = replace(task, num_shots=2 * _ORDERED_SHOTS)  # the second half are the queries
     drawn = many_shots(sized, _ORDERED_SETS, seed=HELD_OUT_SEED, index=_ORDERS)
     rng = np.random.default_rng([HELD_OUT_SEED, _ORDERS + 1])
-    shape = (_ORDERED_SETS, NUM_ORDERS, num_queries)
+    shape = (_ORDERED_SETS, NUM_ORDERS, _ORDERED_SHOTS)
     orders = rng.permuted(np.tile(np.arange(_ORDERED_SHOTS), (*shape[:2], 1)), axis=-1)
     queries, right = drawn.items[:, None, _ORDERED_SHOTS:], drawn.answers[:, None, _ORDERED_SHOTS:]
 

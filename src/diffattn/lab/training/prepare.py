@@ -1,27 +1,25 @@
 """From a data configuration to token files that every run of a comparison shares."""
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError, ConfigError
+from diffattn.files.folders import new_folder, verify_manifest, write_manifest
 from diffattn.files.io import read_json, write_json
-from diffattn.files.manifest import verify_manifest, write_manifest
-from diffattn.files.new_folder import new_folder
-from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.corpora import Document, Pin, difference, load_corpus, pin, stamp
 from diffattn.lab.data.packing import pack
-from diffattn.lab.data.source_files import Pin, difference, pin, stamp
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import is_claimed, package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
-from diffattn.models.hub import name_or_cached
+from diffattn.models.loading import name_or_cached
 
-# Marks the folder before the tokens are written, and is completed when they are whole.
-_MARKER = "data.json"
+MARKER = "data.json"
+"""File that marks a folder before the tokens are written; it is completed when they are whole."""
 _SCHEMA = 3
 _TOKENIZER = "tokenizer"
 
@@ -70,12 +68,9 @@ def prepare_data(
     """Train or load the tokenizer and pack the corpus, or reuse the packed data in ``folder``.
 
     ``data.json`` holds the hash of every file of the source, or the commit of a dataset on the
-    hub. It also holds the tokenizer's hash, counts and library versions. Every call hashes the
-    files again and raises an error if they changed. A commit does not change, so that the
-    finished packing of a hub dataset needs no access to the hub.
-
-    The documents are read as a stream: once for the tokens, and before for a new tokenizer. An
-    interrupted packing is continued, see :func:`diffattn.lab.data.packing.pack`.
+    hub. Every call hashes the files again and raises an error if they changed. The finished
+    packing of a hub dataset needs no access to the hub. An interrupted packing is continued, see
+    :func:`diffattn.lab.data.packing.pack`.
 
     Args:
         require: Raises ``ConfigError`` for data that the caller cannot use. The files that this
@@ -86,7 +81,6 @@ def prepare_data(
             ``vocab_size``, or ``require`` says so.
         CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
             another process is writing to it; or the source changed.
-        OSError: The disk is full or not writable; the same call goes on.
     """
     folder = Path(folder)
     with sole_writer(folder):
@@ -108,8 +102,10 @@ def prepare_data(
             data = open_data(folder, verify=is_packed)  # new tokens need no check
             require(data)
         except ConfigError:
-            if marker is None:
-                _remove(set(folder.iterdir()) - before)
+            if marker is None:  # remove the marker last: it shows that the files are ours
+                made = set(folder.iterdir()) - before
+                for path in sorted(made, key=lambda path: path.name == MARKER):
+                    shutil.rmtree(path) if path.is_dir() else path.unlink()
             raise
     return data
 
@@ -149,7 +145,7 @@ def _pack(
     hashes = {key: sidecars["train"][key] for key in ("corpus_hash", "tokenizer_hash")}
     packed = {split: {key: part[key] for key in counts} for split, part in sidecars.items()}
     versions = package_versions()
-    write_json(folder / _MARKER, {**marker, **hashes, "packed": packed, "versions": versions})
+    write_json(folder / MARKER, {**marker, **hashes, "packed": packed, "versions": versions})
 
 
 def _documents(config: DataConfig, source: Pin, **options: Any) -> Iterator[Document]:
@@ -163,9 +159,6 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     Args:
         verify: Whether to compare the tokens with their hashes: about a second per gigabyte. All
             other files are always checked.
-
-    Raises:
-        CheckpointError: Files are missing, damaged, or of different packings.
     """
     folder = Path(folder)
     with advised(folder):
@@ -174,7 +167,7 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
             config = DataConfig(**marker["config"])
         except (TypeError, ConfigError) as error:
             raise CheckpointError(
-                f"{folder / _MARKER}: must hold data settings, got {error}."
+                f"{folder / MARKER}: must hold data settings, got {error}."
             ) from error
         tokenizer = _saved_tokenizer(folder)
     if "corpus_hash" not in marker:
@@ -196,13 +189,8 @@ def open_data(folder: Path, *, verify: bool = True) -> PreparedData:
     )
 
 
-def has_packing(folder: Path) -> bool:
-    """Whether ``folder`` holds a packing, finished or interrupted."""
-    return (Path(folder) / _MARKER).exists()
-
-
 def _read_marker(folder: Path) -> dict[str, Any]:
-    path = folder / _MARKER
+    path = folder / MARKER
     marker = read_json(path)
     require_schema(marker, path, _SCHEMA)
     for key in ("config", "source"):
@@ -213,7 +201,7 @@ def _read_marker(folder: Path) -> dict[str, Any]:
 
 def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any] | None:
     """The marker of a folder, if it has one; refuse other data settings and foreign folders."""
-    if not is_claimed(folder, _MARKER, "packed data"):
+    if not is_claimed(folder, MARKER, "packed data"):
         return None
     with advised(folder):
         marker = _read_marker(folder)
@@ -265,19 +253,10 @@ def _save_tokenizer(tokenizer: Any, folder: Path, marker: dict[str, Any]) -> Non
         with new_folder(folder / _TOKENIZER) as temporary:
             tokenizer.save_pretrained(temporary)
             write_manifest(temporary)
-            write_json(folder / _MARKER, marker)
+            write_json(folder / MARKER, marker)
     # The Rust writer raises bare Exception for a full disk.
     except Exception as error:
         raise OSError(f"{folder / _TOKENIZER}: must be writable, got {error}.") from error
-
-
-def _remove(paths: Iterable[Path]) -> None:
-    """Delete files and folders, and last the marker, which shows that they are ours."""
-    for path in sorted(paths, key=lambda path: path.name == _MARKER):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _saved_tokenizer(folder: Path) -> Any:

@@ -29,12 +29,18 @@ from diffattn.lab.training.callbacks import (
     OnProgress,
 )
 from diffattn.lab.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import require_one_process
-from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
-from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
-from diffattn.lab.training.practical_measures import practical_measures, query_logits
-from diffattn.lab.training.recall_attention import attention_shares
+from diffattn.lab.training.loop.trainer import (
+    RunTrainer,
+    optimizer_and_scheduler,
+    training_arguments,
+)
+from diffattn.lab.training.practical_measures import (
+    attention_shares,
+    practical_measures,
+    query_logits,
+)
 from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch
@@ -57,13 +63,10 @@ def train_recall(
 ) -> dict[str, Any]:
     """Train one model on a recall task until it is solved or the steps are used up.
 
-    ``folder`` gets ``run.json`` before step 0, then ``metrics.jsonl``, ``costs.json``, ``model/``
-    and, last, ``results.json``. The same call continues an interrupted run. Validation accuracy
-    ends training if ``stops_when_solved``. The test set is scored at the end. A run that diverges
-    has no ``model/`` and scores no correct answer.
-
-    Args:
-        facts: Further facts about the model for the record, such as its difference to a baseline.
+    ``folder`` gets the files of :func:`diffattn.lab.training.run.train`, and the same call
+    continues an interrupted run. Validation accuracy ends training if ``stops_when_solved``. The
+    test set is scored at the end. A run that diverges has no ``model/`` and scores no correct
+    answer.
 
     Returns:
         The content of ``results.json``. It holds whether and when the task was solved, test
@@ -86,12 +89,8 @@ def held_out(config: RecallConfig, index: int) -> RecallBatch:
 
 
 def recall_score(model: DiffTransformerForCausalLM, batch: RecallBatch) -> tuple[Tensor, float]:
-    """Answer every query of a batch.
-
-    Returns:
-        Float64 ``[B, Q]``, 1 where the most likely token is the answer, else 0; and the mean
-        cross-entropy of the answers over the whole vocabulary, in nats.
-    """
+    """For every query, 1 where the most likely token is the answer, else 0: float64 ``[B, Q]``.
+    And the mean cross-entropy of the answers over the whole vocabulary, in nats."""
     logits, labels = query_logits(model, batch, 256), batch.labels.gather(1, batch.queries)
     losses = F.cross_entropy(logits.mT, labels, reduction="none")
     return (logits.argmax(-1) == labels).double(), float(losses.double().mean())
@@ -161,10 +160,11 @@ class _RecallCallback(MetricsCallback):
         if lam is not None:
             row["lam"] = lam
         if step == 0:
-            row["writes"] = []
-            for layer in residual_writes(model, **self.probe):
-                row["writes"].append(layer["attention"] / layer["stream"])
-                row["writes"].append(layer["feed_forward"] / layer["between"])
+            row["writes"] = [
+                layer[part] / layer[whole]
+                for layer in residual_writes(model, **self.probe)
+                for part, whole in (("attention", "stream"), ("feed_forward", "between"))
+            ]
         self._append(step, **row)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from diffattn.lab.data.recall_tasks import (
     LookupConfig,
     ManyShotConfig,
-    MqarConfig,
     NoisyRecallConfig,
     TaskConfig,
 )
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 TASKS: dict[str, type[TaskConfig]] = {
-    "mqar": MqarConfig,
     "noisy_recall": NoisyRecallConfig,
     "lookup": LookupConfig,
     "many_shot": ManyShotConfig,

@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,9 @@ import torch
 from transformers import set_seed
 
 from diffattn.errors import CheckpointError, ConfigError, ShapeError
+from diffattn.files.folders import verify_manifest
 from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
-from diffattn.files.manifest import verify_manifest
-from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.data.upsampling import long_documents
+from diffattn.lab.data.tokens import TokenDataset, long_documents
 from diffattn.lab.records.fields import require
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import RunRecord, claim_run, difference, read_launches
@@ -29,27 +28,30 @@ from diffattn.lab.training.callbacks import (
     diverged,
     require_finite,
 )
-from diffattn.lab.training.checkpoints import CheckpointCallback
-from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints
+from diffattn.lab.training.config import EngineConfig, RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
     joined,
     micro_batch,
+    require_one_process,
     run_device,
     together,
     wait_for_files,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import require_same_tokenizer
 from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
-from diffattn.lab.training.loop.trainer import RunTrainer, training_arguments
+from diffattn.lab.training.loop.trainer import (
+    RunTrainer,
+    optimizer_and_scheduler,
+    training_arguments,
+)
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
-from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS
 from diffattn.lab.training.monitoring.monitor import Monitor
 from diffattn.lab.training.monitoring.trackers import require_trackers, track_in
+from diffattn.lab.training.monitoring.watching import GRADIENTS
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
@@ -60,7 +62,7 @@ from diffattn.lab.training.sharding import (
     untrained_model,
     written_by_all,
 )
-from diffattn.models.loading import bfloat16_advice, without_bars
+from diffattn.models.loading import bfloat16_advice, quiet
 from diffattn.probes.lambdas import layer_lambdas
 
 RESULTS = "results.json"
@@ -79,23 +81,20 @@ def train(
 
     ``folder`` gets ``run.json`` before step 0, a row of ``launches.jsonl`` at every start, then
     ``metrics.jsonl``, ``costs.json``, ``model/`` (weights and tokenizer) and, last,
-    ``results.json``. At the end checkpoints are removed, except for the copies in ``kept/``.
+    ``results.json``. At the end checkpoints are removed, or moved to ``kept/``.
 
     Args:
-        data: Tokens; see :func:`diffattn.lab.training.prepare.prepare_data`.
         facts: Further facts about the model for the record, such as its difference to a baseline.
         on_message: Called with lines for the user: damaged checkpoints, decisions of the guard.
 
     Returns:
         The content of ``results.json``: losses in nats per token (also by part of the validation
-        tokens, see :mod:`diffattn.lab.data.context_parts`) and in bits per byte, λ of each layer.
+        tokens, see :mod:`diffattn.lab.data.ngrams`) and in bits per byte, λ of each layer.
 
     Raises:
-        ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`. Or the
-            processes of the launch have different settings.
+        ConfigError, BackendError: See :func:`require_runnable` and :func:`require_enough`.
         CheckpointError: ``folder`` holds another run, or another process is at work there.
         DiffAttnError, OSError: The loss is no longer finite, or a file could not be written whole.
-            The same call continues.
         Terminated: SIGTERM came, and a checkpoint is saved; KeyboardInterrupt for SIGINT.
     """
     folder = Path(folder)
@@ -155,12 +154,12 @@ def finish(
     """Claim a directory; ``train``, or call ``on_finished`` if it has results; return these."""
 
     def results() -> dict[str, Any]:
-        shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        clear_checkpoints(folder / "checkpoints", run.engine["keep_every"])
         return read_json(folder / RESULTS)
 
     with joined():
         _require_same(run)
-        with contextlib.ExitStack() as held, without_bars():
+        with contextlib.ExitStack() as held, quiet(warnings=True):
             from_first(lambda: held.enter_context(sole_writer(folder)))  # for all processes
             is_finished = from_first(lambda: _is_finished(folder, run))
             with together():
@@ -177,15 +176,14 @@ def _require_same(run: RunRecord) -> None:
 
     They would average gradients of different models, or wait for one another for ever.
     """
-    here = {"config": run.config, "engine": run.engine, "versions": run.versions}
-    firsts = from_first(lambda: here)
+    here = run.config | {"engine": run.engine, "versions": run.versions}
+    first = from_first(lambda: here)
     with together():
-        for kind, first in firsts.items():
-            if fault := difference("", first, here[kind], (), where="is the first process's"):
-                raise ConfigError(
-                    f"training: every process must be launched with the same settings, data and "
-                    f"versions of packages, got {fault}."
-                )
+        if fault := difference("", first, here, (), where="is the first process's"):
+            raise ConfigError(
+                "training: every process must be launched with the same settings, data and "
+                f"versions of packages, got {fault}."
+            )
 
 
 def _is_finished(folder: Path, run: RunRecord) -> bool:
@@ -248,7 +246,7 @@ def _train(
     )
     rolls_back = "roll_back" in (config.guard.not_finite, config.guard.spike)
     back_every = config.train.evaluate_every if rolls_back else None
-    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every, on_message)
+    checkpoints = CheckpointCallback(folder / "checkpoints", config.engine, back_every)
     trainer = RunTrainer(
         model=model,
         args=arguments,
@@ -308,3 +306,43 @@ def _results(
     if config.gradient_steps:
         results["gradients"] = log_facts(folder / GRADIENTS)
     return results
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StabilityRun(RunConfig):
+    """A run that may diverge. Its weights are not kept."""
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, and that a divergence is recorded."""
+        return {**RunConfig.resolved(self), "divergence": "recorded"}
+
+
+def train_recorded(
+    config: RunConfig, data: PreparedData, folder: Path, **options: Any
+) -> dict[str, Any]:
+    """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
+    as the result.
+
+    Returns:
+        The content of ``results.json``. If a number was not finite, ``validation_loss`` is
+        ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
+    """
+    folder = Path(folder)
+    require_one_process("a run of which divergence is recorded")
+    try:
+        train(config, data, folder, **options)
+    except DivergenceError as error:
+        with sole_writer(folder):
+            results = {
+                "schema": 1,
+                "run": config.name,
+                "validation_loss": None,
+                "diverged_step": error.step,
+                "reason": str(error),
+                "metrics": log_facts(folder / METRICS),
+            }
+            write_json(folder / RESULTS, results)
+            clear_checkpoints(folder / "checkpoints", config.engine.keep_every)
+    if isinstance(config, StabilityRun):
+        shutil.rmtree(folder / "model", ignore_errors=True)
+    return read_json(folder / RESULTS)

@@ -9,9 +9,8 @@ import torch
 from diffattn.lab.records.run import RunRecord, append_launch, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
-from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.config import EngineConfig, TrainConfig
 from diffattn.lab.training.distributed import is_first, micro_batch, num_processes, run_device
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -20,8 +19,8 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 def record_launch(
     folder: Path, checkpoint: Path | None, engine: EngineConfig, on_message: OnMessage
 ) -> None:
-    """Append this start of a run to ``launches.jsonl``, and say if the number of CPU threads has
-    changed; ``checkpoint`` is what this start continues."""
+    """Append this start of a run from a checkpoint to ``launches.jsonl``, and say if the number of
+    CPU threads has changed."""
     if not is_first():
         return
     threads = torch.get_num_threads()
@@ -71,9 +70,8 @@ def record(
 
 def _executed(engine: EngineConfig) -> dict[str, Any]:
     """The engine's settings and the number of processes; ``parallel`` is ``None`` for one."""
-    processes = num_processes()
-    share = engine.parallel if processes > 1 else None
-    return asdict(engine) | {"processes": processes, "parallel": share}
+    parallel = engine.parallel if num_processes() > 1 else None
+    return asdict(engine) | {"processes": num_processes(), "parallel": parallel}
 
 
 def chosen_backends(

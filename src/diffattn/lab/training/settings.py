@@ -12,12 +12,12 @@ from diffattn.files.destination import require_folder_destination
 from diffattn.lab.records.settings import read_settings
 from diffattn.lab.training.config import (
     DataConfig,
+    EngineConfig,
     GuardConfig,
     RunConfig,
     TrainConfig,
     WindowConfig,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.models.checkpoint_folder import checkpoint_folder
 from diffattn.models.config.attention_types import checked_types
 from diffattn.models.config.settings import OPTIONS, ModelSettings

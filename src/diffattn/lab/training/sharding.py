@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from accelerate.utils import AutocastKwargs
@@ -15,9 +15,9 @@ from transformers import PreTrainedModel, Trainer
 from transformers.trainer import SCHEDULER_NAME
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.files.manifest import write_manifest
+from diffattn.files.folders import write_manifest
 from diffattn.lab.training.checkpoints import not_whole
-from diffattn.lab.training.config import InitConfig
+from diffattn.lab.training.config import EngineConfig, InitConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
@@ -27,7 +27,6 @@ from diffattn.lab.training.distributed import (
     wait_for_all,
     wait_for_files,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.initial import initial_model
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -68,26 +67,21 @@ def untrained_model(
 
     if checkpoint is None:
         from_first(lambda: initial_model(config, init).save_pretrained(scratch, remote_code=False))
-    mesh = DistributedConfig(
-        fsdp_size=engine.shards(num_processes()), dp_replicate_size=engine.replicas
-    )
     model = DiffTransformerForCausalLM.from_pretrained(
-        checkpoint or scratch, distributed_config=mesh
+        checkpoint or scratch, distributed_config=DistributedConfig(fsdp_size=num_processes())
     )
     wait_for_all()
     if is_first():
         shutil.rmtree(scratch, ignore_errors=True)
     require_sharded(model)
-    _free_whole_tensors(model)
     return model
 
 
 def apply_engine(trainer: Any, engine: EngineConfig) -> None:
     """Apply the settings of the engine to a trainer and its model."""
-    model = trainer.model
-    model.loss_chunk_tokens, model.skips_logits = engine.loss_chunk_tokens, True
+    trainer.model.loss_chunk_tokens, trainer.model.skips_logits = engine.loss_chunk_tokens, True
     if engine.activation_checkpointing:
-        checkpoint_activations(model)
+        checkpoint_activations(trainer.model)
         # Autocast's cache would keep bfloat16 copies of all matrices until the forward pass ends.
         trainer.accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
 
@@ -103,30 +97,12 @@ def require_sharded(model: torch.nn.Module) -> None:
 
     Some engines train with whole copies, without a warning, where they cannot shard.
     """
-    whole = [
-        name
-        for name, parameter in model.named_parameters()
-        if not isinstance(parameter, DTensor)
-        or not any(placement.is_shard() for placement in parameter.placements)
-    ]
-    if whole:
-        raise DiffAttnError(
-            "training: with engine.parallel 'fsdp' every parameter must be sharded, got "
-            f"{len(whole)} whole ones, the first {whole[0]}."
-        )
-
-
-def _free_whole_tensors(model: torch.nn.Module) -> None:
-    """Copy shards that are views of the whole tensor, as transformers leaves them on a CPU."""
-    compact: dict[torch.nn.Parameter, torch.nn.Parameter] = {}  # tied weights stay tied
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            local = cast(DTensor, parameter).to_local()
-            if local.untyped_storage().nbytes() == local.nbytes:
-                continue
-            if parameter not in compact:
-                compact[parameter] = torch.nn.Parameter(_shard(local.clone(), parameter))
-            setattr(module, name, compact[parameter])
+    for name, parameter in model.named_parameters():
+        placements = parameter.placements if isinstance(parameter, DTensor) else ()
+        if not any(placement.is_shard() for placement in placements):
+            raise DiffAttnError(
+                f"training: 'fsdp' must shard every parameter, got {name} as a whole."
+            )
 
 
 def save_model(model: Any, folder: Path, *, remote_code: bool = False) -> None:
@@ -160,8 +136,7 @@ def is_sharded(model: Any) -> bool:
 def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
     """Refuse a checkpoint whose parts do not match these processes.
 
-    Whole copies (DDP) continue on any number of processes. A sharded run continues with any number
-    of replicas, but with the same number of shards per replica.
+    Whole copies (DDP) continue on any number of processes, a sharded run on the same number.
     """
     if checkpoint is None:
         return
@@ -172,12 +147,10 @@ def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
             f"training: engine.parallel must be {written!r}, as in {checkpoint.name}, to continue "
             f"the run, got {engine.parallel!r}."
         )
-    shards = engine.shards(num_processes())
-    if counts and counts != {shards}:
+    if counts and counts != {num_processes()}:
         raise ConfigError(
-            f"training: a sharded run must be continued by as many processes per replica as "
-            f"wrote {checkpoint.name}, {counts.pop()}, got {shards} (WORLD_SIZE="
-            f"{num_processes()}, engine.replicas={engine.replicas})."
+            f"training: a sharded run must be continued by as many processes as wrote "
+            f"{checkpoint.name}, {counts.pop()}, got WORLD_SIZE={num_processes()}."
         )
 
 
@@ -202,17 +175,15 @@ def written_by_all(folder: Path) -> Iterator[None]:
 def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
     """Add the optimizer's state and the schedule to a checkpoint of a sharded model:
     ``save_only_model`` keeps transformers from writing them."""
-    shard, shards = _shard_of_all(trainer.model)
-    if process_index() < shards:  # the other replicas hold the same state
-        state = {
-            f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
-            .detach()
-            .cpu()
-            .contiguous()
-            for index, values in trainer.optimizer.state_dict()["state"].items()
-            for name, value in values.items()
-        }
-        save_file(state, folder / _shard_name(shard, shards))
+    state = {
+        f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
+        .detach()
+        .cpu()
+        .contiguous()
+        for index, values in trainer.optimizer.state_dict()["state"].items()
+        for name, value in values.items()
+    }
+    save_file(state, folder / _shard_name(process_index()))
     if is_first():
         torch.save(trainer.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
@@ -223,7 +194,7 @@ def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
     trainer.lr_scheduler.load_state_dict(scheduler)
     states: dict[int, dict[str, torch.Tensor]] = {}
     parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    for key, value in load_file(folder / _shard_name(*_shard_of_all(trainer.model))).items():
+    for key, value in load_file(folder / _shard_name(process_index())).items():
         index, name = key.split(".")
         like = parameters[int(index)]
         states.setdefault(int(index), {})[name] = value if value.ndim == 0 else _shard(value, like)
@@ -235,21 +206,14 @@ def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
 
 def require_parts(model: Any, folder: Path) -> None:
     """Wait until the first process sees the files of all processes in a checkpoint."""
-    shards = _shard_of_all(model)[1] if is_sharded(model) else 0
-    parts = [_shard_name(shard, shards) for shard in range(shards)]
-    if num_processes() > 1:
-        parts += [f"rng_state_{index}.pth" for index in range(num_processes())]
+    processes = range(num_processes())
+    parts = [_shard_name(index) for index in processes if is_sharded(model)]
+    parts += [f"rng_state_{index}.pth" for index in processes if len(processes) > 1]
     from_first(lambda: wait_for_files(folder, parts))
 
 
-def _shard_of_all(model: Any) -> tuple[int, int]:
-    """The number of this process's shard, and the count of shards."""
-    shards = int(model.config.distributed_config.fsdp_size)
-    return process_index() % shards, shards
-
-
-def _shard_name(shard: int, shards: int) -> str:
-    return f"optimizer-{shard:05d}-of-{shards:05d}.safetensors"
+def _shard_name(shard: int) -> str:
+    return f"optimizer-{shard:05d}-of-{num_processes():05d}.safetensors"
 
 
 def _shard(local: torch.Tensor, like: Any) -> DTensor:

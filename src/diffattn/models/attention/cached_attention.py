@@ -27,6 +27,7 @@ from transformers.utils.generic import is_flash_attention_requested
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cache_layout import update
 from diffattn.models.attention.kernels import (
+    IMPLEMENTATION,
     ActingMap,
     AttentionMapRecorder,
     by_kernel,
@@ -40,8 +41,6 @@ from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
-
-IMPLEMENTATION = "diffattn"
 
 
 @dataclass(eq=False)
@@ -70,7 +69,7 @@ class Attend:
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
-        options = (KeyMask() if mask is None else mask)._asdict()
+        options = (mask or KeyMask())._asdict()
         scores = options.pop("scores")
         if scores is not None:
             return self._by_scores(scores, q, k, v, lam)
@@ -104,10 +103,7 @@ class Attend:
         return getattr(self.block.self_attn, "acting_map", None)
 
     def _by_scores(self, scores: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
-        """Attend with a mask of all scores, which no backend of this package takes.
-
-        ``"auto"`` is PyTorch's kernel here, or the eager definition if maps are needed.
-        """
+        """Attend with a mask of all scores, which no backend of this package takes."""
         if self.block.config.attention_backend != "auto":
             raise ConfigError(
                 "DiffTransformer: an attention_mask of four axes needs attention_backend 'auto', "
@@ -128,10 +124,8 @@ class Attend:
                 f"DiffTransformer: attention_type {config.attention_type!r} needs "
                 f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
             )
-        if implementation == "eager":  # Hugging Face's function would add a bool mask as numbers
-            is_bool = mask is not None and mask.dtype == torch.bool
-            if self.recorder is not None or is_bool:
-                return through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
+        if implementation == "eager":
+            return through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
         if self.recorder is not None:
             raise ConfigError(
                 "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
@@ -157,11 +151,10 @@ def chosen_backend(
     elsewhere: bool = False,
     tested: bool = True,
 ) -> str:
-    """Name of the backend that ``"diffattn"`` trains with on ``[batch, num_tokens]`` queries.
+    """Name of the backend that ``"diffattn"`` trains with, for one attention type in all layers.
 
-    All layers of ``config`` must have one attention type. ``elsewhere`` chooses for another
-    machine, on which every backend can be imported; ``tested`` says whether kernels passed their
-    tests there, else ``"auto"`` avoids them.
+    ``elsewhere`` chooses for another machine, on which every backend can be imported; ``tested``
+    says whether kernels passed their tests there, else ``"auto"`` avoids them.
     """
     if config.attention.needs_maps:
         return "reference"

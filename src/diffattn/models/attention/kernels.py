@@ -19,6 +19,8 @@ from diffattn.ops.inputs.masking import (
     repeat_heads,
 )
 
+IMPLEMENTATION = "diffattn"
+"""Name of our operator as a Hugging Face ``attn_implementation``."""
 ActingMap = Callable[[Tensor, Tensor, Tensor], Tensor]
 """A layer's ``acting_map(A1, A2, λ)``: returns the map that is multiplied with V."""
 
@@ -34,8 +36,8 @@ class AttentionMapRecorder(nn.Module):
 class KernelCall(nn.Module):
     """The call of Hugging Face's attention interface, with the attributes that kernels read.
 
-    It is a separate module, one per layer: vLLM searches the source of all modules for this call,
-    and gives each module that has it a part of the cache.
+    A separate module: vLLM searches the source of all modules for this call, and gives each module
+    that has it a part of the cache.
     """
 
     is_causal = True
@@ -97,10 +99,8 @@ def by_kernel(
 
     V1 becomes ``Q = [q1, q2, q1, q2]``, ``K = [k1, k2, k1, k2]``, ``V = [left, left, right,
     right]``, each along the axis of heads. The two query heads of V2 need no change. Subtracted
-    queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`.
-
-    Tensors are as for the operator; ``lam`` is ``None`` for softmax attention, and ``mask`` is in
-    the form of the kernel ``implementation``, which gets ``kwargs``, too.
+    queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`. ``mask``
+    is in the form of the kernel ``implementation``, which gets ``kwargs``, too.
     """
     q = q if lam is None else paired(q)
     num_heads = q.shape[2]
@@ -151,8 +151,8 @@ def through_maps(
     """Attention by its definition: the maps, their difference, the product with V.
 
     The output is computed from the recorder's result, so gradients of maps can be read there too.
-    The softmax is in float32 (float64 for float64). A query that sees no key gets 0. ``mask`` is
-    ``[B or 1, 1, T, S]``, True where a key is seen, or numbers to add to the scores.
+    A query that sees no key gets 0. ``mask`` is ``[B or 1, 1, T, S]``, True where a key is seen, or
+    numbers to add to the scores.
     """
     q = paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype

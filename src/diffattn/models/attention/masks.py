@@ -1,4 +1,7 @@
-"""Translate Hugging Face's masks and positions into options of our operator."""
+"""Check the inputs of a forward pass; translate masks and positions into our operator's options.
+
+Shapes are always checked, values only in eager code on a CPU.
+"""
 
 from typing import Any, NamedTuple
 
@@ -8,7 +11,8 @@ from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache
 from transformers.masking_utils import create_causal_mask
 
-from diffattn.errors import ConfigError, short
+from diffattn.errors import ConfigError, ShapeError
+from diffattn.models.chunked_loss import IGNORED
 
 
 class KeyMask(NamedTuple):
@@ -30,10 +34,10 @@ def key_mask(
     inputs_embeds: Tensor,
     cu_seqlens: Tensor | None = None,
 ) -> KeyMask:
-    """Translate Hugging Face's mask, cache and positions into options of the operator.
+    """Options of the operator from arguments of the model's ``forward``.
 
-    Arguments are those of the model's ``forward``. Documents that begin where ``position_ids``
-    restart at 0 are kept apart only without a mask, cache and ``cu_seqlens``.
+    Documents that begin where ``position_ids`` restart at 0 are kept apart only without a mask,
+    cache and ``cu_seqlens``.
     """
     batch, num_queries = inputs_embeds.shape[:2]
     num_keys, kv_lengths = num_queries, None
@@ -72,29 +76,29 @@ def key_mask(
             f"DiffTransformer: attention_mask must cover all {num_keys} keys, cached and new, "
             f"got {attention_mask.shape[1]}."
         )
-    padding, starts = _read(attention_mask, past_key_values)
-    if starts is not None and cu_seqlens is None:
-        cu_seqlens = _borders(starts.to(inputs_embeds.device), batch)
-    if padding is not None:  # kv_lengths hides the unwritten end of a preallocated cache
-        padding = nn.functional.pad(padding.to(inputs_embeds.device), (0, missing), value=True)
-    return KeyMask(padding, kv_lengths, cu_seqlens)
+    if _all_real(attention_mask, past_key_values):
+        return KeyMask(None, kv_lengths, cu_seqlens)
+    # kv_lengths hides the unwritten end of a preallocated cache
+    real = attention_mask.bool().to(inputs_embeds.device)
+    return KeyMask(nn.functional.pad(real, (0, missing), value=True), kv_lengths, cu_seqlens)
 
 
-def _read(mask: Tensor, past_key_values: Cache | None) -> tuple[Tensor | None, Tensor | None]:
-    """Read a mask ``[B, keys]``: which keys are real (bool; ``None`` if all are known to be), and
-    where documents begin (bool ``[B, T]``; ``None`` if the mask numbers no documents)."""
+def _all_real(mask: Tensor, past_key_values: Cache | None) -> bool:
+    """Whether a mask ``[B, keys]``, which must be 0 and 1, is known to be 1 everywhere."""
+    must = "DiffTransformer: an attention_mask of two axes must be 0 and 1"
     if not _can_read(mask):
         if past_key_values is None and not torch.compiler.is_exporting():
-            must = "DiffTransformer: in compiled code an attention_mask must be 0 or 1."
-            torch._assert_async((mask <= 1).all(), must)
-        return mask.bool(), None
+            torch._assert_async((mask <= 1).all(), f"{must} in compiled code.")
+        return False
     # Reading the mask once per pass pays: without padding flash kernels can run, and no layer
     # copies keys and values. On a GPU reading waits for the device, as in transformers' own masks.
     # A mask on the host, or no mask, costs nothing.
-    least, most = _extremes(mask)
+    least, most = torch.stack(mask.aminmax()).tolist() if mask.numel() else (1, 1)
     if not {least, most} <= {0, 1}:
-        return None, _numbered(mask, past_key_values)
-    return (None if least == 1 else mask.bool()), None
+        raise ConfigError(
+            f"{must}, got {least:g} to {most:g}. Mark documents by position_ids that restart."
+        )
+    return least == 1
 
 
 def kernel_mask(
@@ -106,15 +110,14 @@ def kernel_mask(
 ) -> tuple[Any, Tensor]:
     """The mask that Hugging Face makes for its kernel, and positions int64 ``[B or 1, T]``.
 
-    The mask may be ``None`` or not a tensor. Masks for flash kernels do not separate documents:
-    without given borders, transformers reads borders off the positions, for one row only. It takes
-    every jump and repetition as a border. So the returned positions are counted from the cache's
-    length or each document's start. They are not used for rotation.
+    Masks for flash kernels do not separate documents: transformers reads borders off the positions,
+    for one row only. It takes every jump and repetition as a border. So the returned positions are
+    counted from the cache's length or each document's start. They are not used for rotation.
     """
-    given, starts = attention_mask, _starts(position_ids)
-    on_cpu = given is not None and given.ndim == 2 and given.device.type == "cpu"
-    if given is not None and on_cpu and _can_read(given) and not set(_extremes(given)) <= {0, 1}:
-        starts, attention_mask = _numbered(given, past_key_values).to(starts.device), None
+    starts = _starts(position_ids)
+    on_host = attention_mask is not None and attention_mask.device.type == "cpu"
+    if attention_mask is not None and on_host and attention_mask.ndim == 2 and _can_read(starts):
+        _all_real(attention_mask, past_key_values)
     index = torch.arange(starts.shape[1], device=starts.device)[None]
     if past_key_values is None:
         index = index - index.where(starts, 0).cummax(-1).values
@@ -158,34 +161,6 @@ def _can_read(x: Tensor) -> bool:
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
 
 
-def _extremes(attention_mask: Tensor) -> tuple[float, float]:
-    """Smallest and largest number of a mask; 1 and 1 if it is empty."""
-    if attention_mask.numel() == 0:
-        return 1, 1
-    least, most = torch.stack(attention_mask.aminmax()).tolist()
-    return least, most
-
-
-def _numbered(attention_mask: Tensor, past_key_values: Cache | None) -> Tensor:
-    """bool ``[B, T]``: where a document begins in a mask of numbers; padding, 0, counts as one."""
-    whole = (attention_mask >= 0).all() and (attention_mask % 1 == 0).all()
-    if past_key_values is not None or not whole:
-        least, most = _extremes(attention_mask)
-        raise ConfigError(
-            "DiffTransformer: an attention_mask of two axes must be 0 and 1, or number documents "
-            f"from 1 without a cache, got {least:g} to {most:g}."
-        )
-    starts = nn.functional.pad(attention_mask.diff() != 0, (1, 0), value=True)
-    for row, begins in zip(attention_mask, starts, strict=True):
-        numbers = row[begins & (row != 0)]
-        if len(numbers.unique()) < len(numbers):
-            raise ConfigError(
-                "DiffTransformer: an attention_mask that numbers documents must hold each in one "
-                f"piece, got the numbers {short(numbers.tolist())}."
-            )
-    return starts
-
-
 def _starts(position_ids: Tensor) -> Tensor:
     """bool ``[B or 1, T]``, True where a document begins: at the first token or at position 0.
 
@@ -210,3 +185,67 @@ def _borders(starts: Tensor, batch: int) -> Tensor | None:
         index = torch.arange(starts.numel(), device=starts.device)
         borders = index.masked_fill(~starts, starts.numel()).sort().values
     return nn.functional.pad(borders, (0, 1), value=starts.numel()).to(torch.int32)
+
+
+def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = False) -> Any:
+    """Token ids ``[B, T]`` in [0, ``below``), or ``ignored`` ones, as int64; ``None`` stays."""
+    if ids is None:
+        return None
+    if ids.ndim != 2 or not _is_integer(ids):
+        _refuse(name, "an integer tensor [B, T]", ids)
+    ids = ids.long()
+    _check_range(name, ids, below, IGNORED if ignored else None)
+    return ids
+
+
+def checked_labels(
+    labels: Tensor, others: dict[str, Any], *, below: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """Labels as int64, and the other arguments of the loss with ``shift_labels`` as int64."""
+    shifted = checked_ids("shift_labels", others.get("shift_labels"), below=below, ignored=True)
+    labels = checked_ids("labels", labels, below=below, ignored=True)
+    return labels, others | {"shift_labels": shifted}
+
+
+def check_embeds(embeds: Tensor, hidden_size: int) -> None:
+    """Refuse embeddings that are not ``[B, T, hidden_size]``."""
+    if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
+        _refuse("inputs_embeds", f"[B, T, {hidden_size}]", embeds)
+
+
+def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> Tensor | None:
+    """Positions ``[batch or 1, num_tokens]`` as int64; on the CPU negative ones are refused."""
+    if positions is None:
+        return None
+    fits = positions.ndim == 2 and positions.shape[1] == num_tokens
+    if not fits or positions.shape[0] not in (1, batch) or not _is_integer(positions):
+        _refuse("position_ids", f"an integer tensor [{batch} or 1, {num_tokens}]", positions)
+    positions = positions.long()
+    _check_range("position_ids", positions, None)
+    return positions
+
+
+def _is_integer(x: Tensor) -> bool:
+    return not (x.is_floating_point() or x.is_complex() or x.dtype == torch.bool)
+
+
+def _check_range(name: str, x: Tensor, below: int | None, besides: int | None = None) -> None:
+    """Check the values where reading them waits for no device and breaks no compiled graph."""
+    if type(x) is not Tensor or x.device.type != "cpu":  # fake tensors have no values
+        return
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return
+    try:
+        values = x if besides is None else x[x != besides]
+        least, most = (int(y) for y in values.aminmax()) if values.numel() else (0, 0)
+    except RuntimeError:  # under vmap, where an ordinary-looking tensor has no values
+        return
+    if least < 0 or (below is not None and most >= below):
+        span = "0 or more" if below is None else f"from 0 to {below - 1}"
+        got = least if least < 0 else most
+        raise ShapeError(f"DiffTransformer: {name} must be {span}, got {got}.")
+
+
+def _refuse(name: str, must: str, x: Tensor) -> None:
+    got = f"{list(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
+    raise ShapeError(f"DiffTransformer: {name} must be {must}, got {got}.")

@@ -1,17 +1,25 @@
-"""One pass of continuous batching: a paged cache that holds K1, K2 and V once.
+"""Hugging Face's continuous batching, with a paged cache that holds K1, K2 and V once.
 
 Hugging Face's kernels pair heads of K and V one to one at one width, so for them V1 stores both
 twice. Our operator reads the pages itself, so half the heads suffice: ``[k1, k2]`` and ``[left,
 right]`` per key/value head, which in memory is the operator's own layout.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import ContinuousBatchingConfig, GenerationConfig, GenerationMixin
+from transformers import __version__ as transformers_version
+from transformers.generation.continuous_batching import ContinuousBatchingManager
 
 from diffattn.errors import ConfigError
+from diffattn.models.attention.kernels import IMPLEMENTATION
+from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
@@ -42,11 +50,10 @@ class PagedBatch:
     def attend(
         self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, backend: str
     ) -> Tensor:
-        """Store new keys and values of one layer, then attend from the N tokens.
+        """Store new keys and values of one layer, then attend from one row of N tokens.
 
-        Tensors are as for the operator, in one row of N tokens; without ``lam`` it is softmax
-        attention. ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries
-        use ``paged_decode`` without gathering, if there is a λ.
+        ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries use
+        ``paged_decode`` without gathering, if there is a λ.
         """
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
@@ -133,3 +140,71 @@ def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:
     """int64 ``[B, most]``, indices of each sequence's last ``most`` tokens; N if it has fewer."""
     tokens = borders[1:, None] - most + torch.arange(most, device=borders.device)
     return tokens.masked_fill(tokens < borders[:-1, None], num_tokens)
+
+
+def reads_pages(config: DiffTransformerConfig) -> bool:
+    """Whether continuous batching under ``"diffattn"`` uses our operator, for pages with both keys
+    once. Hugging Face's kernels do the same for softmax attention."""
+    ops = {facts.op for facts in config.attention_by_layer}
+    by_operator = "diff_attention" in ops and not config.uses("needs_maps")
+    installed = tuple(int(part) for part in transformers_version.split(".")[:2])
+    return by_operator and installed >= (5, 23)  # whose caches give access to their pages
+
+
+class OneCopyManager(ContinuousBatchingManager):
+    """Hugging Face's manager for a model whose operator reads the pages (:func:`reads_pages`)."""
+
+    def __init__(
+        self,
+        model: Any,
+        generation_config: GenerationConfig | None = None,
+        continuous_batching_config: ContinuousBatchingConfig | None = None,
+        workload_hints: Any = None,
+    ) -> None:
+        generation_config = deepcopy(generation_config or model.generation_config)
+        if generation_config.eos_token_id is None:
+            generation_config.eos_token_id = -1  # Hugging Face's value for "no end token"
+        super().__init__(
+            model=model,
+            generation_config=generation_config,
+            continuous_batching_config=continuous_batching_config or ContinuousBatchingConfig(),
+            workload_hints=workload_hints,
+        )
+
+    def switch_to_cb_friendly_attn(self, model: Any, auto_switch_to_flash: bool = True) -> None:
+        """Do nothing: our operator reads the pages itself."""
+
+    def _create_batch_processor(self) -> Any:
+        config = self.model.config
+        self.model.config = copy(config)
+        self.model.config.caches_one_copy = True
+        try:
+            return super()._create_batch_processor()
+        finally:
+            self.model.config = config
+
+
+class BatchesContinuously(GenerationMixin):
+    """Mixin of models: Hugging Face's entry points to continuous batching."""
+
+    config: DiffTransformerConfig
+
+    def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
+        """Hugging Face's manager, or a :class:`OneCopyManager` if our operator reads the pages."""
+        by_our_operator = self.config._attn_implementation == IMPLEMENTATION
+        if not (by_our_operator and reads_pages(self.config)):
+            return super().init_continuous_batching(*args, **kwargs)
+        kept = getattr(self, "_cached_continuous_batching_manager", None)
+        return OneCopyManager(self, *args, **kwargs) if kept is None else kept
+
+    @contextmanager
+    def continuous_batching_context_manager(self, *args: Any, **kwargs: Any) -> Iterator[Any]:
+        """As in Hugging Face. If our operator cannot read the pages, sdpa is used meanwhile."""
+        implementation = self.config._attn_implementation
+        if implementation == IMPLEMENTATION and not reads_pages(self.config):
+            self.set_attn_implementation("sdpa")
+        try:
+            with super().continuous_batching_context_manager(*args, **kwargs) as manager:
+                yield manager
+        finally:
+            self.set_attn_implementation(implementation)

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any
 
-from diffattn.errors import ConfigError
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import ConfigError, check_known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,13 +88,13 @@ class AttentionType:
         return self.value_width
 
     def layer_class(self) -> Any:
-        """The class of the layer. Importing it loads torch."""
+        """The class of the layer, whose import loads torch."""
         module, name = self.layer
         return getattr(import_module(module), name)
 
 
 _SOFTMAX = AttentionType(
-    name="softmax", layer=("diffattn.layers.softmax_attention", "SoftmaxAttention"),
+    name="softmax", layer=("diffattn.layers.attention", "SoftmaxAttention"),
     source="arXiv:1706.03762", query_maps=1, key_maps=1, value_width=1, attention_units=2,
     head_norm=False,
 )  # fmt: skip
@@ -183,11 +182,8 @@ CONTROL_TYPES = tuple(row.name for row in _ROWS if row.control)
 
 
 def checked_types(where: str, given: str | list[str], num_layers: int | None = None) -> str:
-    """The attention types of a model by their present names, as one string.
-
-    It is one name if all layers have the same type, else one per layer with commas. Without
-    ``num_layers``, the number of names is not checked.
-    """
+    """The attention types of a model by their present names, as one string with commas; one name
+    if all layers have the same type."""
     parts = given.split(",") if isinstance(given, str) else given
     names = [OLD_NAMES.get(name.strip(), name.strip()) for name in parts]
     for name in names:

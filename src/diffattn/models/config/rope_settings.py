@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from diffattn.errors import ConfigError
-from diffattn.models.config.known_names import check_known
+from diffattn.errors import ConfigError, check_known
 from diffattn.ops.inputs.numbers import is_number, is_whole
 
 # rope_type -> required and optional fields, besides ``rope_type`` and ``rope_theta``.
@@ -42,8 +41,7 @@ _RANGES: dict[str, tuple[float, float]] = {
 def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
     """Raise a ConfigError for rotary parameters that are incomplete, unknown or impossible.
 
-    Transformers only logs most of these faults, or fails later. ``parameters`` are in Hugging
-    Face's format, ``None`` for the default; ``where`` begins the message.
+    Transformers only logs most of these faults, or fails later.
     """
     if parameters is None or parameters == {}:
         return
@@ -65,12 +63,6 @@ def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None
             raise ConfigError(f"{field} must be true or false, got {value!r}.")
         if name in _RANGES and (value is not None or name == "rope_theta"):
             _check_numbers(field, name, value, head_dim)
-    low, high = parameters.get("low_freq_factor"), parameters.get("high_freq_factor")
-    if low is not None and high is not None and not low < high:
-        raise ConfigError(
-            f"{where}: rope_parameters: low_freq_factor must be below high_freq_factor={high}, "
-            f"got {low}."
-        )
 
 
 def steady_positions(config: Any) -> tuple[str, int] | None:

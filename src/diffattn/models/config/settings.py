@@ -6,14 +6,13 @@ from copy import copy
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from diffattn.errors import ConfigError, short
+from diffattn.errors import ConfigError, check_known, short
 from diffattn.models.config.attention_types import (
     ATTENTION,
     AttentionType,
     checked_types,
     types_with,
 )
-from diffattn.models.config.known_names import check_known
 from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole

@@ -12,17 +12,15 @@ from safetensors.torch import save_file
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.destination import require_folder_destination
+from diffattn.files.folders import MANIFEST, new_folder, verify_manifest, write_manifest
 from diffattn.files.io import write_json
-from diffattn.files.manifest import MANIFEST, verify_manifest, write_manifest
-from diffattn.files.new_folder import new_folder
+from diffattn.models.checkpoint_folder import INDEX
 from diffattn.models.conversion.layouts import STARTS
-from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.conversion.our_model import OurModel, fold, read_model
 from diffattn.models.conversion.pretrained import start_from_softmax
-from diffattn.models.conversion.source import Source, open_source
+from diffattn.models.conversion.source import LazyTensor, Source, open_source
 from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.conversion.verifier import Verification, verify_logits
-from diffattn.models.weight_files import INDEX
 
 _COPIED_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -71,8 +69,8 @@ def convert(
 ) -> Conversion:
     """Write a model in another layout, or make a differential model from a softmax model.
 
-    The folder ``out`` appears only at the end. Before that, the logits of source and result are
-    compared if transformers can run both layouts.
+    Before the folder ``out`` appears, the logits of source and result are compared if transformers
+    can run both layouts.
 
     Args:
         source: A model folder, a run directory or one ``.safetensors`` file.
@@ -120,7 +118,6 @@ def convert(
 
 
 def _express(source: Source, model: OurModel, target: str, start: dict[str, Any]) -> Written:
-    """The model as the target."""
     kind = model.config.attention_type
     if kind == "softmax" and target in STARTS:
         begun = start_from_softmax(model, target, start)
@@ -137,17 +134,14 @@ def _express(source: Source, model: OurModel, target: str, start: dict[str, Any]
     is_ours = source.layout.name == "diffattn"
     if target not in WRITERS or (target == "diffattn" and is_ours):
         can = [*([] if is_ours else ["diffattn"]), *_TARGETS.get(kind, ())]
-        sources = [f"{name!r}" for name, targets in _TARGETS.items() if target in targets]
-        only = f", which is made of {' or '.join(sources)} models only" if sources else ""
         raise ConfigError(
             f"convert: --to must be one of {', '.join(can) or 'none'} for {source.layout.title} "
-            f"with attention_type {kind!r}, got {target!r}{only}."
+            f"with attention_type {kind!r}, got {target!r}."
         )
     return WRITERS[target](model)
 
 
 def _require_room(out: Path, needed: int) -> None:
-    """Raise a ConfigError if the disk of ``out`` has less than ``needed`` bytes free."""
     place = out.absolute()
     while not place.exists():
         place = place.parent

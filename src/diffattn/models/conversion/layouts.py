@@ -139,11 +139,3 @@ def layouts_of(names: Collection[str]) -> list[tuple[Layout, Mapping[str, str]]]
             if needed <= present <= set(known.values()):
                 matching.append((layout, table))
     return matching
-
-
-def number_of_layers(names: Collection[str], table: Mapping[str, str]) -> int:
-    """Number of layers of a model: counts the norms before attention, from layer 0 on."""
-    count = 0
-    while table["input_norm"].format(count) in names:
-        count += 1
-    return count

@@ -6,10 +6,10 @@ factor is exactly 2, so nothing is rounded. Training can leave this start: the t
 gradients g and -λ g of opposite sign, also behind Qwen3's norms, and λ's gradient is not 0.
 
 V1 and Shared DIFF have values twice as wide. The second half of a value is a copy of the next
-key/value head, and the output projection has weights of 0 for it. Their head norm divides every
-head by its size, which depends on the token, so it cannot keep the output. With it the output is
-only approximated: the output projection is multiplied by the size of a head's values for inputs of
-unit size. DEX subtracts λ O W_D from a head's output O; at the start W_D = 0.
+key/value head, and the output projection has weights of 0 for it. With a head norm, which divides
+every head by its size, the output is only approximated: the output projection is multiplied by the
+size of a head's values for inputs of unit size. DEX subtracts λ O W_D from a head's output O; at
+the start W_D = 0.
 """
 
 from dataclasses import replace
@@ -26,16 +26,13 @@ from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.config.settings import kept_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS
-from diffattn.models.conversion.lazy import LazyTensor, Weights, derive
 from diffattn.models.conversion.our_model import OurModel, configure_like, multiply
+from diffattn.models.conversion.source import LazyTensor, Weights, derive
 
 
 def start_from_softmax(model: OurModel, attention_type: str, changes: dict[str, Any]) -> OurModel:
-    """A model of a type in ``layouts.STARTS`` that starts from a softmax model.
-
-    It has the softmax model's output, except with a head norm. ``changes`` are values for
-    ``head_norm``, ``lambda_init`` or ``shared_rank``.
-    """
+    """A model of a type in ``layouts.STARTS`` that starts from a softmax model. ``changes`` are
+    values for ``head_norm``, ``lambda_init`` or ``shared_rank``."""
     if model.config.uses_head_norm:
         raise CheckpointError("convert: a softmax model must have no head norm, got one.")
     facts = ATTENTION[attention_type]

@@ -8,11 +8,11 @@ from typing import Any
 from transformers import AutoConfig
 
 from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.models.checkpoint_folder import files_in
 from diffattn.models.config.settings import ModelSettings
-from diffattn.models.conversion.layouts import LAMBDAS, number_of_layers
+from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
-from diffattn.models.weight_files import files_in
 from diffattn.ops.inputs.numbers import is_number, is_whole
 
 SHARED_FIELDS = (
@@ -63,27 +63,18 @@ def _check_stretching(
 ) -> None:
     """Refuse changes of rotary settings that act on long texts only: the comparison of logits uses
     short texts and would not notice them."""
-    rope, other = settings.get("rope_parameters"), given.get("rope_parameters")
-    if not rope and source.settings is not None:  # files of the original code may name no type
-        rope = {"rope_type": "default"}
-    if rope and isinstance(other, dict) and other != rope:
-        for kind in (_rope_type(rope), _rope_type(other)):
-            if kind in ("dynamic", "longrope"):
+    kinds = {_rope_type(x.get("rope_parameters")) for x in (settings, given)}
+    for kind in kinds & {"dynamic", "longrope"} if source.settings is not None else ():
+        for name in ("rope_parameters", "max_position_embeddings"):
+            if name in given and given[name] != settings.get(name):
                 raise ConfigError(
-                    f"{source.name}: rope_parameters must stay {short(rope)}, as rope_type "
-                    f"{kind!r} sets the frequencies of longer texts by them, got {short(other)}."
+                    f"{source.name}: {name} must stay {short(settings.get(name))}, as rope_type "
+                    f"{kind!r} sets the frequencies of longer texts by it, got {given[name]!r}."
                 )
-    name = "max_position_embeddings"
-    longest, wanted = settings.get(name), given.get(name)
-    if rope and _rope_type(rope) == "dynamic" and wanted not in (None, longest):
-        raise ConfigError(
-            f"{source.name}: {name} must stay {longest}, as rope_type 'dynamic' sets the "
-            f"frequencies of longer texts by it, got {short(wanted)}."
-        )
 
 
-def _rope_type(rope: Mapping[str, Any]) -> Any:
-    return rope.get("rope_type", rope.get("type"))
+def _rope_type(rope: Any) -> Any:
+    return rope.get("rope_type", rope.get("type")) if isinstance(rope, dict) else None
 
 
 def _read_config(source: Source) -> Any:
@@ -179,8 +170,6 @@ def motif_settings(source: Source) -> dict[str, Any]:
 def _motif_heads(source: Source) -> tuple[int, int | None]:
     """Heads of a Motif layer, and its ``group_ratio`` if it has one.
 
-    ``num_attention_heads`` counts all maps, ``num_noise_heads`` the subtracted ones.
-
     Source: arXiv:2510.06949v1, Grouped Differential Attention.
     """
     config = source.settings or {}
@@ -221,12 +210,15 @@ def _from_weights(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             raise source.error(f"must hold {name}", "none")
         return source.tensors[name].shape
 
+    num_layers = 0
+    while source.names["input_norm"].format(num_layers) in source.tensors:
+        num_layers += 1
     settings: dict[str, Any] = {
         "attention_type": source.layout.attention_type,
         "vocab_size": shape("embed")[0],
         "hidden_size": shape("embed")[-1],
         "intermediate_size": shape("gate")[0],
-        "num_hidden_layers": number_of_layers(source.tensors, source.names),
+        "num_hidden_layers": num_layers,
         "tie_word_embeddings": source.names["head"] not in source.tensors,
     }
     if source.layout.attention_type == "diff":

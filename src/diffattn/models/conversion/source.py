@@ -1,6 +1,6 @@
 """Open and check a folder of safetensors. Its tensors are read one by one, when needed."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -8,18 +8,53 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError, did_you_mean, short
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.checkpoint_folder import model_folder
+from diffattn.models.checkpoint_folder import (
+    INDEX,
+    files_in,
+    model_folder,
+    open_weights,
+    weight_files,
+)
 from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
-from diffattn.models.conversion.lazy import LazyTensor
 from diffattn.models.folder_check import read_object
-from diffattn.models.weight_files import INDEX, files_in, open_weights, weight_files
 from diffattn.ops.inputs.numbers import is_whole
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class LazyTensor:
+    """One tensor. Every call of ``load`` reads it again, or computes it from other tensors."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    load: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in a file, in bytes."""
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+Weights = dict[tuple[str, int | None], LazyTensor]
+"""Role (see :mod:`~diffattn.models.conversion.layouts`) and layer, or outside of the layers
+``None`` -> tensor."""
+
+
+def derive(change: Callable[..., Tensor], *sources: LazyTensor) -> LazyTensor:
+    """``change(*sources)``, computed at ``load``. Shape and dtype are found on ``meta`` now.
+
+    Without sources, ``change`` is run once now, so it should make a small tensor.
+    """
+    empty = change(*(torch.empty(x.shape, dtype=x.dtype, device="meta") for x in sources))
+    return LazyTensor(
+        tuple(empty.shape), empty.dtype, lambda: change(*(source.load() for source in sources))
+    )
 
 
 @dataclass(frozen=True, slots=True)

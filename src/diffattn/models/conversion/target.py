@@ -15,7 +15,6 @@ from diffattn.errors import ConfigError
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, LAYOUTS, Layout
-from diffattn.models.conversion.lazy import LazyTensor, derive
 from diffattn.models.conversion.our_model import (
     OurModel,
     fold,
@@ -25,6 +24,7 @@ from diffattn.models.conversion.our_model import (
     rows_from_ours,
 )
 from diffattn.models.conversion.settings_of import SHARED_FIELDS
+from diffattn.models.conversion.source import LazyTensor, derive
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.models.conversion.lazy import LazyTensor
-from diffattn.models.conversion.source import Source
+from diffattn.models.conversion.source import LazyTensor, Source
 from diffattn.models.conversion.target import Written
 from diffattn.models.loading import quiet
 
@@ -46,7 +45,7 @@ def verify_logits(
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
 
     If the conversion rounded weights, rounding errors of their dtype are allowed, else those of
-    float32. After a conversion that does not preserve logits, they only have to be finite.
+    float32.
     """
     if not (source.layout.has_code and result.layout.has_code):
         return None

@@ -29,39 +29,21 @@ from transformers.models.llama import modeling_llama as llama
 from transformers.utils.output_capturing import OutputRecorder
 
 LAMBDA_NAMES = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
-SOFTMAX = {"maps": 1, "queries": 1, "keys": 1, "width": 1, "head_norm": False, "lam": None}
-"""``maps``: maps per head. ``queries``, ``keys``: projected per head. ``width``: of a value, in
-units of head_dim. ``head_norm``: its default. ``lam``: a constant λ, "vectors", "token" or None."""
-V1 = {"maps": 2, "queries": 2, "keys": 2, "width": 2, "head_norm": True, "lam": "vectors"}
-V2 = {"maps": 2, "queries": 2, "keys": 1, "width": 1, "head_norm": False, "lam": "token"}
-GATED = V2 | {"maps": 1, "queries": 1}
+SOFTMAX = {"maps": 1, "width": 1, "lam": None}
+"""``maps``: maps per head. ``width``: of a value, in units of head_dim; as many keys has each
+key/value head. ``lam``: the source of λ, "vectors", "token" or None."""
+V1 = {"maps": 2, "width": 2, "lam": "vectors"}
+V2 = {"maps": 2, "width": 1, "lam": "token"}
 ATTENTION_TYPES: dict[str, dict[str, Any]] = {
     "softmax": SOFTMAX,
     "diff": V1,
     "diff_v2": V2,
     "shared_diff": V1,
-    "gated_head": GATED,
-    "gated_element": GATED,
+    "gated_head": V2 | {"maps": 1},
+    "gated_element": V2 | {"maps": 1},
     "grouped_diff": V1,
     "dex": SOFTMAX | {"lam": "vectors"},
-    "none": SOFTMAX,  # from here on controls, which change one thing
-    "softmax_half": SOFTMAX,
-    "softmax_minus_mean": SOFTMAX | {"maps": 2, "lam": 0.7},
-    "diff_v2_constant": V2 | {"lam": 0.5},
-    "diff_v2_added": V2,
-    "diff_v2_added_matched": V2,
-    "diff_added": V1,
-    "diff_uniform": V1 | {"queries": 1, "keys": 1},
-    "diff_token_lambda": V1 | {"lam": "token"},
-    "diff_v2_no_lambda": V2 | {"lam": 1.0},
-    "diff_v2_raw_lambda": V2,
-    "diff_v2_across": V2,
-    "diff_v2_shuffled": V2,
-    "shared_diff_map_norm": V1 | {"head_norm": False},
 }
-NEEDS_MAPS = ("diff_v2_shuffled", "shared_diff_map_norm")
-AFTER_ATTENTION = ("gated_head", "gated_element", "dex", "diff_v2_across")
-"""Types whose λ acts on the outputs of softmax attention, not on maps."""
 
 
 class DiffTransformerConfig(PreTrainedConfig):
@@ -97,7 +79,7 @@ class DiffTransformerConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         for name in set(self.attention_type.split(",")) - ATTENTION_TYPES.keys():
-            raise ValueError(f"Unknown attention_type {name!r}.")
+            raise ValueError(f"Unknown attention_type {name!r}. Controls need diffattn.")
         if self.attention_backend != "auto":
             warnings.warn("attention_backend needs the package diffattn: ignored", stacklevel=2)
         for name in ("num_attention_heads", "num_key_value_heads"):  # they follow from the others
@@ -182,8 +164,6 @@ class DiffTransformerAttention(nn.Module):
         self.value_dim = facts["width"] * width
         self.scaling = width**-0.5
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
-        if self.kind == "none":
-            return
         constant = config.lambda_init
         if isinstance(constant, list):
             constant = constant[layer_idx]
@@ -191,9 +171,9 @@ class DiffTransformerAttention(nn.Module):
         if facts["lam"] == "vectors":
             self.lambda_bias = LambdaVectors(width)
         bias, rank = config.qkv_bias, config.shared_rank
-        rank = self.rank = rank if self.kind.startswith("shared_diff") else None
+        rank = self.rank = rank if self.kind == "shared_diff" else None
         ratio = (config.group_ratio or 1) if self.kind == "grouped_diff" else 1
-        self.maps = {"q": facts["queries"] + ratio - 1, "k": facts["keys"]}
+        self.maps = {"q": facts["maps"] + ratio - 1, "k": facts["width"]}
         groups = {"q": config.num_heads // ratio, "k": config.num_kv_heads}
         for name, heads in groups.items():
             rows = heads * width * (self.maps[name] if rank is None else 1)
@@ -212,8 +192,8 @@ class DiffTransformerAttention(nn.Module):
         if self.kind == "dex":
             self.dex_proj = nn.Linear(width, width, bias=False)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
-        normed = facts["head_norm"] if config.head_norm is None else config.head_norm
-        factor = 1 - self.lambda_init if facts["width"] == 2 or self.kind == "dex" else 1.0
+        normed = facts["width"] == 2 if config.head_norm is None else config.head_norm
+        factor = 1 - self.lambda_init if facts["lam"] == "vectors" else 1.0
         self.head_norm: nn.Module = nn.Identity()
         if normed:
             eps, affine = config.head_norm_eps, config.head_norm_affine
@@ -229,11 +209,6 @@ class DiffTransformerAttention(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         """Output ``[B, T, hidden_size]``, and under ``"eager"`` A1 − λA2, else ``None``."""
         x = hidden_states
-        if self.kind == "none":
-            if past_key_values is not None:  # by which decoding counts tokens
-                zeros = torch.zeros_like(x)[:, None]
-                past_key_values.update(zeros, zeros, self.layer_idx)
-            return torch.zeros_like(x), None
         q, k = (getattr(self, f"{name}_norm")(self.project(name, x)) for name in "qk")
         v = self.v_proj(x).unflatten(-1, (-1, self.value_dim))
         cos, sin = (table[:, :, None, None] for table in position_embeddings)
@@ -241,30 +216,19 @@ class DiffTransformerAttention(nn.Module):
         if q.shape[3] > 2:  # a group's last query beside each of the others
             added, last = q[..., :-1, :], q[..., -1:, :]
             q = torch.stack([added, last.expand_as(added)], 4).flatten(2, 3)
-        if q.shape[3] < self.facts["maps"]:  # zero queries see all keys alike
-            q = torch.cat([q, torch.zeros_like(q)], 3)
-            k = k if self.value_dim == self.config.head_dim else torch.cat([k, k], 3)
-        if self.kind == "diff_v2_across":
-            q = q.flatten(2, 3).unsqueeze(3)
         if past_key_values is not None:
             maps, stored = k.shape[3], (k.flatten(3).transpose(1, 2), v.transpose(1, 2))
             keys, values = past_key_values.update(*stored, self.layer_idx)
             k, v = keys.transpose(1, 2).unflatten(-1, (maps, -1)), values.transpose(1, 2)
         lam = self.lambdas(x)
-        act_on_maps = None if self.kind in AFTER_ATTENTION else lam
+        act_on_maps = lam if self.facts["maps"] == 2 else None  # else on the output
         attend = self.by_maps if self.config._attn_implementation == "eager" else self.by_kernel
         out, acting_map = attend(q, k, v, act_on_maps, attention_mask, **kwargs)  # [B, T, H, Dv]
-        if self.kind == "diff_v2_added_matched":
-            out = (out * ((1 + lam) / (1 - lam))[..., None]).to(v.dtype)  # lam is −λ
         if self.kind.startswith("gated"):
             out = ((1 - lam.unflatten(-1, (out.shape[2], -1))) * out).to(v.dtype)
         if self.kind == "dex":
             out = (out - lam * self.dex_proj(out)).to(v.dtype)
-        if self.kind == "diff_v2_across":
-            first, second = out.chunk(2, dim=2)
-            out = (first - lam[..., None] * second).to(v.dtype)
-        out = self.o_proj(self.head_norm(out).flatten(2))
-        return out / 2 if self.kind == "softmax_half" else out, acting_map
+        return self.o_proj(self.head_norm(out).flatten(2)), acting_map
 
     def project(self, name: str, x: Tensor) -> Tensor:
         """Queries or keys of every map, ``[B, T, heads, maps, D]``."""
@@ -276,17 +240,13 @@ class DiffTransformerAttention(nn.Module):
         return rows.unflatten(-1, (-1, self.maps[name], width))
 
     def lambdas(self, x: Tensor) -> Any:
-        """λ that broadcasts to ``[B, T, H]``, float32 or wider; ``None`` for one map."""
-        source = self.facts["lam"]
-        if source == "vectors":
-            lam = self.lambda_bias(self.lambda_init)
-            return -lam.abs() if self.kind == "diff_added" else lam
-        if source == "token":
-            weight = next((p for p in self.lambda_proj.parameters() if p.is_floating_point()), x)
-            logits = at_least_float32(self.lambda_proj(x.to(weight.dtype)))
-            lam = logits if self.kind == "diff_v2_raw_lambda" else logits.sigmoid()
-            return -lam if self.kind.startswith("diff_v2_added") else lam
-        return None if source is None else torch.tensor(source, device=x.device)
+        """λ that broadcasts to ``[B, T, H]``, float32 or wider; ``None`` for softmax."""
+        if self.facts["lam"] == "vectors":
+            return self.lambda_bias(self.lambda_init)
+        if self.facts["lam"] is None:
+            return None
+        weight = next((p for p in self.lambda_proj.parameters() if p.is_floating_point()), x)
+        return at_least_float32(self.lambda_proj(x.to(weight.dtype))).sigmoid()
 
     def by_kernel(
         self, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, mask: Any, **kwargs: Any
@@ -327,25 +287,8 @@ class DiffTransformerAttention(nn.Module):
         acting_map = maps[:, :, 0]
         if lam is not None:
             lam = lam.expand(q.shape[:3]).transpose(1, 2)[..., None]
-            subtracted = maps[:, :, 1]
-            if self.kind == "diff_v2_shuffled":
-                subtracted = shuffled(subtracted)
-            acting_map = acting_map - lam * subtracted
-        if self.kind == "shared_diff_map_norm":
-            squares = acting_map.square().sum(-1, keepdim=True) + self.config.head_norm_eps
-            acting_map = (1 - self.lambda_init) * acting_map * squares.rsqrt()
+            acting_map = acting_map - lam * maps[:, :, 1]
         return (acting_map.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2), acting_map
-
-
-def shuffled(weights: Tensor) -> Tensor:
-    """Each row's weights permuted among the visible keys; one permutation per number of keys."""
-    visible = (weights > 0).any(1, keepdim=True)  # one head's weight may underflow to 0
-    rank = visible.cumsum(-1).expand(weights.shape)
-    orders = torch.zeros(weights.shape[-1] + 1, weights.shape[-1] + 1, dtype=torch.int64)
-    for n in range(1, len(orders)):
-        orders[n, 1 : n + 1] = torch.randperm(n, generator=torch.Generator().manual_seed(n)) + 1
-    by_rank = weights.new_zeros(*weights.shape[:-1], len(orders)).scatter_add(-1, rank, weights)
-    return by_rank.gather(-1, orders.to(rank.device)[rank[..., -1:], rank]) * visible
 
 
 class DiffTransformerBlock(llama.LlamaDecoderLayer):
@@ -369,12 +312,6 @@ class DiffTransformerPreTrainedModel(llama.LlamaPreTrainedModel):
         "hidden_states": DiffTransformerBlock,
         "attentions": OutputRecorder(DiffTransformerAttention, index=1),
     }
-
-    def get_correct_attn_implementation(self, requested: str | None, *args: Any) -> str:
-        """``"eager"`` for types that change the maps, which kernels do not give access to."""
-        if any(kind in self.config.attention_type for kind in NEEDS_MAPS):
-            requested = "eager"
-        return super().get_correct_attn_implementation(requested, *args)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

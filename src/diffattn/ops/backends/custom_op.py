@@ -1,13 +1,17 @@
 """The Triton kernels as PyTorch operators: schemas, output shapes for tracing, and gradients."""
 
+from itertools import repeat
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffattn.ops.backends.grid_slices import in_slices
+from diffattn.errors import BackendError
 from diffattn.ops.inputs.masking import CAUSAL, SCHEMA, AttentionMask
 from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
+
+MAX_PROGRAMS = 65_535
+"""Largest size of the second and third axis of a CUDA grid, which hold heads and batch rows."""
 
 
 def diff_attention(
@@ -48,16 +52,12 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
     tensors = "Tensor q, Tensor k, Tensor v, Tensor? lam"
 
     @registered(f"diffattn::{name}", schema=f"({tensors}, {options}) -> (Tensor, Tensor, Tensor)")
-    @in_slices("qkkl", "qqs")
     def forward(*call: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.cuda.device_of(call[0]):
-            return launch(*call, inference=False)
+        return _launch_in_slices(launch, 3, *call, inference=False)
 
     @registered(f"diffattn::{name}_inference", schema=f"({tensors}, {options}) -> Tensor")
-    @in_slices("qkkl", "q")
     def inference(*call: Any) -> Tensor:
-        with torch.cuda.device_of(call[0]):
-            return launch(*call, inference=True)[0]
+        return _launch_in_slices(launch, 3, *call, inference=True)[0]
 
     def make_results(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
         batch, num_queries, num_heads, num_maps = q.shape[:4]
@@ -95,10 +95,11 @@ def register_backward(name: str, options: str, launch: Any) -> Any:
         schema="(Tensor grad, Tensor q, Tensor k, Tensor v, Tensor? lam, Tensor o, Tensor o2, "
         f"Tensor lse, {options}) -> (Tensor, Tensor, Tensor, Tensor)",
     )
-    @in_slices("qqkklqqs", "qkkl")
     def backward(*call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        with torch.cuda.device_of(call[1]):
-            return launch(*call)
+        *gradients, of_lambda = _launch_in_slices(launch, 4, *call)
+        if call[4] is not None and of_lambda.shape != call[4].shape:  # it was expanded for slices
+            of_lambda = of_lambda.sum_to_size(call[4].shape)
+        return *gradients, of_lambda
 
     @backward.register_fake
     def _(grad: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any) -> Any:
@@ -106,6 +107,27 @@ def register_backward(name: str, options: str, launch: Any) -> Any:
         return tuple(x.new_empty(x.shape) for x in (q, k, v, of_lambda))
 
     return backward
+
+
+def _launch_in_slices(launch: Any, lam_at: int, *call: Any, **options: Any) -> Any:
+    """Results of a launch, or of several if a CUDA grid does not take all batch rows.
+
+    λ, argument number ``lam_at``, broadcasts to the first axes ``[B, T, H]`` of argument 0. All
+    other tensors have B rows, as borders of documents need B = 1.
+    """
+    with torch.cuda.device_of(call[0]):
+        batch, _, num_heads = call[0].shape[:3]
+        if num_heads > MAX_PROGRAMS:
+            limit = f"at most {MAX_PROGRAMS} query heads"
+            raise BackendError(f"Triton's kernels need {limit}, got {num_heads}.")
+        if batch <= MAX_PROGRAMS:
+            return launch(*call, **options)
+        whole = list(call)
+        if call[lam_at] is not None:
+            whole[lam_at] = call[lam_at].expand(call[0].shape[:3])
+        slices = [x.split(MAX_PROGRAMS) if isinstance(x, Tensor) else repeat(x) for x in whole]
+        parts = [launch(*part, **options) for part in zip(*slices, strict=False)]
+        return tuple(torch.cat(results) for results in zip(*parts, strict=True))
 
 
 def _launch_forward(

@@ -9,8 +9,6 @@ from diffattn.errors import BackendError
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.inputs.operators import registered
 
-_NO_GRADIENT = "must run under torch.no_grad(): it has no gradient, got inputs that require one"
-
 
 def forward(
     q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
@@ -18,14 +16,10 @@ def forward(
     r"""Differential attention of at most 16 queries against a long cache, without a gradient.
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, of the dtypes
-    and widths in the backend's row. ``cu_seqlens`` is refused.
+    and widths in the backend's row, without ``cu_seqlens``.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Raises:
-        BackendError: An input requires a gradient, or ``cu_seqlens`` is set.
     """
-    _refuse_gradient("diff_attention", "triton_decode", q, k, v, lam)
     if mask.cu_seqlens is not None:
         where = "diff_attention: backend 'triton_decode'"
         raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
@@ -41,7 +35,6 @@ def paged_forward(
     *,
     scale: float,
     mask: AttentionMask,
-    op: str = "paged_decode",
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per sequence against pages, read in place.
 
@@ -49,11 +42,7 @@ def paged_forward(
     the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Raises:
-        BackendError: An input requires a gradient; ``op`` begins the message.
     """
-    _refuse_gradient(op, "triton", *(x for x in (q, k_pages, v_pages, lam) if x is not None))
     assert mask.kv_lengths is not None
     return triton_paged_decode(
         q, k_pages, v_pages, lam, block_table, mask.kv_lengths, scale, mask.causal, mask.window
@@ -69,15 +58,10 @@ def paged_softmax(
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Arguments and errors are those of :func:`paged_forward` without λ and without an axis of maps:
-    q ``[B, T, H, D]``, k_pages ``[pages, page size, Hkv, D]``.
+    Arguments are those of :func:`paged_forward` without λ and without an axis of maps: q
+    ``[B, T, H, D]``, k_pages ``[pages, page size, Hkv, D]``.
     """
-    return paged_forward(q, k_pages, v_pages, None, block_table, op="paged_softmax", **options)
-
-
-def _refuse_gradient(op: str, backend: str, *inputs: Tensor) -> None:
-    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
-        raise BackendError(f"{op}: backend {backend!r} {_NO_GRADIENT}.")
+    return paged_forward(q, k_pages, v_pages, None, block_table, **options)
 
 
 _TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? lam"
@@ -117,11 +101,5 @@ def _launch(
         return decode.decode(q, k, v, lam, scale=scale, mask=mask, block_table=table)
 
 
-def _refuse_backward(ctx: object, grad: Tensor) -> Tensor:
-    # Reached only if the operator is called directly, without the check of ``forward``.
-    raise BackendError(f"diffattn::triton_decode {_NO_GRADIENT}.")
-
-
 for _op in (triton_decode, triton_paged_decode):
     _op.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
-    _op.register_autograd(_refuse_backward)

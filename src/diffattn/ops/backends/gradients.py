@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.backends import reference
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, masked_softmax, repeat_heads
+from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, repeat_heads
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,7 +85,7 @@ def diff_attention_gradients(
     num_heads, groups = q.shape[2], (k.shape[2], -1)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     k, v = mask.without_unseen(q.shape[1], k, v)
-    *maps, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
+    map_1, map_2, signed = reference.maps(q, k, lam, scale=scale, mask=mask)  # [B, H, T, S]
     wide = signed.dtype
     grad = grad_out.to(wide).transpose(1, 2)  # [B, H, T, Dv]
     values = repeat_heads(v, num_heads).to(wide).transpose(1, 2)  # [B, H, S, Dv]
@@ -92,17 +93,15 @@ def diff_attention_gradients(
     keys = keys.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2 or 1, S, D]
     queries = q.to(wide).permute(0, 2, 3, 1, 4)  # [B, H, 2, T, D]
     per_weight = grad @ values.mT  # dP: [B, H, T, S]
-    means = [(grad * (weights @ values)).sum(-1, keepdim=True) for weights in maps]  # D1, D2
+    mean_1, mean_2 = ((grad * (a @ values)).sum(-1, keepdim=True) for a in (map_1, map_2))  # D1, D2
     factor = -lam.to(wide).expand(q.shape[:3]).transpose(1, 2)[..., None]  # [B, H, T, 1]
-    weighted = (maps[0], factor * maps[1])
-    scores = torch.stack(
-        [w * (per_weight - mean) for w, mean in zip(weighted, means, strict=True)], dim=2
-    )  # dS: [B, H, 2, T, S]
+    scores_1, scores_2 = map_1 * (per_weight - mean_1), factor * map_2 * (per_weight - mean_2)
+    scores = torch.stack([scores_1, scores_2], dim=2)  # dS: [B, H, 2, T, S]
     grad_q = scale * (scores @ keys)  # [B, H, 2, T, D]
     grad_k = scale * (scores.mT @ queries)  # [B, H, 2, S, D]
     grad_k = grad_k.unflatten(1, groups).sum(2).permute(0, 3, 1, 2, 4)
     grad_v = (signed.mT @ grad).unflatten(1, groups).sum(2).transpose(1, 2)
-    grad_lam = -means[1][..., 0].transpose(1, 2)  # [B, T, H]
+    grad_lam = -mean_2[..., 0].transpose(1, 2)  # [B, T, H]
     grad_k = grad_k if k.ndim == 5 else grad_k.sum(3)
     return grad_q.permute(0, 3, 1, 2, 4), grad_k, grad_v, grad_lam.sum_to_size(lam.shape)
 
@@ -133,29 +132,11 @@ def diff_attention_weight_gradients(
 
     Args:
         x: ``[N, C]`` or ``[B, N, C]``, the layer's input.
-        weights: W_Q, W_K, W_V, W_O.
         lam: λ of the layer, scalar ``[]``.
         grad_y: Gradient of the layer's output, shape of ``x``.
         norm: Head norm and factor. Default: the layer has neither.
-        causal: Hide the keys after a query.
-
-    Returns:
-        Gradients in the shapes of their tensors, dtype of ``x``.
     """
-    q, k, v = _project(x, weights)
-    map_1, map_2 = _maps(q @ k.mT * q.shape[-1] ** -0.5, causal).unbind(-3)  # [..., H, N, N]
-    signed = map_1 - lam * map_2
-    grad, grad_o, grad_norm = _output_gradients(signed @ v, weights.o, grad_y, norm)
-
-    per_weight = grad @ v.mT  # G Vᵀ: [..., H, N, N]
-    brackets = torch.stack(
-        [_softmax_gradient(map_1, per_weight), -lam * _softmax_gradient(map_2, per_weight)], dim=-3
-    )
-    scale = q.shape[-1] ** -0.5
-    grad_q, grad_k = scale * (brackets @ k), scale * (brackets.mT @ q)
-    of_weights, of_x = _input_gradients(x, weights, grad_q, grad_k, signed.mT @ grad, grad_o)
-    grad_lam = -(map_2 * per_weight).sum()
-    return LayerGradients(weights=of_weights, x=of_x, lam=grad_lam, norm_weight=grad_norm)
+    return _layer_gradients(x, weights, lam, grad_y, norm, causal)
 
 
 def softmax_attention_weight_gradients(
@@ -177,15 +158,7 @@ def softmax_attention_weight_gradients(
 
     Source: arXiv:2410.05258v2, Appendix G.
     """
-    q, k, v = _project(x, weights)
-    scale = (2 * q.shape[-1]) ** -0.5
-    weight = _maps((q @ k.mT).sum(-3) * scale, causal)  # A: [..., H, N, N]
-    grad, grad_o, grad_norm = _output_gradients(weight @ v, weights.o, grad_y, norm)
-
-    bracket = _softmax_gradient(weight, grad @ v.mT).unsqueeze(-3)  # of both halves of the query
-    grad_q, grad_k = scale * (bracket @ k), scale * (bracket.mT @ q)
-    of_weights, of_x = _input_gradients(x, weights, grad_q, grad_k, weight.mT @ grad, grad_o)
-    return LayerGradients(weights=of_weights, x=of_x, lam=None, norm_weight=grad_norm)
+    return _layer_gradients(x, weights, None, grad_y, norm, causal)
 
 
 def diff_lambda_gradients(
@@ -207,9 +180,6 @@ def diff_lambda_gradients(
     Args:
         lambda_q1, lambda_k1, lambda_q2, lambda_k2: ``[D]`` each.
         grad_lam: dλ, scalar ``[]``; ``lam`` of :class:`LayerGradients`.
-
-    Returns:
-        Gradients of the four vectors, ``[D]`` each.
     """
     of_1 = grad_lam * (lambda_q1 @ lambda_k1).exp()
     of_2 = -grad_lam * (lambda_q2 @ lambda_k2).exp()
@@ -231,10 +201,6 @@ def head_norm_gradients(
     Args:
         x: ``[..., Dv]``, heads before the norm.
         grad_y: Shape of ``x``, gradient of the normalised head.
-        norm: γ, w and eps.
-
-    Returns:
-        Gradient of ``x``, and of the learned scale ``[Dv]`` if there is one.
     """
     inverse = (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
     normed = x * inverse
@@ -246,60 +212,48 @@ def head_norm_gradients(
     return inverse * (grad - normed * (grad * normed).mean(-1, keepdim=True)), grad_weight
 
 
-def _project(x: Tensor, weights: AttentionWeights) -> tuple[Tensor, Tensor, Tensor]:
-    """Q and K ``[..., H, 2, N, D]``, V ``[..., H, N, Dv]``; key/value heads are repeated."""
-    q, k = (torch.einsum("...nc,chmd->...hmnd", x, w) for w in (weights.q, weights.k))
-    v = torch.einsum("...nc,chd->...hnd", x, weights.v)
-    group = q.shape[-4] // k.shape[-4]
-    return q, k.repeat_interleave(group, dim=-4), v.repeat_interleave(group, dim=-3)
-
-
-def _maps(logits: Tensor, causal: bool) -> Tensor:
-    """Attention maps of ``[..., N, N]`` scores."""
-    num_queries, num_keys = logits.shape[-2:]
-    visible = AttentionMask(causal).visible_keys(num_queries, num_keys, device=logits.device)
-    return masked_softmax(logits, None if visible is None else visible[0]).to(logits.dtype)
-
-
-def _softmax_gradient(weight: Tensor, grad: Tensor) -> Tensor:
-    """A ∘ (dA − (A ∘ dA) J)."""
-    return weight * (grad - (weight * grad).sum(-1, keepdim=True))
-
-
-def _output_gradients(
-    out: Tensor, w_o: Tensor, grad_y: Tensor, norm: HeadNormTerms | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """G, the gradient of the heads ``out`` before any norm; and those of W_O and the norm."""
-    grad = torch.einsum("...nc,hdc->...hnd", grad_y, w_o)
-    heads, grad_norm = out, None
-    if norm is not None:
-        inverse = (out.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
-        heads = norm.factor * out * inverse * (1.0 if norm.weight is None else norm.weight)
-        grad, grad_norm = head_norm_gradients(out, grad, norm)
-    return grad, torch.einsum("...hnd,...nc->hdc", heads, grad_y), grad_norm
-
-
-def _input_gradients(
+def _layer_gradients(
     x: Tensor,
     weights: AttentionWeights,
-    grad_q: Tensor,
-    grad_k: Tensor,
-    grad_v: Tensor,
-    grad_o: Tensor,
-) -> tuple[AttentionWeights, Tensor]:
-    """Gradients of all weights and of X, summed over query heads that share a key/value head."""
-    num_kv_heads = weights.k.shape[1]
-    grad_k = grad_k.unflatten(-4, (num_kv_heads, -1)).sum(-4)
-    grad_v = grad_v.unflatten(-3, (num_kv_heads, -1)).sum(-3)
-    of_weights = AttentionWeights(
-        q=torch.einsum("...nc,...hmnd->chmd", x, grad_q),
-        k=torch.einsum("...nc,...hmnd->chmd", x, grad_k),
-        v=torch.einsum("...nc,...hnd->chd", x, grad_v),
-        o=grad_o,
-    )
+    lam: Tensor | None,
+    grad_y: Tensor,
+    norm: HeadNormTerms | None,
+    causal: bool,
+) -> LayerGradients:
+    """Gradients of a layer, from those of its operator; without λ of softmax attention."""
+    shape = x.shape
+    x, grad_y = (y.reshape(-1, *shape[-2:]) for y in (x, grad_y))  # [B, N, C]
+    q, k = (torch.einsum("bnc,chmd->bnhmd", x, w) for w in (weights.q, weights.k))
+    v = torch.einsum("bnc,chd->bnhd", x, weights.v)
+    if lam is None:  # heads of width 2D, and a second map with λ = 0
+        wide = q.flatten(3)
+        inputs = torch.stack([wide, wide], dim=3), k.flatten(3), v, x.new_zeros(())
+    else:
+        inputs = q, k, v, lam
+    scale, mask = inputs[0].shape[-1] ** -0.5, AttentionMask(causal)
+    heads = out = reference.forward(*inputs, scale=scale, mask=mask)  # [B, N, H, Dv]
+    grad, grad_norm = torch.einsum("bnc,hdc->bnhd", grad_y, weights.o), None  # G
+    if norm is not None:
+        heads = head_norm(out, norm.weight, eps=norm.eps, factor=norm.factor)
+        grad, grad_norm = head_norm_gradients(out, grad, norm)
+
+    grad_q, grad_k, grad_v, grad_lam = diff_attention_gradients(*inputs, grad, mask=mask)
+    if lam is None:
+        grad_q = grad_q[:, :, :, 0]
+    grad_q, grad_k = grad_q.view_as(q), grad_k.view_as(k)
     of_x = (
-        torch.einsum("...hmnd,chmd->...nc", grad_q, weights.q)
-        + torch.einsum("...hmnd,chmd->...nc", grad_k, weights.k)
-        + torch.einsum("...hnd,chd->...nc", grad_v, weights.v)
+        torch.einsum("bnhmd,chmd->bnc", grad_q, weights.q)
+        + torch.einsum("bnhmd,chmd->bnc", grad_k, weights.k)
+        + torch.einsum("bnhd,chd->bnc", grad_v, weights.v)
     )
-    return of_weights, of_x
+    return LayerGradients(
+        weights=AttentionWeights(
+            q=torch.einsum("bnc,bnhmd->chmd", x, grad_q),
+            k=torch.einsum("bnc,bnhmd->chmd", x, grad_k),
+            v=torch.einsum("bnc,bnhd->chd", x, grad_v),
+            o=torch.einsum("bnhd,bnc->hdc", heads, grad_y),
+        ),
+        x=of_x.view(shape),
+        lam=None if lam is None else grad_lam,
+        norm_weight=grad_norm,
+    )

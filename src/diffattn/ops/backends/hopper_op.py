@@ -31,9 +31,6 @@ def diff_attention(
     are those of the definition. Without a gradient only the output is written.
 
     Source: arXiv:2410.05258v2, Eq. (1).
-
-    Raises:
-        BackendError: A mask besides ``causal``, or a scale that is not above 0.
     """
     if not (mask.at_most_causal and scale > 0):
         options = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]

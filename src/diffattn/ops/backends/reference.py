@@ -63,15 +63,34 @@ def maps(
         A1, A2 and A1 − λA2, each ``[B, H, T or R, S]``, float32 (float64 for float64 ``q``).
     """
     q = paired(q)
-    num_queries, num_heads = q.shape[1], q.shape[2]
     lam = lam.expand(q.shape[:3])  # [B, T, H]
     if rows is not None:
-        q, lam = q[:, rows], lam[:, rows]
-    visible = mask.visible_keys(num_queries, k.shape[1], device=q.device, rows=rows)
+        lam = lam[:, rows]
     if k.ndim == 4:
         k = k[:, :, :, None]  # both maps share keys: [B, S, Hkv, 1, D]
-    q, k = in_range(q), in_range(repeat_heads(k, num_heads))
-    logits = torch.matmul((q * scale).permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1))
-    both = masked_softmax(logits, None if visible is None else visible[:, None, None])
-    map_1, map_2 = both.unbind(2)  # [B, H, T, S] each
+    map_1, map_2 = softmax_maps(q, k, scale=scale, mask=mask, rows=rows).unbind(2)
     return map_1, map_2, map_1 - lam.transpose(1, 2)[..., None] * map_2
+
+
+def softmax_maps(
+    q: Tensor, k: Tensor, *, scale: float, mask: AttentionMask, rows: Tensor | None = None
+) -> Tensor:
+    """Softmax maps ``[B, H, maps, T or R, S]``; queries and keys have an axis of maps."""
+    visible = mask.visible_keys(q.shape[1], k.shape[1], device=q.device, rows=rows)
+    if rows is not None:
+        q = q[:, rows]
+    q, k = in_range(q), in_range(repeat_heads(k, q.shape[2]))
+    logits = torch.matmul((q * scale).permute(0, 2, 3, 1, 4), k.permute(0, 2, 3, 4, 1))
+    return masked_softmax(logits, None if visible is None else visible[:, None, None])
+
+
+def softmax_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    """:func:`diffattn.softmax_attention` by its formula, with the whole map in memory.
+
+    Source: arXiv:1706.03762, Eq. (1).
+    """
+    weights = softmax_maps(q[:, :, :, None], k[:, :, :, None], scale=scale, mask=mask)[:, :, 0]
+    v = repeat_heads(v, q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
+    return torch.matmul(weights.to(v.dtype), v).transpose(1, 2).to(q.dtype)

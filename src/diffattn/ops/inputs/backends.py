@@ -270,11 +270,7 @@ def row(op: str, name: str) -> Backend:
 
 
 def resolve(op: str, name: str, inputs: Inputs) -> str:
-    """The name of the backend that runs ``inputs``: ``name`` itself, or the choice of ``"auto"``.
-
-    Raises:
-        BackendError: Unknown name, or the named backend cannot run these inputs.
-    """
+    """The backend that runs ``inputs``: ``name``, or what ``"auto"`` chooses; else BackendError."""
     if isinstance(name, str) and name == "auto" and op in _AUTO:
         return _AUTO[op](inputs)
     known = names(op)

@@ -21,17 +21,11 @@ def head_norm(
     Source: arXiv:2410.05258v2, Eq. (3).
 
     Args:
-        x: ``[..., Dv]``, floats of 16 bits or more. Computed in float32 (float64 stays float64).
+        x: ``[..., Dv]``, floats of 16 bits or more. The result has its shape and dtype, and is
+            computed in float32 (float64 stays float64).
         weight: Learned scale ``[Dv]``, shared by all heads, or ``None``.
         eps: Added to the mean square, in squared units of ``x``.
         factor: :math:`1 - \lambda_\mathrm{init}` for DIFF V1 and Shared DIFF, else 1.
-
-    Returns:
-        Shape and dtype of ``x``.
-
-    Raises:
-        ShapeError: A tensor does not have the documented shape, dtype or device, ``eps`` is
-            negative, or a number is not finite.
     """
     where = "head_norm"
     validate_floats(where, "x", x)

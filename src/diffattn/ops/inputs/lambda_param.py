@@ -27,9 +27,6 @@ def lambda_init(layer_idx: int) -> float:
 
     Returns:
         0.2 for the first layer, 0.3555 for the second, tending to 0.8; dimensionless.
-
-    Raises:
-        ConfigError: ``layer_idx`` is not an integer from 0 to 2³¹ − 1.
     """
     layer_idx = plain(layer_idx)
     if not is_whole(layer_idx) or not 0 <= layer_idx <= _MAX_LAYER:
@@ -59,9 +56,6 @@ def diff_lambda(
 
     Returns:
         Scalar tensor ``[]``, float32 (float64 for float64 vectors).
-
-    Raises:
-        ShapeError: The vectors differ in length or device, or ``lambda_init`` is not finite.
     """
     names = ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2")
     vectors = (lambda_q1, lambda_k1, lambda_q2, lambda_k2)
@@ -90,9 +84,6 @@ def sigmoid_lambda(logits: Tensor) -> Tensor:
 
     Returns:
         ``[B, T, H]``, float32 (float64 for float64 logits).
-
-    Raises:
-        ShapeError: ``logits`` is not a tensor of such floats.
     """
     validate_floats("sigmoid_lambda", "logits", logits)
     return torch.sigmoid(at_least_float32(logits))

@@ -27,10 +27,6 @@ def rotary_embedding(
 
     Returns:
         cos and sin, each ``[T, D]`` or ``[B, T, D]``, float32.
-
-    Raises:
-        ShapeError: ``positions`` are not integers ``[T]`` or ``[B, T]``, ``head_dim`` is odd or
-            out of range, or ``theta`` is not positive and finite.
     """
     where = "rotary_embedding"
     validate_tensor(where, "positions", positions)
@@ -61,14 +57,10 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Args:
         x: ``[B, T, ..., D]``, floats of 16 bits or more, any number of head axes.
-        cos: ``[T, D]`` or ``[B or 1, T, D]``.
-        sin: Like ``cos``.
+        cos, sin: ``[T, D]`` or ``[B or 1, T, D]``.
 
     Returns:
         Shape and dtype of ``x``, also where the tables are wider, as under autocast.
-
-    Raises:
-        ShapeError: The tables do not fit ``x``, or an argument is not a floating-point tensor.
     """
     check_tables(x, cos, sin)
     lead = cos.shape[:-2] or (1,)
@@ -80,7 +72,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def check_tables(x: Tensor, cos: Tensor, sin: Tensor) -> None:
-    """Raise :class:`ShapeError` as :func:`apply_rotary` does."""
+    """Raise :class:`ShapeError` unless the tables fit ``x``."""
     for name, tensor in (("x", x), ("cos", cos), ("sin", sin)):
         validate_floats("apply_rotary", name, tensor)
         if tensor.device != x.device:

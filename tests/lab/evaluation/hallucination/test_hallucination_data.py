@@ -9,9 +9,8 @@ import zipfile
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.hallucination.data import load_examples
+from diffattn.lab.evaluation.hallucination.data import TASKS, load_examples
 from diffattn.lab.evaluation.hallucination.hallucination import cut
-from diffattn.lab.evaluation.hallucination.tasks import TASKS
 from diffattn.lab.inference.network_reader import ItemError
 
 LONG_BENCH = {

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.evaluation.judge.prompt import judge_messages, read_verdict
+from diffattn.lab.evaluation.judge.interface import judge_messages, read_verdict
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import pytest
 from tokenizers.processors import TemplateProcessing
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.lm_tasks import harness
 from diffattn.lab.evaluation.lm_tasks.documents import read_task
-from diffattn.lab.evaluation.lm_tasks.harness import harness_questions
+from diffattn.lab.evaluation.lm_tasks.lm_tasks import continuation, harness_questions
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from lm_documents import write_task
@@ -100,7 +99,7 @@ def test_loglikelihoods_equal_those_of_the_harness(pair, text):
         (f"{ours.tokenizer.bos_token}the old king", " and"),  # no second BOS
     ]
     begun = ours.as_its_tokenizer_begins()
-    scores = begun.score([harness.continuation(begun, *pair)[0] for pair in asked])
+    scores = begun.score([continuation(begun, *pair)[0] for pair in asked])
     requests = [Instance("loglikelihood", {}, pair, i) for i, pair in enumerate(asked)]
     expected = theirs.loglikelihood(requests, disable_tqdm=True)
     for score, (logprob, greedy) in zip(scores, expected, strict=True):
@@ -111,6 +110,6 @@ def test_loglikelihoods_equal_those_of_the_harness(pair, text):
 def test_continuations_that_cannot_be_scored(build):
     model = build("softmax", max_length=16)
     with pytest.raises(ItemError, match="must have a token or more"):
-        harness.continuation(model, "the king", "")
+        continuation(model, "the king", "")
     with pytest.raises(ItemError, match="must fit the model's 16 tokens"):
-        harness.continuation(model, "the king", " special" * 40)
+        continuation(model, "the king", " special" * 40)

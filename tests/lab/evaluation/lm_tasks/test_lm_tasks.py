@@ -7,8 +7,7 @@ import torch
 
 from diffattn.lab.evaluation.compare import compare
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS, read_task
-from diffattn.lab.evaluation.lm_tasks.harness import harness_questions, harness_task
-from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
+from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks, harness_questions, harness_task
 from diffattn.lab.evaluation.metrics import task_metric
 from diffattn.lab.inference.language_model import LanguageModel
 from evaluation_folders import evaluated

@@ -7,7 +7,7 @@ import torch
 
 from diffattn.lab.evaluation.long_context.attention_segments import SEGMENTS, AttentionSegments
 from diffattn.lab.evaluation.long_context.haystack import span_within
-from diffattn.lab.evaluation.long_context.magic_numbers import needle
+from diffattn.lab.evaluation.long_context.needle import needle
 from evaluation_folders import evaluated
 from language_models import byte_pairs, whole_maps
 

@@ -19,8 +19,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
     read_haystack_words,
     sentence_ends,
 )
-from diffattn.lab.evaluation.long_context.magic_numbers import CITIES, needle, question
-from diffattn.lab.evaluation.long_context.needle import Needle
+from diffattn.lab.evaluation.long_context.needle import CITIES, Needle, needle, question
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from diffattn.lab.evaluation.long_context.magic_numbers import forced_number
-from diffattn.lab.evaluation.long_context.needle import Needle, contains_number
+from diffattn.lab.evaluation.long_context.needle import Needle, contains_number, forced_number
 from diffattn.lab.evaluation.metrics import NAMED
 from diffattn.lab.inference.decoding import Generation
 from diffattn.lab.inference.scoring import Score

@@ -35,7 +35,7 @@ def test_a_page_shows_what_the_record_holds(folder):
     mass = drawn["distance-mass"]["data"]
     assert [trace["name"] for trace in mass] == ["one", "two", "uniform map"]
     assert mass[0]["x"] == ["first", "0", "1", "2–3"]  # beyond there is nothing
-    assert {"lambda-layers", "lambda-log-2", "heads-0-sink_share"} <= set(drawn)
+    assert {"lambda-layers", "lambda-log-2"} <= set(drawn)
     words = " ".join(outline.text)
     assert "“a⏎” to “<b>”" in words
     assert "layer 1, channel 3, text 0, position 0" in words

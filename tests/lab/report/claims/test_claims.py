@@ -12,7 +12,7 @@ from diffattn.lab.catalog.models import own_side_effects
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
-from diffattn.lab.report.claims.from_text import loss_difference
+from diffattn.lab.report.claims.from_studies import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.claims.tables import (
     CLAIMS,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from diffattn.lab.records.evaluations import Comparison, Metric
-from diffattn.lab.report.evaluation.exports import csv_text, harness_text, latex_text, markdown_text
+from diffattn.lab.report.evaluation.tables import csv_text, harness_text, markdown_text
 from evaluation_folders import eval_result, paired
 
 PAIRED = paired(
@@ -40,12 +40,9 @@ def test_csv_has_every_number_in_full():
     assert (lines[3]["p"], lines[3]["version"], lines[3]["model"]) == ("0.25", "2", "b")
 
 
-def test_markdown_and_latex_escape_what_would_end_a_cell():
+def test_markdown_escapes_what_would_end_a_cell():
     hostile = result("a|b_50%\\x")
     assert r"| a\|b_50%\x |" in markdown_text([hostile], None)
-    text = latex_text([hostile], None)
-    assert r"a|b\_50\%\textbackslash{}x \\ \hline" in text
-    assert text.count(r"\begin{tabular}{lll}") == text.count(r"\end{tabular}") == 1
 
 
 def test_the_harness_reads_its_own_format():

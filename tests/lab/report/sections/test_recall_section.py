@@ -31,7 +31,7 @@ def test_the_page_shows_every_run_and_number(study):
     assert "What is missing" not in text
     assert "Made-up <i>statement</i>." in text  # escaped: it reached the text
     assert "Made-up <b>chip</b>" in text
-    for task in ("noisy_recall", "mqar"):
+    for task in ("noisy_recall", "other"):
         for kind in TYPES:
             for name in (f"{task}-{kind}-seed0", f"{task}-{kind}-lr0.003-seed100"):
                 assert name in text
@@ -48,7 +48,7 @@ def test_the_page_shows_every_run_and_number(study):
         "The chosen learning rate of Transformer (softmax) lies at the edge of its sweep.",
     ):
         assert shown in text, shown
-    assert "50 % of the context is noise" in text
+    assert "noise_ratio 0.5" in text
     assert "any value 0.125, a value of the context 0.500" in text
     assert not re.search(r"https?://|@import|url\(", page)
 

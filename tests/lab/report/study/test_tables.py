@@ -24,11 +24,7 @@ from record_files import change_record, read_record, the_row
 
 def texts(of):
     """Every text in the cells of a table."""
-    cells = [cell for row in of.rows for cell in row]
-    parts = [
-        (cell.text, cell.note, *(text for pair in cell.lines for text in pair)) for cell in cells
-    ]
-    return " ".join(text for part in parts for text in part)
+    return " ".join(text for row in of.rows for cell in row for text in (cell.text, cell.note))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 import pytest
 
-from diffattn.lab.report.viewer.codes import packed, to_codes, to_weights
+from diffattn.lab.report.viewer.values import packed, to_codes, to_weights
 from lab.report.viewer.viewed_models import half_step, random_maps
 
 GENERATOR = np.random.default_rng(0)

@@ -7,8 +7,14 @@ import zlib
 
 import numpy as np
 
-from diffattn.lab.report.viewer.codes import LEVELS, to_codes, to_weights
-from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
+from diffattn.lab.report.viewer.values import (
+    LEVELS,
+    ViewedLayer,
+    ViewedModel,
+    ViewedText,
+    to_codes,
+    to_weights,
+)
 
 
 def random_maps(generator, *shape, spread=2.0):

@@ -49,10 +49,10 @@ def test_the_smoke_study_is_whole(smoke):
     results = read_json(smoke / "results.json")
     members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
     assert config.missing_tries({}) == []
-    assert len(members) == config.num_runs() == 12
+    assert len(members) == config.num_runs() == 6
     runs = {path.parent.name: read_json(path) for path in smoke.glob("runs/*/results.json")}
     assert recall_results(config, runs) == results
-    assert set(results["tasks"]) == {"noisy_recall", "mqar"}
+    assert set(results["tasks"]) == {"noisy_recall"}
     for task in results["tasks"].values():
         assert list(task["types"]) == list(TYPES)
         assert list(task["controls"]) == ["none", "diff_no_norm"]
@@ -67,11 +67,11 @@ def test_the_smoke_study_is_whole(smoke):
 
 def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
     copied = shutil.copytree(smoke, tmp_path / "copy")
-    shutil.rmtree(copied / "runs" / "mqar-diff-seed0")
+    shutil.rmtree(copied / "runs" / "noisy_recall-diff-seed0")
     (copied / "results.json").unlink()
     lines = []
     reproduce("smoke", kind="recall", out=copied, workers=1, on_message=lines.append)
-    assert lines == ["trials: training 1 of 12 models"]
+    assert lines == ["trials: training 1 of 6 models"]
     assert (copied / "results.json").read_bytes() == (smoke / "results.json").read_bytes()
     reproduce("smoke", kind="recall", out=copied, workers=1, on_message=lines.append)
     assert len(lines) == 1
@@ -126,19 +126,19 @@ def test_what_is_counted(two_rates):
         name, seed = member.config.name, member.config.train.seed
         is_diff = member.config.model.attention_type == "diff"
         results[name] = outcome(name, 2 if is_diff and seed < 2 else None)
-    task = recall_results(two_rates, results)["tasks"]["mqar"]
+    task = recall_results(two_rates, results)["tasks"]["noisy_recall"]
     diff = task["types"]["diff"]
     assert (diff["solved"], diff["trials"]) == (2, 3)
     assert (diff["solved_steps"], diff["median_step"]) == ([2, 2, None], 2)
     assert task["types"]["softmax"]["median_step"] is None
     assert diff["test_accuracy"] == [1.0, 1.0, 0.5]
     assert diff["test_by_query"] == [0.5, 0.25]
-    assert diff["runs"] == [f"mqar-diff-seed{seed}" for seed in range(3)]
+    assert diff["runs"] == [f"noisy_recall-diff-seed{seed}" for seed in range(3)]
     assert len(diff["sweep"]) == 2 * (2 + 3)  # alike: the lowest is best, and below it again
     assert (diff["learning_rate"], diff["inside"]) == (1e-3 / 8, False)
     bare = task["controls"]["diff_no_norm"]
     assert (bare["like"], bare["inside"], len(bare["sweep"])) == ("diff_no_norm", False, 10)
-    assert bare["runs"] == [f"mqar-diff_no_norm-seed{seed}" for seed in range(3)]
+    assert bare["runs"] == [f"noisy_recall-diff_no_norm-seed{seed}" for seed in range(3)]
     blind = task["controls"]["none"]
     assert (blind["like"], blind["trials"], "sweep" in blind) == ("softmax", 1, False)
     differences = {(row["variant"], row["baseline"]): row for row in task["differences"]}
@@ -147,7 +147,7 @@ def test_what_is_counted(two_rates):
     lead = differences["diff", "softmax"]
     assert (lead["values"], lead["mean"], lead["low"]) == ([-4, -4, 0], -4, None)
     assert lead["p"] == log_rank([None] * 3, [2, 2, None], 4)
-    assert task["ceilings"] == {"values": 1 / 7, "pairs": 0.5, "elimination": 0.75}
+    assert task["ceilings"] == {"values": 0.25, "pairs": 0.5, "elimination": 0.5}
 
 
 # The rule for learning rates, and sweeps that extend themselves.

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.context_parts import PARTS
 from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
+from diffattn.lab.data.ngrams import PARTS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.studies.text.results import loss_curve, phase_step
 from diffattn.lab.studies.text.summary import count_model_results

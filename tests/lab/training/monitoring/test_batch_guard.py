@@ -11,7 +11,7 @@ from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
+from diffattn.lab.training.loop.trainer import optimizer_and_scheduler
 from diffattn.lab.training.monitoring.batch_guard import BatchGuard, GuardStop
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

@@ -8,8 +8,8 @@ import pytest
 from continued_runs import assert_same_files, stop
 from diffattn.errors import ConfigError
 from diffattn.files.io import log_facts, read_json, read_jsonl
-from diffattn.lab.training.engine import EngineConfig
-from diffattn.lab.training.monitoring.gradient_flow import GRADIENTS, GradientFlowCallback
+from diffattn.lab.training.config import EngineConfig
+from diffattn.lab.training.monitoring.watching import GRADIENTS, GradientFlowCallback
 from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "model/model.safetensors")

@@ -10,7 +10,7 @@ from diffattn.files.io import read_json
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.monitoring.postmortem import write_postmortem
+from diffattn.lab.training.monitoring.monitor import write_postmortem
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries

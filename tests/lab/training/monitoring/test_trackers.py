@@ -11,7 +11,7 @@ from transformers.integrations import integration_utils
 from continued_runs import assert_same_files
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_jsonl
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
 
 
@@ -72,7 +72,6 @@ def test_one_that_is_not_installed_is_named_before_anything_is_written(
         ({"report_to": "tensorbord"}, "got 'tensorbord'. Did you mean 'tensorboard'?"),
         ({"report_to": "none,wandb"}, "none or names of trackers, got 'none,wandb'"),
         ({"peak_flops": 1e12}, "peak_flops must come with watch_every"),
-        ({"replicas": 2}, "replicas above 1 must come with parallel 'fsdp'"),
     ],
     ids=str,
 )

@@ -9,16 +9,14 @@ import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.errors import ConfigError
-from diffattn.lab.training.config import DataConfig, RunConfig, TrainConfig
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
 from diffattn.lab.training.planning.devices import (
     MEASURED,
     device,
     measured_utilisation,
 )
-from diffattn.lab.training.planning.plan import device_phases, make_plan
+from diffattn.lab.training.planning.plan import device_phases, make_plan, plan_rows
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
-from diffattn.lab.training.planning.table import plan_rows
 from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
@@ -125,17 +123,13 @@ def test_short_times_and_small_costs_are_not_rounded_away():
     assert (rows["time"], rows["device hours"]) == ("8.1 minutes", "0.34")
 
 
-def test_replicas_of_shards_are_planned():
-    config = run({"parallel": "fsdp", "replicas": 2})
-    made = make_plan(config, device("h100"), devices=8)
-    whole = make_plan(run({"parallel": "fsdp"}), device("h100"), devices=4)
-    assert (made.replicas, whole.replicas) == (2, 1)
-    assert made.memory["weights"] == whole.memory["weights"]
-    assert shown(made)["copies of the model"] == "2, in 4 shards"
-    for devices, message in ((1, "must divide the 1 devices"), (2, "got 2")):
-        with pytest.raises(ConfigError, match=rf"^plan: engine\..*{message}"):
-            make_plan(config, device("h100"), devices=devices)
-    assert make_plan(config, device("h100"), devices=4).replicas == 2
+def test_shards_are_planned():
+    config = run({"parallel": "fsdp"})
+    made = make_plan(config, device("h100"), devices=4)
+    assert made.replicas == 1
+    assert shown(made)["copies of the model"] == "1, in 4 shards"
+    with pytest.raises(ConfigError, match=r"^plan: engine\..*several devices .*got 1"):
+        make_plan(config, device("h100"), devices=1)
     assert make_plan(run(), device("h100"), devices=8).replicas == 8
 
 
@@ -194,7 +188,6 @@ def test_shards_divide_what_belongs_to_the_weights():
     assert last_block["communication"] == 4 * (20 + 80 + 20 + 2 * 40)
     assert largest(shared) == last_block
     assert device_phases(STEP, devices=1, shards=1) == PHASES
-    # Whole copies send a second copy of the gradients, replicas of shards average shards alone.
+    # Whole copies send a second copy of the gradients.
     for name, parts in device_phases(STEP, devices=4, shards=1).items():
         assert parts == PHASES[name] | {"communication": 400}
-    assert device_phases(STEP, devices=32, shards=4) == shared

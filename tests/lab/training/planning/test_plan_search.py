@@ -6,7 +6,7 @@ import pytest
 
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.lab.catalog.recipes.catalog import recipe
-from diffattn.lab.training.engine import EngineConfig
+from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.planning.devices import device
 from diffattn.lab.training.planning.search import best_plan, changes_of, enough_devices, twin_of
 from diffattn.lab.training.planning.step_memory import StepMemory
@@ -72,8 +72,6 @@ def test_what_is_given_stays():
     fixed = (MICRO,)
     assert planned(40 + 4 * 30, fixed=fixed) == [AGAIN]
     assert planned(40 + 10, fixed=fixed) is None
-    sharded = replace(RECIPE, engine=EngineConfig(parallel="fsdp", replicas=2))
-    assert best_plan(sharded, device("h100"), devices=8)[1].replicas == 2
 
 
 def test_devices_that_are_enough():

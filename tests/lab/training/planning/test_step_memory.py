@@ -10,13 +10,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.loop.schedule import optimizer_and_scheduler
-from diffattn.lab.training.planning.live_bytes import LiveBytes
-from diffattn.lab.training.planning.step_memory import OPTIMIZER, step_memory
+from diffattn.lab.training.loop.trainer import optimizer_and_scheduler
+from diffattn.lab.training.planning.step_memory import OPTIMIZER, LiveBytes, step_memory
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs import kernel_support
-from diffattn.ops.inputs.packed_rows import window_inputs
+from diffattn.probes.passes import window_inputs
 
 TRAIN = TrainConfig(num_steps=30, batch_tokens=512, seq_len=128)
 

@@ -55,12 +55,8 @@ def _run(name: str, *, num_steps: int) -> RunPlan:
     """The softmax run; the study replaces its learning rate."""
     base = compared()
     model = replace(base.model, vocab_size=1_024, **sane_start(base.model.hidden_size))
-    pace: dict[str, Any] = {
-        "num_steps": num_steps,
-        "evaluate_every": num_steps,
-        "batch_tokens": 1_024,
-    }
-    train = replace(base.train, log_every=1, **pace)  # a spike lasts a step
+    pace: dict[str, Any] = {"num_steps": num_steps, "evaluate_every": num_steps}
+    train = replace(base.train, batch_tokens=1_024, log_every=1, **pace)  # a spike lasts a step
     # Small, because every run reads the whole validation split at its end.
     data = replace(base.data, vocab_size=1_024, validation_fraction=0.01)
     return replace(base, name=name, model=model, train=train, data=data)

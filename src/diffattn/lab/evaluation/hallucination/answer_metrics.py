@@ -39,10 +39,8 @@ def number_support(text: str, source: str) -> Support:
 
 
 def bigram_support(text: str, source: str) -> Support:
-    """Bigrams of words, in lower case, that the source holds.
-
-    1 − the share is the proportion of novel bigrams of arXiv:1808.08745, section 2.
-    """
+    """Bigrams of words, in lower case, that the source holds; 1 − the share is the proportion of
+    novel bigrams of arXiv:1808.08745, section 2."""
     return _support(_bigrams(text), set(_bigrams(source)).__contains__)
 
 
@@ -94,39 +92,26 @@ ROUGE = ("rouge1", "rouge2", "rougeL")
 
 
 def normalise(text: str) -> str:
-    """Lower case, without punctuation, articles and extra spaces.
-
-    Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
-    """
+    """Lower case without punctuation, articles and extra spaces, as SQuAD 1.1, arXiv:1606.05250."""
     text = text.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def span_match(output: str, references: Sequence[str]) -> float:
-    """1 if the output holds a reference, both normalised, else 0.
-
-    A reference that is empty after normalising matches only an empty output.
-
-    Source: arXiv:2407.07071, ``eval_exact_match.py``.
-    """
+    """1 if the output holds a reference, both normalised, else 0; an empty reference matches only
+    an empty output. Source: arXiv:2407.07071, ``eval_exact_match.py``."""
     written = normalise(output)
     return float(any(x in written if x else not written for x in map(normalise, references)))
 
 
 def word_f1(output: str, references: Sequence[str]) -> float:
-    """F1 of the normalised words, the best over the references.
-
-    Source: the evaluation script of SQuAD 1.1, arXiv:1606.05250.
-    """
+    """F1 of the normalised words, best over the references, as SQuAD 1.1, arXiv:1606.05250."""
     words = normalise(output).split()
     return max(_f1(words, normalise(reference).split()) for reference in references)
 
 
 def rouge(output: str, references: Sequence[str]) -> dict[str, float]:
-    """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L with stemming, best over the references.
-
-    Source: C.-Y. Lin, ROUGE (2004), by the package ``rouge_score``.
-    """
+    """F-measures of ROUGE-1, -2 and -L (C.-Y. Lin, 2004) with stemming, best over references."""
     scorer = rouge_scorer()
     scores = [scorer.score(reference, output) for reference in references]
     return {name: float(max(score[name].fmeasure for score in scores)) for name in ROUGE}

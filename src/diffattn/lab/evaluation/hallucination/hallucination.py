@@ -2,17 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.hallucination import answer_metrics
-from diffattn.lab.evaluation.hallucination.data import Example, load_examples
-from diffattn.lab.evaluation.hallucination.tasks import TASKS, Task
+from diffattn.lab.evaluation.hallucination.data import TASKS, Example, Task, load_examples
 from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts, used_of
 from diffattn.lab.inference.decoding import Generation
@@ -20,7 +19,6 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.records.evaluations import JUDGED_PROTOCOL, text_read
 from diffattn.lab.stats.intervals import cluster_mean, share_interval
-from diffattn.models.config.known_names import check_known
 from diffattn.probes.attention_rows import attention_rows
 
 
@@ -82,14 +80,11 @@ _NO_DIRECTION = {"novel_bigrams", *(f"lookback_{name}" for name in MAPS)}
 """Scores of which neither high nor low is better: a faithful text may be copied or reworded."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hallucination(Protocol):
     """Summaries or answers to the prompt of one dataset, scored without a judge.
 
-    The paper's score is the share of outputs that a judge model finds free of hallucination.
-    ``diffattn judge`` adds it to the evaluation folder, from the outputs recorded here.
-
-    Source: arXiv:2410.05258v2, section 3.5 (Table 4); arXiv:2407.07071; arXiv:2308.14508.
+    ``diffattn judge`` adds the paper's score, the share of outputs that a judge model finds free of
+    hallucination. Source: arXiv:2410.05258v2, section 3.5; arXiv:2407.07071; arXiv:2308.14508.
     """
 
     name = JUDGED_PROTOCOL
@@ -119,8 +114,7 @@ class Hallucination(Protocol):
         "rouge": False,
     }
 
-    dataset: str = "xsum"
-    """A name from ``TASKS``."""
+    dataset: str = "xsum"  # a name in ``TASKS``
     data: str | None = None
     """File, folder with ``<dataset>.jsonl``, ``"hub"``, ``"hub:NAME[:CONFIG[:SPLIT]]"``, or
     ``"generated"``. Required, as nothing is bundled and nothing is downloaded unasked."""
@@ -130,16 +124,11 @@ class Hallucination(Protocol):
     samples: int = 100
     prompt_tokens: int | None = None
     """Most tokens of the prompt. Default: 2,033 for XSum and CNN/DM, else 4,096 - new tokens."""
-    max_new_tokens: int | None = None
-    """Most tokens of the output. Default: the dataset's limit."""
-    stop: tuple[str, ...] | None = None
-    """Strings that end an output. Default: the dataset's stop strings."""
-    rouge: bool = True
-    """Whether to compute ROUGE of summaries. Needs the package ``rouge_score``."""
-    lookback: bool = True
-    """Whether to compute lookback ratios. Reads every output a second time, for its maps."""
-    seed: int = 1234
-    """Seed of the made-up articles; everything else is deterministic."""
+    max_new_tokens: int | None = None  # default: the dataset's limit
+    stop: tuple[str, ...] | None = None  # default: the dataset's stop strings
+    rouge: bool = True  # of summaries, by the package ``rouge_score``
+    lookback: bool = True  # ratios; reads every output a second time, for its maps
+    seed: int = 1234  # of the made-up articles; all else is deterministic
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, TASKS)
@@ -152,7 +141,6 @@ class Hallucination(Protocol):
         return TASKS[self.dataset]
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Batches of eight items in file order."""
         if self.data is None:
             raise ConfigError(
                 f"hallucination: data must name a file or a folder with {self.dataset}.jsonl, "
@@ -177,7 +165,6 @@ class Hallucination(Protocol):
         return [items[i : i + _BATCH] for i in range(0, len(items), _BATCH)]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Generate the outputs of a batch together, then score them one by one."""
         stop = self.task.stop if self.stop is None else self.stop
         asked = [self._prompt(model, item.payload) for item in items]
         ids = [model.encode_prompt(prompt) for prompt, _ in asked]
@@ -188,7 +175,6 @@ class Hallucination(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Row]) -> Summary:
-        """Mean of each score over the rows that have it; lookback ratios by layer and head."""
         metrics = []
         for key, prefix in (("scores", ""), ("lead", "lead_")):
             for name in dict.fromkeys(name for row in rows for name in row.get(key, {})):

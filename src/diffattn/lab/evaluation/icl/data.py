@@ -89,10 +89,7 @@ class IclDataset:
 
 
 def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) -> IclData:
-    """Training and test examples in file order, without training texts that are test texts.
-
-    The arguments are settings of :class:`~diffattn.lab.evaluation.icl.demonstrations.IclProtocol`.
-    """
+    """Training and test examples in file order, without training texts that are test texts."""
     known = ICL_DATASETS[dataset]
     if source == "generated":
         return _data((_generated(50, seed=0), _generated(10, seed=1)))

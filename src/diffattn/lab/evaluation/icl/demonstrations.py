@@ -4,26 +4,24 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import wraps
 from itertools import accumulate
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
 from diffattn.lab.evaluation.protocol import Protocol
 from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
-from diffattn.models.config.known_names import check_known
 
 SEPARATOR = "\n==\n"
 P = TypeVar("P")
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
 class IclProtocol(Protocol):
     """A protocol that asks for the class of a text after demonstrations."""
 
@@ -119,10 +117,8 @@ def most_within(sizes: Iterable[int], room: int) -> int:
 def balanced_rounds(
     examples: Iterable[Example], seed: int, limit: int | None = None
 ) -> list[Example]:
-    """Examples in rounds with one of each class, without replacement; used-up classes drop out.
-
-    In each round the classes are in random order. ``limit`` cuts the list.
-    """
+    """Rounds with one example of each class in random order, without replacement; used-up classes
+    drop out. ``limit`` cuts the list."""
     generator = random.Random(f"rounds-{seed}")
     left = _by_class(examples, generator)
     chosen: list[Example] = []

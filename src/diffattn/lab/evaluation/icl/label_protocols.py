@@ -3,12 +3,12 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from diffattn.errors import check_known
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, OVERLAP_CHOICE, Example
 from diffattn.lab.evaluation.icl.demonstrations import (
     DemonstrationReader,
@@ -25,7 +25,6 @@ from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.stats.intervals import expected_range
-from diffattn.models.config.known_names import check_known
 
 DECODINGS = ("greedy_trie", "loglik")
 PROMPT_CHOICES = {
@@ -48,14 +47,11 @@ class Ready(NamedTuple):
     readers: dict[int, DemonstrationReader]  # by group
 
 
-@dataclass(frozen=True, kw_only=True)
 class LabelProtocol(IclProtocol):
     """A protocol that asks which label follows the question."""
 
-    test_items: int = 100
-    """Number of test items, 100 as in the paper's random format."""
-    decoding: str = "greedy_trie"
-    """Decoding of the headline metrics: ``greedy_trie`` or ``loglik``. Both are recorded."""
+    test_items: int = 100  # as in the paper's random format
+    decoding: str = "greedy_trie"  # of the headline metrics; the other is ``loglik``
     seed: int = 43
 
     def __post_init__(self) -> None:
@@ -83,7 +79,6 @@ class LabelProtocol(IclProtocol):
         return split_batches(items, 50)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The training examples and test items."""
         task = self.ready(model).task
         return task.train, task.test
 
@@ -131,7 +126,6 @@ class LabelProtocol(IclProtocol):
         return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ManyShot(LabelProtocol):
     """Text classification from n labelled examples in the prompt, n up to the context length."""
 
@@ -144,10 +138,8 @@ class ManyShot(LabelProtocol):
     }
     quick = {"data": "generated", "shots": (6, 12, 30), "test_items": 12}
 
-    shots: tuple[int, ...] | None = None
-    """Numbers of demonstrations. Default: the numbers of Fig. 6."""
-    stable_from: int | None = None
-    """Smallest number of demonstrations in the second mean. Default: as in Fig. 6."""
+    shots: tuple[int, ...] | None = None  # default: the numbers of Fig. 6
+    stable_from: int | None = None  # fewest shots in the second mean; default: as in Fig. 6
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,19 +153,16 @@ class ManyShot(LabelProtocol):
 
     @kept_per_model
     def ready(self, model: LanguageModel) -> Ready:
-        """See :meth:`LabelProtocol.ready`. All numbers of demonstrations share one reader."""
         task, order, pieces, shots = self.order_that_fits(model, self.grid)
         return Ready(task, order, shots, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
 
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
-        """The first ``group`` demonstrations."""
         facts = {"shots": group, "classes_skipped": skipped_classes(ready.order, group)}
         return ready.readers[group], facts
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Accuracy per number of demonstrations, over all, and from ``stable_from`` on."""
         metrics: list[Metric] = []
         start = self.stable_from or ICL_DATASETS[self.dataset].stable_from
         late = [row for row in rows if row["shots"] >= start]
@@ -216,7 +205,6 @@ ORDERS = {
 _REPEATS = 2_000
 
 
-@dataclass(frozen=True, kw_only=True)
 class OrderRobustness(LabelProtocol):
     """The same demonstrations in several orders: best minus worst accuracy."""
 
@@ -233,12 +221,9 @@ class OrderRobustness(LabelProtocol):
     quick = {"data": "generated", "per_class": 2, "orders": 3, "test_items": 12}
     quick_short = {"per_class": 1}
 
-    format: str = "random"
-    """Kind of order: ``random`` or ``alternating``."""
-    per_class: int | None = None
-    """Number of demonstrations per class. Default: as many as fit; see ``choices``."""
-    orders: int = 10
-    """Number of permutations. The paper has 10; in ``alternating`` 30, with 30 test items."""
+    format: str = "random"  # or ``alternating``
+    per_class: int | None = None  # default: as many as fit; see ``choices``
+    orders: int = 10  # the paper has 10; in ``alternating`` 30, with 30 test items
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -248,7 +233,6 @@ class OrderRobustness(LabelProtocol):
 
     @kept_per_model
     def ready(self, model: LanguageModel) -> Ready:
-        """See :meth:`LabelProtocol.ready`. :meth:`demonstrations` makes the readers."""
         known = ICL_DATASETS[self.dataset]
         wanted = known.shots if self.per_class is None else (self.per_class * known.num_classes,)
         hint = "Choose a smaller per_class."
@@ -258,7 +242,6 @@ class OrderRobustness(LabelProtocol):
     def demonstrations(
         self, model: LanguageModel, ready: Ready, group: int
     ) -> tuple[DemonstrationReader, dict[str, Any]]:
-        """All demonstrations in the order with index ``group``."""
         if group not in ready.readers:  # memory holds the cache of one order at a time
             pieces = ready.task.encode(model, ORDERS[self.format](ready.order, self.seed + group))
             ready.readers.clear()
@@ -266,7 +249,6 @@ class OrderRobustness(LabelProtocol):
         return ready.readers[group], {"order": group, "shots": len(ready.order)}
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Mean, spread and range of accuracy over the orders, and the range expected by chance."""
         metrics: list[Metric] = []
         tables: dict[str, Any] = {
             "shots": rows[0]["shots"],

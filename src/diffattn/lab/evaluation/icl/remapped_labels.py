@@ -5,7 +5,6 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -36,7 +35,6 @@ _SHOTS = {
 _NEW_TOKENS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
 class RemappedLabels(IclProtocol):
     """Classification from demonstrations with random numbers as labels, new for every question."""
 
@@ -57,8 +55,7 @@ class RemappedLabels(IclProtocol):
     quick = {"data": "generated", "shots": (12,), "test_items": 8}
     quick_short = {"shots": (5,)}
 
-    shots: tuple[int, ...] | None = None
-    """Numbers of demonstrations. Default: the reference's numbers for 8K to 128K tokens."""
+    shots: tuple[int, ...] | None = None  # default: the reference's, for 8K to 128K tokens
     test_items: int = 500
     seed: int = 42
 
@@ -72,16 +69,13 @@ class RemappedLabels(IclProtocol):
         return tuple(sorted(set(self.shots or _SHOTS[self.dataset])))
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One item per batch, as no two items share demonstrations."""
         _, _, test, shots = self._ready(model)
         return [[Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i))] for n in shots for i in test]
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The training and test examples."""
         return self._ready(model)[0]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Read the prompt once, decode freely, and choose among the numbers."""
         data, trie, test, _ = self._ready(model)
         (item,) = items
         count, i = item.payload
@@ -111,7 +105,6 @@ class RemappedLabels(IclProtocol):
         return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Exact match per number of demonstrations."""
         metrics: list[Metric] = []
         asked = [n for n in self.grid if rows_with(rows, shots=n)]
         for n in asked:

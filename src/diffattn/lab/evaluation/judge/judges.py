@@ -20,9 +20,10 @@ from diffattn.lab.evaluation.judge.interface import (
     JudgeFailure,
     JudgeSettings,
     JudgeUnreachable,
+    Messages,
     Reply,
+    storable,
 )
-from diffattn.lab.evaluation.judge.prompt import Messages, storable
 
 if TYPE_CHECKING:  # an endpoint and recorded replies need no torch
     from diffattn.lab.inference.language_model import LanguageModel
@@ -42,36 +43,29 @@ class _TemporaryFailure(Exception):
 
 
 class EndpointJudge(Judge):
-    """A client of ``POST {endpoint}{path}``. It uses the environment's proxy, if any."""
+    """A client of ``POST {endpoint}/chat/completions``. It uses the environment's proxy, if any."""
 
-    def __init__(self, settings: JudgeSettings, path: str = "/chat/completions") -> None:
+    def __init__(self, settings: JudgeSettings) -> None:
         url = settings.url()
         assert url is not None, "a judge at an endpoint has its address"
         super().__init__(settings)
         self.workers = settings.workers
-        path = url.path.rstrip("/").removesuffix(path) + path
+        path = url.path.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
         self._url, self._tls = url._replace(path=path).geturl(), ssl.create_default_context()
         self._key = os.environ.get(settings.key_variable or "", "").strip()
         # The user may have typed the key instead of the variable's name, so it is not shown.
         if settings.key_variable is not None and not (self._key.isascii() and self._key):
             raise ConfigError(
-                f"{settings.who}: key_variable must name an environment variable that holds a key, "
+                "judge: key_variable must name an environment variable that holds a key, "
                 "got another name."
             )
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """See :meth:`Judge.reply`."""
-        return self.request({"messages": messages}, stop)
-
-    def request(self, body: Mapping[str, Any], stop: Event) -> Reply:
-        """Ask until there is a reply, at most ``max_attempts`` times, with growing waits.
-
-        ``body`` is the body of the request without the model and its settings.
-        """
+        """Ask until there is a reply, at most ``max_attempts`` times, with growing waits."""
         settings = self.settings
         for attempt in range(1, settings.max_attempts + 1):
             try:
-                text, details = self._read(self._post(body))
+                text, details = self._read(self._post(messages))
                 return Reply(text, details | {"attempts": attempt})
             except _TemporaryFailure as failure:
                 reason, wait = str(failure), failure.wait_seconds
@@ -84,16 +78,16 @@ class EndpointJudge(Judge):
             f"{settings.model}: no reply after {settings.max_attempts} attempts, last: {reason}"
         )
 
-    def _post(self, body: Mapping[str, Any]) -> str:
-        """The content of an answer with status 2xx; an exception for other statuses.
-
-        Redirects are not followed, as they would send the key to another host.
-        """
+    def _post(self, messages: Messages) -> str:
+        """The content of an answer with status 2xx; an exception for other statuses, also for
+        redirects, which would send the key to another host."""
         settings = self.settings
         options = {"temperature": settings.temperature, "max_tokens": settings.max_tokens}
         sent = {name: value for name, value in options.items() if value is not None}
         try:
-            status, headers, content = self._exchange({"model": settings.model, **body, **sent})
+            status, headers, content = self._exchange(
+                {"model": settings.model, "messages": messages, **sent}
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError, ValueError) as error:
             raise _TemporaryFailure(self._shown(f"{type(error).__name__}: {error}")) from None
         if status < 300:
@@ -101,7 +95,7 @@ class EndpointJudge(Judge):
         reason = self._shown(f"HTTP {status} {content}")
         if status in (401, 403, 404):  # a wrong key, model or address: every request would fail
             raise DiffAttnError(
-                f"{settings.who}: {self.facts()['endpoint']} must accept the key and know the "
+                f"judge: {self.facts()['endpoint']} must accept the key and know the "
                 f"model {settings.model!r}, got {reason}"
             )
         if status in (408, 409, 425, 429) or status >= 500:
@@ -129,7 +123,7 @@ class EndpointJudge(Judge):
         try:
             value = json.loads(content)
             choice = value["choices"][0]
-            text = choice["message"]["content"] if "message" in choice else choice["text"]
+            text = choice["message"]["content"]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
             raise _TemporaryFailure(f"no completion: {self._shown(content)}") from error
         finish = choice.get("finish_reason")
@@ -185,11 +179,9 @@ class LocalJudge(Judge):
         self.model = model
 
     def facts(self) -> dict[str, Any]:
-        """The settings, and a hash of the weights."""
         return super().facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """The greedy reply to one request."""
         from diffattn.lab.inference.network_reader import ItemError
         from diffattn.lab.inference.prompting import require_no_special
 
@@ -226,7 +218,6 @@ class RecordedReplies(Judge):
             self.replies[row["id"]] = storable(row["reply"])
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
-        """The recorded reply to the request ``name``."""
         if name not in self.replies:
             raise JudgeFailure(f"{self.path}: must hold a reply to {name!r}, got none.")
         return Reply(self.replies[name])

@@ -13,8 +13,15 @@ from typing import Any
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.io import append_jsonl, log_facts, recover_jsonl, write_jsonl
-from diffattn.lab.evaluation.judge.interface import Judge, JudgeFailure, JudgeUnreachable, Reply
-from diffattn.lab.evaluation.judge.prompt import Messages, judge_messages, read_verdict
+from diffattn.lab.evaluation.judge.interface import (
+    Judge,
+    JudgeFailure,
+    JudgeUnreachable,
+    Messages,
+    Reply,
+    judge_messages,
+    read_verdict,
+)
 from diffattn.lab.evaluation.metrics import Row, metric
 from diffattn.lab.records.evaluations import (
     ITEMS,
@@ -52,8 +59,7 @@ class Request:
     name: str  # ``<label>/<variant>/<item>``
     item: str
     messages: Messages
-    digest: str
-    """Hash of the messages. A reply counts only for a request with the same hash."""
+    digest: str  # hash of the messages; a reply counts only for a request with the same hash
 
     def plain(self) -> dict[str, Any]:
         """The request as a JSON object, whose text begins with :data:`BEGINNING`."""
@@ -155,13 +161,13 @@ def judge_folder(
     *,
     on_progress: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> tuple[list[EvalResult], list[str]]:
-    """Judge all recorded outputs that have no reply yet, and write results beside them.
+    """Judge all recorded outputs that have no reply yet; also a sentence per part without a
+    verdict.
 
     For each model and dataset, ``<label>/<variant>.judged-<name>/`` gets ``run.json``,
     ``requests.jsonl``, ``replies.jsonl`` (one line per reply or failure, written at once), and
     ``items.jsonl`` and ``result.json``, which every call rewrites. ``on_progress`` is called with
-    the name of a part, its requests asked, and its requests in all. The second result holds one
-    sentence for each part without any verdict.
+    the name of a part, its requests asked, and its requests in all.
     """
     results, missing = [], []
     asker = _Asker(judge)

@@ -1,8 +1,5 @@
-"""Read local files of the seven tasks of Tables 1 and 8 into the fields of the harness's prompts.
-
-A file may have the fields of the dataset on the hub, or of the original distribution. Generated
-documents let the protocol run without any data.
-"""
+"""Documents of the tasks of Tables 1 and 8 in the fields of the harness's prompts: made up, or from
+files with the fields of the dataset on the hub or of the original distribution."""
 
 import random
 import re
@@ -34,16 +31,13 @@ class LocalDocuments:
     """The documents of one task."""
 
     evaluated: list[Document]
-    training: list[Document] | None
-    """Source of few-shot examples; ``None`` without a training file."""
+    training: list[Document] | None  # source of few-shot examples
 
 
 def read_task(folder: Path, task: str, columns: Mapping[str, str] = {}) -> LocalDocuments:
-    """Read ``TASK.jsonl`` (or ``TASK_test.jsonl``, ``TASK_val.jsonl``, ...) of a folder, and
-    ``TASK_train.jsonl`` if there is one. ``_N`` may follow the split.
-
-    ``columns`` maps fields (``goal``, or ``piqa.goal`` for one task) to their names in the files.
-    """
+    """Read ``TASK.jsonl`` (or ``TASK_test.jsonl``, ``TASK_val_5.jsonl``, ...) of a folder, and
+    ``TASK_train.jsonl`` if there is one. ``columns`` maps fields (``goal``, or ``piqa.goal`` for
+    one task) to their names in the files."""
     files.require_path(folder)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: must be a folder with {task}.jsonl, got a file.")

@@ -1,13 +1,12 @@
 """How much attention goes to the answer and how much to noise, in multi-needle retrieval."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from diffattn.lab.evaluation.long_context.haystack import span_within
-from diffattn.lab.evaluation.long_context.magic_numbers import (
+from diffattn.lab.evaluation.long_context.needle import (
     CITIES,
     MagicPrompt,
     MagicProtocol,
@@ -27,7 +26,6 @@ _COMPARED = ("signed", "clipped", "absolute")
 """Kinds of attention weights of which answer and noise are metrics, compared between models."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class AttentionSegments(MagicProtocol):
     """The attention of the token that predicts the answer's first digit, summed over five segments.
 
@@ -53,13 +51,10 @@ class AttentionSegments(MagicProtocol):
     }
     quick = {"length": 512, "num_needles": 3, "samples": 2}
     quick_short = {"num_needles": 1}
-    quick_context = "length"
 
-    length: int = 4_096
-    """Exact number of tokens of the prompt."""
+    length: int = 4_096  # tokens of the prompt, exactly
     num_needles: int = 8
-    per_head: bool = False
-    """Whether to record the sums of every layer and head, 10 kB per 100 heads and item."""
+    per_head: bool = False  # record the sums of every layer and head, 10 kB per 100 heads and item
 
     def __post_init__(self) -> None:
         self.require_depths(self.depths)
@@ -91,7 +86,6 @@ class AttentionSegments(MagicProtocol):
         return self.read_rows(model, prompts, row)
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Metrics of answer and noise per depth; a table of all parts, weights, normalisations."""
         metrics: list[Metric] = []
         table = []
         for depth in self.depths:

@@ -1,7 +1,4 @@
-"""Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences.
-
-In haystacks of tokens a line end ends a sentence, too; in those of words at the latest 60 words.
-"""
+"""Long texts as haystacks: sequences of tokens or of words, with needles at ends of sentences."""
 
 import hashlib
 import re
@@ -29,17 +26,14 @@ _LAST_CHARACTERS = frozenset(".!?。！？\"'”’»)] \t\n")
 _CHARACTERS_PER_TOKEN = 16  # more than any tokenizer has on average
 
 
-@dataclass(frozen=True, kw_only=True)
 class HaystackProtocol(LengthProtocol):
     """A protocol that hides sentences in a long text."""
 
     haystack: str = "stdlib"
     """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
-    text_field: str = "text"
-    """Key or column of the text if the haystack is JSON lines or a hub dataset."""
+    text_field: str = "text"  # key or column of the text in JSON lines or a hub dataset
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The text of the haystack."""
         return corpus_text(self.haystack, self.text_field)
 
     def stretch(self, model: LanguageModel, key: str, num_tokens: int) -> "HaystackTokens":
@@ -82,12 +76,10 @@ class HaystackProtocol(LengthProtocol):
         return [rows[i] for i in range(len(prompts))]
 
 
-@dataclass(frozen=True, kw_only=True)
 class ChatProtocol(HaystackProtocol):
     """A protocol whose prompts may go through the tokenizer's chat template."""
 
-    chat: bool = False
-    """Whether to ask through the tokenizer's chat template."""
+    chat: bool = False  # ask through the tokenizer's chat template
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
         """Hash of the haystack's part that the longest length needs; payloads end with it."""
@@ -108,10 +100,8 @@ class HaystackTokens:
     """Consecutive tokens of a text. A slot is the number of tokens before a needle in it."""
 
     ids: tuple[int, ...]
-    text: str
-    """Text of the tokens. If the last token is a part of a character, it has all of it."""
-    sentence_ends: tuple[int, ...]
-    """Numbers of leading tokens after which a sentence ends; ascending, below ``len(ids)``."""
+    text: str  # of the tokens; if the last is a part of a character, with all of it
+    sentence_ends: tuple[int, ...]  # numbers of leading tokens, ascending, below ``len(ids)``
 
     def slot(self, depth: float) -> int:
         """The last slot at or before ``depth`` percent of the tokens; ``len(ids)`` for 100."""
@@ -213,10 +203,8 @@ def sentence_ends(text: str, spans: Sequence[tuple[int, int]]) -> Iterator[int]:
 def insert_tokens(
     ids: Sequence[int], pieces: Sequence[tuple[int, Sequence[int]]]
 ) -> tuple[list[int], list[tuple[int, int]]]:
-    """Insert pieces ``(slot, ids)`` into a sequence; slots are counted before any insertion.
-
-    Also returns ``(start, end)`` of each piece in the new sequence, end excluded, in their order.
-    """
+    """Insert pieces ``(slot, ids)`` at slots of the sequence as given. Also returns the ``(start,
+    end)`` of each piece in the new sequence, end excluded, in their order."""
     whole = list(ids)
     spans: list[tuple[int, int]] = [(0, 0)] * len(pieces)
     moved = 0
@@ -263,8 +251,7 @@ class HaystackWords:
 
     source: str
     words: tuple[str, ...]
-    starts: tuple[int, ...]
-    """Index of the first word of each sentence, ascending from 0."""
+    starts: tuple[int, ...]  # index of the first word of each sentence, ascending from 0
 
     @cached_property
     def text(self) -> str:

@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -99,7 +98,6 @@ _LOGPROB = {kind: name.replace("contains", "logprob_per_token") for kind, name i
 """Names of a row's scores by kind of question; as metrics all are called ``contains``."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class HiddenNeedleSearch(ChatProtocol):
     """Questions "Who ...?" that one sentence of a long text answers in other words."""
 
@@ -126,10 +124,8 @@ class HiddenNeedleSearch(ChatProtocol):
 
     lengths: tuple[int, ...] | None = None
     """Tokens of text. Default: those of 250, 500, 1K, 2K, ... 32K that fit with the prompt."""
-    depths: int = 26
-    """Number of depths of the needle, evenly spaced from 0 to 100 percent."""
-    needles: int = len(NEEDLES)
-    """Number of needles: the first of the list."""
+    depths: int = 26  # of the needle, evenly spaced from 0 to 100 percent
+    needles: int = len(NEEDLES)  # the first of the list
     max_new_tokens: int = 16
     seed: int = 42
 
@@ -174,7 +170,6 @@ class HiddenNeedleSearch(ChatProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Ask all questions about one text."""
         length, number, step, _, longest = items[0].payload
         needle, background = NEEDLES[number], self.words(longest)
         text, name, tokens, place = self._text(model, background, length, number, step)
@@ -213,7 +208,6 @@ class HiddenNeedleSearch(ChatProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Score by length, kind and depth, the base score, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
         hops = [row for row in rows if row["kind"] != "literal"]
         metrics: list[Metric] = []

@@ -30,7 +30,6 @@ class _Object:
         return [f"{self.context}Key: {key}\nCorresponding value:" for key, _, _ in self.asked]
 
 
-@dataclass(frozen=True, kw_only=True)
 class KeyValues(LengthProtocol):
     """The value of a key: exact match of a UUID in a JSON object of UUIDs."""
 
@@ -56,12 +55,9 @@ class KeyValues(LengthProtocol):
     """Cells by tokens, generation included. Default: those of 4K, 8K, ... 128K that fit."""
     num_pairs: tuple[int, ...] | None = None
     """Cells by number of pairs in the object, in place of ``lengths``."""
-    samples: int = 100
-    """Number of questions per cell."""
-    questions: int = 5
-    """Number of questions per object; a divisor of ``samples``."""
-    examples: int = 2
-    """Number of worked examples before the key."""
+    samples: int = 100  # questions per cell
+    questions: int = 5  # per object; a divisor of ``samples``
+    examples: int = 2  # worked ones before the key
     seed: int = 1234
 
     def __post_init__(self) -> None:
@@ -105,7 +101,6 @@ class KeyValues(LengthProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Generate answers, and score the right value after the prompt."""
         cell, number, _ = items[0].payload
         sample = self._fit(model, cell, number)
         chosen = [item.payload[2] for item in items]
@@ -133,7 +128,6 @@ class KeyValues(LengthProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Recall over all items, per cell, and per cell and fifth of the object."""
         name = "pairs" if self.num_pairs else "length"
         cells = sorted({int(row[name]) for row in rows})
         groups: list[tuple[dict[str, Any], list[Mapping[str, Any]]]] = [({}, list(rows))]

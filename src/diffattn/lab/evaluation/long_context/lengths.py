@@ -59,10 +59,8 @@ class LengthProtocol(Protocol):
     def lengths_that_fit(
         self, model: LanguageModel, standard: Sequence[int] = LENGTHS, *, overhead: int = 0
     ) -> tuple[int, ...]:
-        """The setting ``lengths``, or if ``None`` the standard ones that fit the model.
-
-        A prompt has ``overhead`` tokens more than its length. Raises ``ConfigError`` if none fits.
-        """
+        """The setting ``lengths``, or if ``None`` the standard ones that fit the model with prompts
+        that have ``overhead`` tokens more; raises if none fits."""
         room, wanted = model.max_length - overhead, self.lengths  # type: ignore[attr-defined]
         lengths = tuple(wanted or (n for n in standard if n <= room))
         besides = f" without the {overhead} of prompt and answer" if overhead else ""

@@ -65,13 +65,11 @@ class _Sequence:
     """One sequence, and the training counts by which its tokens are sliced."""
 
     tokens: np.ndarray
-    counts: dict[int, NgramCounts]
-    """n to training counts; all sequences share this object."""
+    counts: dict[int, NgramCounts]  # n to training counts; all sequences share this object
     threshold: int
     train_tokens: int
 
 
-@dataclass(frozen=True, kw_only=True)
 class ArHits(Protocol):
     """Loss on AR hits, and on all other tokens. A hit is the last token of an n-gram that occurred
     earlier in the context and is rare in training."""
@@ -91,21 +89,16 @@ class ArHits(Protocol):
         "interval": "Student t over sequences",
     }
     quick = {"length": 512, "sequences": 16}
-    quick_context = "length"
 
     data: str = "stdlib"
     """Source of training tokens and held-out text: a run directory, a folder of packed tokens, or
     a corpus, which is split as for training."""
     text_field: str = "text"
-    validation_fraction: float = 0.05
-    """Share of validation documents if ``data`` is a corpus."""
-    length: int = 2_048
-    """Tokens of a sequence."""
+    validation_fraction: float = 0.05  # of documents, if ``data`` is a corpus
+    length: int = 2_048  # tokens of a sequence
     sequences: int = 3_200  # at most
-    n: tuple[int, ...] = (2, 3)
-    """Lengths of n-grams; the first one gives the headline metrics."""
-    threshold: int | None = None
-    """Largest training count of a hit. Default: see :func:`hit_threshold`."""
+    n: tuple[int, ...] = (2, 3)  # of n-grams; the first one gives the headline metrics
+    threshold: int | None = None  # largest training count of a hit; default: :func:`hit_threshold`
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "n")
@@ -149,12 +142,10 @@ class ArHits(Protocol):
         return split_batches([items], 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """Counts of the sequences' n-grams in the training tokens."""
         counts: Mapping[int, NgramCounts] = items[0].payload.counts
         return {n: (counted.keys, counted.counts) for n, counted in counts.items()}
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Sums of losses over the slices of each sequence."""
         given = model.start()
         losses = model.prefix_losses([item.payload.tokens for item in items], given)
         return [
@@ -164,7 +155,6 @@ class ArHits(Protocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Overall loss, loss and share of hits and others, losses by gap and by training count."""
         tokens = np.array([row["tokens"] for row in rows], float)
         nll = np.array([row["nll"] for row in rows])
         clusters = row_clusters(rows)
@@ -197,10 +187,8 @@ class ArHits(Protocol):
         return Summary(metrics=metrics, tables=tables)
 
     def _splits(self, model: LanguageModel) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-        """Training tokens, validation tokens, the first of each document there, and their source.
-
-        A corpus is split as ``pack`` does: documents are plain text and end with the end token.
-        """
+        """Training tokens, validation tokens, the first of each document there, and their source. A
+        corpus is split as ``pack`` does: documents are plain text and end with the end token."""
         path = Path(self.data)
         is_run = (path / "run.json").exists()
         for folder in (path, path / "data", path.parent.parent / "data")[: 3 if is_run else 2]:

@@ -1,21 +1,110 @@
-"""Loss by position in long texts, which shows whether a longer context helps."""
+"""Documents and windows of text, and the loss by position: does a longer context help?"""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from diffattn.errors import ConfigError
+from diffattn.lab.data.corpora import Document, load_corpus
+from diffattn.lab.data.gutenberg import strip_gutenberg
 from diffattn.lab.evaluation.metrics import loss_metric
-from diffattn.lab.evaluation.perplexity.documents import TextProtocol, text_bytes
-from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
+from diffattn.lab.evaluation.protocol import (
+    Item,
+    Protocol,
+    Summary,
+    prompt_facts,
+    split_batches,
+    used_of,
+)
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.intervals import Interval, cluster_mean, cluster_ratio
 from diffattn.lab.stats.power_law import fit_offset, fit_power_law
 
 
-@dataclass(frozen=True, kw_only=True)
+def open_texts(source: str, text_field: str, *, split: str = "train") -> Iterator[Document]:
+    """Documents of :func:`diffattn.lab.data.corpora.load_corpus`, without Gutenberg's licence."""
+    for document in load_corpus(source, text_field=text_field, split=split):
+        yield Document(name=document.name, text=strip_gutenberg(document.text))
+
+
+class TextProtocol(Protocol):
+    """A protocol over the documents of a corpus."""
+
+    texts: str = "stdlib"  # a file, a folder, JSON lines, ``hub:NAME``, or ``stdlib``
+    text_field: str = "text"
+
+    def long_texts(
+        self, model: LanguageModel, *, least: int, most: int, documents: int | None
+    ) -> dict[str, np.ndarray]:
+        """Name to the first ``most`` tokens of each document with at least ``least`` tokens; of the
+        first ``documents`` in the order of the corpus. Raises ``ConfigError`` if there is none."""
+        texts: dict[str, np.ndarray] = {}
+        longest, count = Document(name="", text=""), 0
+        for document in open_texts(self.texts, self.text_field):
+            count += 1
+            longest = max(longest, document, key=lambda held: len(held.text))
+            if len(document.text.encode()) < least:  # a token has at least one byte
+                continue
+            ids = first_tokens(model, document.text, most)
+            if len(ids) >= least:
+                texts[document.name] = np.array(ids)
+            if len(texts) == documents:
+                break
+        if not texts:
+            size = len(model.encode(longest.text))
+            raise ConfigError(
+                f"{self.name}: one document or more must have {least} tokens, got none of {count} "
+                f"in {self.texts!r}; the longest, {longest.name!r}, has {size}."
+            )
+        return texts
+
+
+def first_windows(
+    settings: Any,
+    model: LanguageModel,
+    source: str,
+    text_field: str = "text",
+    *,
+    start: Sequence[int],
+    size: int,
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The first ``num_windows`` windows, each with the name of its document: ``start`` and then
+    ``size`` tokens of the text. A document gives at most ``windows_per_document``, from its
+    beginning."""
+    left = windows = settings.num_windows
+    for document in open_texts(source, text_field):
+        wanted = min(left, settings.windows_per_document)
+        # Cut long books before encoding them; tokens rarely have 16 characters.
+        ids = model.encode(document.text[: 16 * size * wanted])
+        for i in range(min(wanted, len(ids) // size)):
+            yield document.name, (*start, *ids[i * size : (i + 1) * size])
+            left -= 1
+        if not left:
+            return
+    if left == windows:
+        raise ConfigError(
+            f"{settings.name}: {source!r} must hold a document of {size} tokens, got none."
+        )
+
+
+def first_tokens(model: LanguageModel, text: str, count: int) -> list[int]:
+    """The first ``count`` tokens of a text, or all. Only a part of a long text is encoded."""
+    size = 6 * count + 256  # characters: most tokenizers need fewer
+    while size < len(text):
+        ids = model.encode(text[:size])
+        if len(ids) >= count + 16:  # the cut may have changed the tokens before it
+            return ids[:count]
+        size *= 2
+    return model.encode(text)[:count]
+
+
+def text_bytes(model: LanguageModel, tokens: np.ndarray) -> int:
+    """UTF-8 bytes of the decoded tokens; each replacement sign of a cut character counts three."""
+    text = model.tokenizer.decode(tokens.tolist(), clean_up_tokenization_spaces=False)
+    return len(text.encode())
+
+
 class NllByPosition(TextProtocol):
     r"""Cumulative average loss over the position in a long document.
 
@@ -38,21 +127,16 @@ class NllByPosition(TextProtocol):
         "interval": "Student t over documents; of the power law, bootstrap",
     }
     quick = {"length": 1_024, "documents": 4}
-    quick_context = "length"
 
-    length: int = 65_536
-    """Number of predicted tokens of a window."""
-    documents: int | None = 50
-    """Number of documents, in the order of the corpus. ``None``: all that are long enough."""
-    windows: int = 1
-    """Most consecutive windows per document; they form one cluster."""
+    length: int = 65_536  # predicted tokens of a window
+    documents: int | None = 50  # in the order of the corpus; ``None``: all that are long enough
+    windows: int = 1  # consecutive ones per document at most; they form one cluster
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "length")
         self.require_at_least(1, "windows", "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One window per item; a batch has several short windows."""
         self.require_fit(model, "length", self.length)
         given = 0 if model.start() else 1  # without BOS, one more token comes before a window
         size = self.length + given
@@ -76,7 +160,6 @@ class NllByPosition(TextProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """The curve, its values at powers of two, buckets, bits per byte, and the power law."""
         clusters = [row["cluster"] for row in rows]
         curves = np.array([row["cumulative"] for row in rows])  # [windows, positions]
         buckets = np.array([row["buckets"] for row in rows])

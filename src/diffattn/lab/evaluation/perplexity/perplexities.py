@@ -1,15 +1,14 @@
 """Perplexity of blocks, by sliding windows, and per word."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.data.corpora import load_corpus
 from diffattn.lab.evaluation.metrics import loss_metric, perplexity_metric
-from diffattn.lab.evaluation.perplexity.documents import (
+from diffattn.lab.evaluation.perplexity.nll_by_position import (
     TextProtocol,
     first_tokens,
     open_texts,
@@ -18,10 +17,8 @@ from diffattn.lab.evaluation.perplexity.documents import (
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches, used_of
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.stats.intervals import cluster_mean, cluster_ratio
-from diffattn.models.config.known_names import check_known
 
 
-@dataclass(frozen=True, kw_only=True)
 class SlidingPerplexity(TextProtocol):
     """exp of the mean loss per token, each predicted from a window that slides by a stride."""
 
@@ -37,13 +34,10 @@ class SlidingPerplexity(TextProtocol):
     }
     quick = {"windows": (128, 512), "stride": 64, "tokens": 1_024, "documents": 2}
     quick_short = {"windows": (32, 128), "stride": 8}
-    quick_context = "windows"
 
-    windows: tuple[int, ...] = (2_048,)
-    """Lengths of windows in tokens, BOS included; one result for each, on the same text."""
+    windows: tuple[int, ...] = (2_048,)  # lengths in tokens, BOS included; one result for each
     stride: int = 256
-    tokens: int = 131_072
-    """Tokens of each document, from its beginning."""
+    tokens: int = 131_072  # of each document, from its beginning
     documents: int | None = 10
     """Number of documents, in the order of the corpus. ``None``: all that are long enough."""
 
@@ -57,7 +51,6 @@ class SlidingPerplexity(TextProtocol):
         self.require_at_least(1, "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One document and window per item."""
         self.require_fit(model, "windows", max(self.windows))
         texts = self.long_texts(
             model, least=self.tokens, most=self.tokens, documents=self.documents
@@ -69,7 +62,6 @@ class SlidingPerplexity(TextProtocol):
         ]
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Mean loss of the item's document with the item's window."""
         (item,) = items
         tokens, window = item.payload
         given = model.start()
@@ -81,7 +73,6 @@ class SlidingPerplexity(TextProtocol):
         return [facts | {"prompt": prompt_facts(model.decode(tokens))}]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Perplexity and loss for each length of window."""
         metrics = []
         for window in self.windows:
             of_window = [row for row in rows if row["window"] == window]
@@ -99,7 +90,6 @@ class SlidingPerplexity(TextProtocol):
         return Summary(metrics=metrics, tables={"documents": documents} | used)
 
 
-@dataclass(frozen=True, kw_only=True)
 class WordPerplexity(TextProtocol):
     r"""Perplexity per word of whole documents, which does not depend on the tokenizer's units.
 
@@ -118,12 +108,9 @@ class WordPerplexity(TextProtocol):
     }
     quick = {"window": 512, "stride": 256, "documents": 3}
     quick_short = {"stride": 8}
-    quick_context = "window"
 
-    window: int = 2_048
-    """Tokens of a window, BOS included."""
-    stride: int = 1_024
-    """Tokens by which windows advance. A smaller stride costs more and gives more context."""
+    window: int = 2_048  # tokens, BOS included
+    stride: int = 1_024  # tokens; a smaller stride costs more and gives more context
     documents: int | None = None
     """Number of documents, in the order of the corpus. Default: all."""
 
@@ -132,7 +119,6 @@ class WordPerplexity(TextProtocol):
         self.require_at_least(self.stride + 1, "window")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One document per item."""
         self.require_fit(model, "window", self.window)
         model.start(required=True)
         batches: list[list[Item]] = []
@@ -148,7 +134,6 @@ class WordPerplexity(TextProtocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Total loss, words and bytes of the item's document."""
         (item,) = items
         text = item.payload
         given = model.start(required=True)
@@ -170,7 +155,6 @@ class WordPerplexity(TextProtocol):
         return [row]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Perplexity per word, loss per word, bits per byte; sums for other counts of words."""
         totals = [row["nll"] for row in rows]
         per_word = cluster_ratio(totals, [row["words"] for row in rows])
         bits = cluster_ratio(np.array(totals) / np.log(2), [row["bytes"] for row in rows])
@@ -185,7 +169,6 @@ class WordPerplexity(TextProtocol):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
 class BlockPerplexity(TextProtocol):
     r"""exp of the mean loss over blocks of B tokens, each read without the blocks before it.
 
@@ -205,16 +188,12 @@ class BlockPerplexity(TextProtocol):
         "interval": "Student t over blocks, of the loss, as if blocks were independent",
     }
     quick = {"block": 512, "blocks": 4}
-    quick_context = "block"
 
     block: int | None = None
     """Tokens of a block. Default: the model's largest. Papers on quantisation take 2,048."""
-    blocks: int | None = None
-    """Number of blocks, from the first on. Default: all."""
-    split: str = "test"
-    """Split of a hub dataset; other texts have none."""
-    layout: str = "documents"
-    """``"documents"``, or ``"wikitext"`` for the rows of that data set."""
+    blocks: int | None = None  # from the first on; default: all
+    split: str = "test"  # of a hub dataset; other texts have none
+    layout: str = "documents"  # or ``"wikitext"`` for the rows of that data set
 
     def __post_init__(self) -> None:
         self.require_at_least(2, "block")
@@ -227,7 +206,6 @@ class BlockPerplexity(TextProtocol):
             )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """One block per item; a batch has several short blocks."""
         size = self.block or model.max_length
         self.require_fit(model, "block", size)
         text, blocks = self._text(), self.blocks
@@ -246,7 +224,6 @@ class BlockPerplexity(TextProtocol):
         return split_batches([items], max(1, 16_384 // size))
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Mean loss of each block."""
         losses = model.prefix_losses([item.payload for item in items], given=[])
         return [
             {
@@ -261,7 +238,6 @@ class BlockPerplexity(TextProtocol):
         ]
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Perplexity, loss, bits per byte."""
         where = {"block": rows[0]["block"]}
         loss = cluster_mean([row["scores"]["nll"] for row in rows])
         bits = cluster_ratio(

@@ -15,6 +15,7 @@ from typing import Any
 from diffattn.errors import ConfigError
 from diffattn.files.io import write_text
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
+from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Text
 from diffattn.lab.report.page.tables import Table, record_table, table_markdown
 from diffattn.lab.report.page.wording import (
     MISSING,
@@ -225,6 +226,29 @@ def case_tables(cases: Sequence[BenchCase]) -> list[Table]:
         rows = [{name: row[name] for name in known} for row in rows]
         tables += [record_table(caption, rows)] if rows else []
     return tables
+
+
+def bench_section(results: Sequence[BenchResult]) -> list[Section]:
+    """Show all records in one section; empty without records."""
+    if not results:
+        return []
+    reading = Text(
+        "T is PyTorch's softmax attention on the matched Transformer. TC is the same softmax "
+        "attention computed by our own technique. It tells how much of a ratio to T belongs to the "
+        "technique and not to differential attention. Each contender was first compared with the "
+        "float64 reference on the timed tensors; one that failed has no numbers. Contenders ran "
+        "interleaved. Ratios are medians of the rounds' own ratios, with quartiles."
+    )
+    content: list[Element] = [reading]
+    for result in results:
+        shown: list[Element] = [
+            Bullets([run_text(result, name) for name in result.runs]),
+            *case_tables(result.cases),
+            Bullets(targets_in_words(result.cases)),
+        ]
+        suites = ", ".join(dict.fromkeys(case.suite for case in result.cases))
+        content.append(Fold(f"{suites} ({' · '.join(result.runs)})", shown))
+    return [Section("benchmarks", "Benchmarks", content)]
 
 
 def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:

@@ -56,8 +56,6 @@ class MeasuredClaim(NamedTuple):
 
     claim: Claim
     measured: Measured | None
-    missing: str = ""
-    """Why there is no effect, where that is known."""
 
 
 def study_claim(study: str, measure: Callable[..., Measured | None], /, **options: Any) -> Claim:

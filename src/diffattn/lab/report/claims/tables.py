@@ -7,8 +7,7 @@ from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims.claim import Claim, MeasuredClaim
 from diffattn.lab.report.claims.from_benchmarks import TIME_MEASURES
 from diffattn.lab.report.claims.from_evaluations import SCORE_MEASURES
-from diffattn.lab.report.claims.from_studies import STUDY_MEASURES
-from diffattn.lab.report.claims.from_text import LOSS_MEASURES
+from diffattn.lab.report.claims.from_studies import LOSS_MEASURES, STUDY_MEASURES
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.page.tables import Table, number_cell, record_table, word_cell
 from diffattn.lab.report.page.wording import MISSING, number, plural, span
@@ -43,9 +42,9 @@ def table_of_claims(
             no column of records.
     """
     rows = []
-    for claim, effect, missing in measured:
+    for claim, effect in measured:
         mean = ends = count = MISSING
-        note, reservation = "", missing
+        note = reservation = ""
         if effect is not None:
             if effect.low is not None and effect.high is not None and effect.low < effect.high:
                 ends = span(effect.low, effect.high, effect.digits)
@@ -84,28 +83,15 @@ def published_values() -> dict[str, str]:
 
 
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
-    """Measure the claims that these results are about; ``None`` if there is no such claim.
-
-    Models are paired by the seed in their labels, as ``softmax-seed0`` and ``diff-seed0``.
-    """
+    """Measure the claims that these results are about; ``None`` if there is no such claim."""
     protocols = {result.protocol.removesuffix("_judge") for result in results}
     claims = [claim for claim in CLAIMS if claim.protocol in protocols]
     if not claims:
         return None
-    measured = [
-        row if row.measured is not None else row._replace(missing=_why_missing(row, results))
-        for row in measured_claims(ClaimRecords(evaluations=list(results)), claims)
-    ]
-    return table_of_claims("Claims of the papers that these protocols are about.", measured)
-
-
-def _why_missing(row: MeasuredClaim, results: Sequence[EvalResult]) -> str:
-    kinds = {str(result.model.get("attention_type")) for result in results}
-    labels = {str(result.model.get("label")) for result in results}
-    if not {"softmax", "diff"} <= kinds:
-        return "it needs models with softmax and with DIFF V1 attention"
-    if row.claim.protocol == "hallucination":
-        return "it needs verdicts of 'diffattn judge', and models by seed"
-    if any(label.replace("diff-seed", "softmax-seed") in labels - {label} for label in labels):
-        return "no number of this claim was measured for both models"
-    return "models must be called softmax-seed0, diff-seed0, … to be compared by seed"
+    caption = (
+        "Claims of the papers that these protocols are about. Models must be called softmax-seed0, "
+        "diff-seed0, … to be compared by seed; hallucination needs verdicts of 'diffattn judge'."
+    )
+    return table_of_claims(
+        caption, measured_claims(ClaimRecords(evaluations=list(results)), claims)
+    )

@@ -84,8 +84,6 @@ def _line_chart(facet: _Facet, colors: Mapping[str, str]) -> Chart:
         traces=traces,
         look=layout(axis, f"{facet.every[0].name}, {facet.unit}", xaxis=x_axis),
         caption=f"{facet.title} over {axis}. {bars_text}",
-        height=340,
-        label=f"{facet.title} over {axis}, one line per model; the table gives the numbers",
     )
 
 
@@ -116,7 +114,6 @@ def _maps(facet: _Facet) -> list[Chart]:
                 look=map_layout(across, down),
                 caption=f"{label}: {facet.title}.",
                 height=140 + 34 * len(rows),
-                label=f"{facet.title} of {label} over {across} and {down}",
             )
         )
     return charts

@@ -10,7 +10,6 @@ from diffattn.lab.records.evaluations import (
     EVALUATION_MARKER,
     Comparison,
     EvalResult,
-    Metric,
     PairedDifference,
     evaluation_marker,
 )
@@ -21,7 +20,8 @@ from diffattn.lab.report.evaluation.tables import (
     difference_table,
     difference_tables,
     label_of,
-    value_with_interval,
+    metric_name,
+    metric_rows,
 )
 from diffattn.lab.report.page.elements import (
     Bullets,
@@ -35,7 +35,7 @@ from diffattn.lab.report.page.elements import (
     Text,
     shown,
 )
-from diffattn.lab.report.page.tables import Table, record_table, run_cell, table
+from diffattn.lab.report.page.tables import Table, record_table, table
 from diffattn.lab.report.page.wording import MISSING, count, listing, number, pairs, plural, span
 
 _ONE_SEED = (
@@ -153,7 +153,10 @@ def evaluation_document(
         "over the items that both answered. Its p-values are two-sided and not adjusted for making "
         "several comparisons. Of twenty, one below 0.05 is expected where nothing differs."
     )
-    overview = shown(_overview(folder, labels), Text(note if folder.comparison else ""))
+    headline = record_table(
+        "The numbers that the papers' tables would print.", metric_rows(results)
+    )
+    overview = shown(headline, Text(note if folder.comparison else ""))
     sections.append(Section("overview", "Results", overview))
     for index, (variant, entries) in enumerate(folder.results.items()):
         own_differences = [pair for pair in differences if pair.variant == variant]
@@ -211,27 +214,6 @@ def _verdicts(
     ]
 
 
-def _overview(folder: EvaluationFolder, labels: Sequence[str]) -> Table:
-    rows = []
-    for variant, results in folder.results.items():
-        by_name: dict[str, dict[str, Metric]] = {}
-        for result in results:
-            for metric in result.headline():
-                by_name.setdefault(_metric_name(metric), {})[label_of(result)] = metric
-        for name, metrics in by_name.items():
-            values = [
-                value_with_interval(metrics[label]) if label in metrics else MISSING
-                for label in labels
-            ]
-            is_higher = next(iter(metrics.values())).higher_is_better
-            better = {True: "higher", False: "lower", None: MISSING}[is_higher]
-            # n differs between models if items failed.
-            counts = dict.fromkeys(metrics[label].n for label in labels if label in metrics)
-            rows.append([variant, name, *values, better, " / ".join(map(count, counts))])
-    headers = ["Protocol", "Metric", *labels, "Better", "n"]
-    return table("The numbers that the papers' tables would print.", headers, rows)
-
-
 def _protocol_section(
     key: str, results: Sequence[EvalResult], differences: Sequence[PairedDifference]
 ) -> Section:
@@ -239,7 +221,7 @@ def _protocol_section(
     metrics = [
         {
             "Model": label_of(result),
-            "Metric": _metric_name(metric),
+            "Metric": metric_name(metric),
             "Value": number(metric.value),
             "95 % interval": span(metric.low, metric.high),
             "Unit": metric.unit,
@@ -278,7 +260,7 @@ def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list
             record.name,
             record.created,
             (record.commit or "not recorded")[:12] + (" +" if record.dirty else ""),
-            run_cell([pairs(record.versions)]),
+            pairs(record.versions),
         ]
         for record in folder.records
     ]
@@ -287,7 +269,3 @@ def _provenance(folder: EvaluationFolder, results: Sequence[EvalResult]) -> list
         record_table("Models; weights and vocabulary as hashes.", models),
         Fold("Runs", [table("A + after a commit: changed files.", headers, runs)]),
     ]
-
-
-def _metric_name(metric: Metric) -> str:
-    return f"{metric.name} {pairs(metric.where)}".rstrip()

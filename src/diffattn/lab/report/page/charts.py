@@ -29,12 +29,10 @@ class Chart:
     caption: str
     runs: str = ""
     """The names of the runs behind the chart, from :func:`names_of`."""
-    height: int
+    height: int = 380
     """Pixels."""
-    label: str
-    """Description for readers who cannot see the chart."""
     square: bool = False
-    """Whether the page's script makes the chart about as high as wide; ``height`` holds before."""
+    """Whether the page's script makes the chart about as high as wide."""
 
     @property
     def figure(self) -> dict[str, Any]:
@@ -209,11 +207,57 @@ def interval_bars(bounds: Iterable[tuple[float, float | None, float | None]]) ->
     }
 
 
-def mean_curve(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
-    """Mean over runs, only at steps that all runs have: unfinished runs must not bend the curve."""
-    tables = [dict(curve) for curve in curves]
-    shared = set(tables[0]).intersection(*tables[1:]) if tables else set()
-    return [(step, fmean(table[step] for table in tables)) for step in sorted(shared)]
+def runs_and_mean(
+    curves: Mapping[str, Sequence[tuple[float, float]]], group: str, color: str | None = None
+) -> list[dict[str, Any]]:
+    """A thin line per run, and a thick one for their mean; a single run has one line."""
+    if len(curves) < 2:
+        return [line(curve, group, run, color=color) for run, curve in curves.items()]
+    single = [line(curve, group, run, thin=True, color=color) for run, curve in curves.items()]
+    tables = list(map(dict, curves.values()))
+    # Only at steps that all runs have: unfinished runs must not bend the mean.
+    shared = sorted(set(tables[0]).intersection(*tables[1:]))
+    mean = [(step, fmean(table[step] for table in tables)) for step in shared]
+    return [*single, line(mean, group, f"mean of {len(curves)} runs", color=color)]
+
+
+def lambda_over_training(
+    name: str,
+    runs: Mapping[str, Sequence[tuple[float, Sequence[float]]]],
+    starts: Sequence[float],
+    *,
+    color: str,
+    quantity: str,
+    element_id: str,
+) -> Chart:
+    """Draw λ of every layer over training, and λ_init dotted.
+
+    Args:
+        runs: Name of a run -> steps and λ of all layers.
+        starts: λ_init of every layer, or nothing.
+    """
+    traces: list[dict[str, Any]] = []
+    num_layers = len(next(iter(runs.values()))[0][1])
+    for layer in range(num_layers):
+        # From light (first layer) to full (last layer).
+        strength = 1.0 if num_layers < 2 else 0.35 + 0.65 * layer / (num_layers - 1)
+        channels = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+        shade = "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
+        curves = {run: [(step, lam[layer]) for step, lam in rows] for run, rows in runs.items()}
+        traces += runs_and_mean(curves, str(layer), shade)
+        steps = traces[-1]["x"]
+        if starts and steps:
+            flat = [(steps[0], starts[layer]), (steps[-1], starts[layer])]
+            traces.append(line(flat, str(layer), "λ_init", color=shade, dotted=True))
+    legend = {"title": {"text": "layer ", "font": {"size": 13}}}
+    dotted = " Dotted: λ_init." if starts else ""
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("training step", quantity, legend=legend),
+        caption=f"{name}: {quantity} per layer, first layer lightest.{dotted}",
+        runs=names_of(runs),
+    )
 
 
 def names_of(runs: Iterable[str], noun: str = "Runs") -> str:

@@ -61,7 +61,7 @@ class Pair:
     """Elements side by side where the page is wide enough."""
 
     charts: "Sequence[Element]"
-    role: Literal["pair", "maps", "four", "answer"] = "pair"
+    role: Literal["pair", "maps", "answer"] = "pair"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,6 @@
 """Attention maps of one example: A₁, A₂ and their signed difference side by side."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -32,26 +31,20 @@ _COLORBAR = {
 }
 
 
-def attention_maps(study: Study, prefix: str, *, in_one_row: bool = False) -> list[Element]:
+def attention_maps(study: Study, prefix: str) -> list[Element]:
     """Maps of one head of every attention type in ``maps.json``; empty without that file.
 
-    Args:
-        prefix: Start of the element ids, unique in the page.
-        in_one_row: Show the maps of all types side by side. Default: a row for each type.
+    ``prefix``: start of the element ids, unique in the page.
     """
     if study.maps is None:
         return []
     tokens, layers = study.maps["tokens"], study.maps["layers"]
     heads: list[Element] = []
-    row: list[Chart] = []
     for index, name in enumerate(name for name in study.types if name in layers):
         entry = layers[name]
         where = ", ".join(f"{key} {entry.get(key)}" for key in ("run", "layer", "head"))
         charts = _charts(name, entry, tokens, f"{prefix}{index}")
         heads.append(Part(f"{type_name(name)} ({where})", [Pair(charts, "maps")]))
-        row += [replace(chart, caption=f"{type_name(name)}: {chart.caption}") for chart in charts]
-    if in_one_row:
-        heads = [Pair(row, "four")]
     reading = Text(
         "Each map is of one head, all on the same text. A row of a map is a query, a column a key; "
         "␣ is a space, ⏎ a line break. Rows of A, A₁ and A₂ sum to 1, rows of A₁ − λA₂ to 1 − λ. "
@@ -126,8 +119,6 @@ def _heatmap(
         traces=[trace],
         look=layout("", "", xaxis=x_axis, yaxis=y_axis, margin=margin),
         caption=f"{caption}. Colours saturate at {'±' if signed else ''}{number(limit, 2)}.",
-        height=430,
-        label=caption,
         square=True,
     )
 

@@ -3,18 +3,16 @@
 from statistics import median
 
 from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
-from diffattn.lab.report.page.tables import Table, number_cell, run_cell, table, type_cell
+from diffattn.lab.report.page.tables import Table, number_cell, table, type_cell, word_cell
 from diffattn.lab.report.page.wording import (
     MISSING,
     brief_names,
     count,
     is_number,
-    listing,
     mebibytes,
     number,
     percent,
     ratio,
-    type_name,
 )
 
 _SPEED = "tokens_per_second"
@@ -50,23 +48,10 @@ def models_table(study: Study) -> Table:
                 note = percent(model.get(difference), base.get(key))
             cells.append(number_cell(count(model.get(key)), names))
             cells.append(number_cell(change, names, note=note))
-        rows.append([type_cell(name), *cells, run_cell(brief_names(names))])
+        rows.append([type_cell(name), *cells, word_cell(", ".join(brief_names(names)))])
     headers = ["Model", "Heads", "Head width", "FFN width", "Parameters", "Parameter difference"]
     headers += ["Train FLOPs per token", "FLOPs difference", "Runs"]
     return table("Compared models, with the difference to the Transformer.", headers, rows)
-
-
-def cost_sentence(study: Study) -> str:
-    """Processor time per token, relative to the Transformer's, in words; empty without costs."""
-    speeds = {name: median_cost(study.runs_of(name), _SPEED) for name in study.types}
-    base = speeds.pop(BASELINE, None)
-    factors = listing(
-        f"{number(base / speed, 2)} with {type_name(name)}"
-        for name, speed in speeds.items()
-        if base and speed
-    )
-    words = "Processor time per token of training, as a multiple of the Transformer's"
-    return f"{words}: {factors}." if factors else ""
 
 
 def cost_table(study: Study) -> Table:

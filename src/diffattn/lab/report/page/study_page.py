@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.report.page.elements import Bullets, Code, Document, Element, Fold, Section, Text
+from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, table, word_cell
 from diffattn.lab.report.page.wording import count, listing, pairs
@@ -25,18 +26,16 @@ _NOT_RECORDED = "not recorded"
 def study_document(
     study: Study,
     lead: str,
-    sections: Sequence[Section],
+    sections: Sequence[Section] = (),
     *,
+    models: Study,
     verdict: Element = UNFINISHED,
-    costs: Sequence[Table],
     summary: Table | None = None,
 ) -> Document:
-    """Assemble the page of a study: verdict, lead, gaps, sections, costs, provenance.
+    """Assemble the page of a study: verdict, lead, gaps, sections, models, costs, provenance.
 
-    Args:
-        costs: Tables of speed and memory; without tables the page has no section about costs.
+    ``models``: the study with the runs whose sizes and costs are comparable.
     """
-    times = [Section("costs", "Speed and memory", [*costs, Text(TIMES)])] if costs else []
     return Document(
         title=f"Differential attention: {study.info['kind']} study “{study.info.get('scale')}”",
         lead=[
@@ -45,7 +44,12 @@ def study_document(
             Text(statement(study), "statement"),
             Bullets(study.gaps, "What is missing", "gap"),
         ],
-        sections=[*sections, *times, Section("provenance", "Provenance", provenance(study))],
+        sections=[
+            *sections,
+            Section("models", "Models", [models_table(models)]),
+            Section("costs", "Speed and memory", [cost_table(models), Text(TIMES)]),
+            Section("provenance", "Provenance", provenance(study)),
+        ],
         summary=summary,
     )
 

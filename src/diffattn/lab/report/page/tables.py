@@ -24,15 +24,13 @@ class Cell:
     """One cell. Its texts are plain text, not HTML."""
 
     text: str = ""
-    kind: Literal["head", "words", "num", "long", "runs"] = "words"
+    kind: Literal["head", "words", "num", "long"] = "words"
     color: str = ""
     """Colour of the swatch before the text; empty for no swatch."""
     note: str = ""
     """A second line in smaller type."""
     runs: tuple[str, ...] = ()
     """Names of the runs behind a number, for its tooltip."""
-    lines: tuple[tuple[str, str], ...] = ()
-    """Pairs of a value and, in smaller type, the name of its run; one line each."""
 
     @property
     def source(self) -> str:
@@ -97,13 +95,11 @@ def record_table(caption: str, records: Sequence[Mapping[str, Any]]) -> Table:
 def table_markdown(values: Table) -> str:
     """A table in Markdown, notes in brackets. Ends in a newline."""
     rule = ["---:" if is_number else "---" for _, is_number in values.columns]
-    rows: list[Iterable[str]] = [values.headers, rule]
-    for row in values.rows:
-        texts = []
-        for cell in row:
-            lines = "; ".join(" ".join(filter(None, line)) for line in cell.lines)
-            texts.append((cell.text or lines) + (f" ({cell.note})" if cell.note else ""))
-        rows.append(texts)
+    texts = (
+        [cell.text + (f" ({cell.note})" if cell.note else "") for cell in row]
+        for row in values.rows
+    )
+    rows: list[Iterable[str]] = [values.headers, rule, *texts]
     # A bar inside a cell would end the cell, and a line break would end the row.
     escaped = ([one_line(text).replace("|", "\\|") for text in row] for row in rows)
     return "".join(f"| {' | '.join(row)} |\n" for row in escaped)
@@ -145,13 +141,3 @@ def word_cell(text: str) -> Cell:
     if not isinstance(text, str):
         raise TypeError(f"a cell of words must be text, got {type(text).__name__}")
     return Cell(text=text)
-
-
-def run_cell(runs: Iterable[str]) -> Cell:
-    """The names of the runs behind a row, each once."""
-    return Cell(kind="runs", lines=tuple((run, "") for run in dict.fromkeys(runs)))
-
-
-def per_run(pairs: Iterable[tuple[str, str]]) -> Cell:
-    """One line per run, from pairs of its name and its value."""
-    return Cell(kind="runs", lines=tuple((value, run) for run, value in pairs))

@@ -109,7 +109,7 @@ def plural(quantity: int, noun: str) -> str:
 
 
 def brief_names(runs: Iterable[str]) -> list[str]:
-    """Names of runs, with those that differ only in the seed merged: ``"mqar-diff-seed0 to 7"``."""
+    """Names of runs, with those that differ only in the seed merged: ``"diff-seed0 to 7"``."""
     seeds: dict[str, list[int]] = {}
     others = []
     for run in runs:

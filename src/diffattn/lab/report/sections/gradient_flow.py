@@ -1,8 +1,9 @@
 """The page of a gradient-flow study: gradients and updates of matched models in training."""
 
 from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from diffattn.lab.catalog.models import WIDE
@@ -21,7 +22,6 @@ from diffattn.lab.report.page.tables import (
 )
 from diffattn.lab.report.page.wording import (
     MISSING,
-    brief_names,
     count,
     listing,
     number,
@@ -64,9 +64,10 @@ def gradient_flow_document(study: Study) -> Document:
         f"tokens, with {plural(len(info['seeds']), 'seed')}; over "
         f"{plural(len(info['arms']), 'setting')} of depth, width and size of the values."
     )
-    models = Section("models", "Models", [_run_table(study)])
+    runs = tuple(run for run in study.runs if run.name.startswith(f"{BASE}-"))
+    document = partial(study_document, study, lead, models=replace(study, runs=runs))
     if study.results is None:
-        return study_document(study, lead, [models], costs=())
+        return document()
     judged = judgement_table(study)
     rule = study.results["definition"]
     definition = Text(
@@ -84,52 +85,34 @@ def gradient_flow_document(study: Study) -> Document:
     sections = [
         Section("judged", "Claims and verdicts", [definition, judged]),
         Section("training", "Over training", _over_time(study)),
-        Section("sizes", "Over depth, width and λ_init", [over_width(study), _arm_table(study)]),
+        Section("sizes", "Over depth, width and λ_init", [_arm_table(study)]),
         Section("heads", "Input of the head norm", [_head_table(study)]),
-        models,
     ]
-    verdict = Text(_verdicts(study), "verdict")
-    return study_document(study, lead, sections, verdict=verdict, costs=(), summary=judged)
+    return document(sections, verdict=Text(_verdicts(study), "verdict"), summary=judged)
 
 
 def over_training(study: Study, measure: str) -> Chart:
     """Draw a measure of DIFF V1 divided by softmax's with half the heads, one line per matrix."""
     middles = {name: sum(steps) / len(steps) for name, steps in study.info["phases"].items()}
-    entries = _ratios_of(study, arm=BASE, type="diff", baseline=WIDE, measure=measure)
-    axis = {"tickvals": list(middles.values()), "ticktext": list(middles)}
+    curves = []
+    for matrix, title in COLUMNS.items():
+        where = {"arm": BASE, "type": "diff", "baseline": WIDE, "measure": measure}
+        entries = _ratios_of(study, **where, matrix=matrix)
+        points = [(middles[entry["phase"]], entry) for entry in entries]
+        curve = interval_line(points, title, "step %{x}", color=_COLORS[matrix])
+        curve["line"]["dash"] = "dot" if matrix == "ffn" else "solid"
+        curves.append(curve)
+    bound, log = study.recorded["definition"]["level"], {"type": "log"}
+    axis = log | {"tickvals": list(middles.values()), "ticktext": list(middles)}
+    band = {"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "y0": 1 / bound, "y1": bound}
+    band |= {"fillcolor": "#009e73", "opacity": 0.12, "line": {"width": 0}, "layer": "below"}
     return Chart(
         element_id=f"chart-{measure}",
-        traces=_curves([(middles[e["phase"]], e) for e in entries], "step %{x}"),
-        look=_look(study, "step", axis),
+        traces=curves,
+        look=layout("step", "DIFF V1 over softmax", xaxis=axis, yaxis=log, shapes=[band]),
         caption=f"{MEASURES[measure]}: DIFF V1 over softmax attention with half the heads, mean "
         "over seeds and its interval. Shaded: within the factor that counts as the same size.",
         runs=names_of([f"{BASE}-diff-seed…", f"{BASE}-{WIDE}-seed…"]),
-        height=400,
-        label=f"{MEASURES[measure]} of DIFF V1 over softmax attention during training, by matrix",
-    )
-
-
-def over_width(study: Study) -> Chart:
-    """Draw the ratio of gradients at the first step over the width of the model."""
-    widths = {
-        arm: (study.info["config"]["model"] | changes)["hidden_size"]
-        for arm, changes in study.info["arms"].items()
-        if arm == BASE or arm.startswith("width-")
-    }
-    start = next(iter(study.info["phases"]))
-    entries = _ratios_of(study, type="diff", baseline=WIDE, measure="gradient", phase=start)
-    points = [(widths[e["arm"]], e) for e in entries if e["arm"] in widths]
-    ticks = sorted(widths.values())
-    axis = {"tickvals": ticks, "ticktext": [count(width) for width in ticks]}
-    return Chart(
-        element_id="chart-width",
-        traces=_curves(sorted(points, key=lambda point: point[0]), "width %{x}"),
-        look=_look(study, "width", axis),
-        caption="Size of the gradient at the first step over the width: DIFF V1 over softmax "
-        "attention with half the heads.",
-        runs=names_of([f"{arm}-diff-seed…" for arm in widths]),
-        height=400,
-        label="Ratio of gradients at the first step over the width, by matrix",
     )
 
 
@@ -143,34 +126,6 @@ def _verdicts(study: Study) -> str:
         if row["id"] in ("level", "level-no-norm")
     )
     return f"{first}Of {len(rows)} statements: {listing(parts)}."
-
-
-def _curves(points: list[tuple[float, dict[str, Any]]], where: str) -> list[dict[str, Any]]:
-    curves = []
-    for matrix, title in COLUMNS.items():
-        of_matrix = [(x, entry) for x, entry in points if entry["matrix"] == matrix]
-        curve = interval_line(of_matrix, title, where, color=_COLORS[matrix])
-        curve["line"]["dash"] = "dot" if matrix == "ffn" else "solid"
-        curves.append(curve)
-    return curves
-
-
-def _look(study: Study, title: str, ticks: dict[str, Any]) -> dict[str, Any]:
-    bound = study.recorded["definition"]["level"]
-    band = {
-        "type": "rect",
-        "xref": "paper",
-        "x0": 0,
-        "x1": 1,
-        "y0": 1 / bound,
-        "y1": bound,
-        "fillcolor": "#009e73",
-        "opacity": 0.12,
-        "line": {"width": 0},
-        "layer": "below",
-    }
-    log = {"type": "log"}
-    return layout(title, "DIFF V1 over softmax", xaxis=log | ticks, yaxis=log, shapes=[band])
 
 
 def judgement_table(study: Study) -> Table:
@@ -251,29 +206,6 @@ def _head_table(study: Study) -> Table:
         "at 1 − λ_init, and the norm's gain (1 − λ_init) w √(2d)/‖x‖ at 1. Mean over seeds."
     )
     return record_table(caption, rows)
-
-
-def _run_table(study: Study) -> Table:
-    rows = []
-    for arm in study.info["arms"]:
-        for name in study.types if arm == BASE else study.info["types_of_arms"]:
-            runs = [run for run in study.runs if run.name.startswith(f"{arm}-{name}-seed")]
-            if not runs:
-                continue
-            shape, model = runs[0].record.config["model"], runs[0].record.model
-            seconds = [run.costs["cpu_seconds"] for run in runs if run.costs]
-            names = [run.name for run in runs]
-            values = [
-                f"{count(shape.get('num_heads'))} of {shape.get('head_dim')}",
-                count(shape.get("num_hidden_layers")),
-                count(model.get("parameters")),
-                f"{number(median(seconds), 1)} s" if seconds else MISSING,
-            ]
-            cells = (number_cell(value, names) for value in values)
-            label = f"{_arm_name(study, arm)}: {type_name(name)}"
-            rows.append([label, *cells, word_cell(", ".join(brief_names(names)))])
-    headers = ["Model", "Heads", "Layers", "Parameters", "Processor time", "Runs"]
-    return table("The models; processor time is the median over runs.", headers, rows)
 
 
 def _arm_name(study: Study, arm: str) -> str:

@@ -17,7 +17,6 @@ from diffattn.lab.report.page.charts import (
     names_of,
 )
 from diffattn.lab.report.page.elements import Bullets, Document, Element, Section
-from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
@@ -79,17 +78,15 @@ def practical_document(study: Study) -> Document:
         "and in half of the sequences a fifth of them is wrong."
     )
     trials = replace(study, runs=tuple(run for run in study.runs if "-lr" not in run.name))
-    costs = [cost_table(trials)]
-    sections = [Section("models", "Models", [models_table(trials)])]
+    document = partial(study_document, study, lead, models=trials)
     if results is None:
-        return study_document(study, lead, sections, costs=costs)
+        return document()
     verdict, summary = Bullets(_sentences(results), role="verdict"), _difference_table(results)
-    sections.append(Section("differences", "What differs from softmax attention?", [summary]))
-    sections += [
-        Section(key, _QUESTIONS[key], elements)
-        for key, elements in practical_answers(study).items()
+    sections = [
+        Section("differences", "What differs from softmax attention?", [summary]),
+        *(Section(key, _QUESTIONS[key], x) for key, x in practical_answers(study).items()),
     ]
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
+    return document(sections, verdict=verdict, summary=summary)
 
 
 def _sentences(results: dict[str, Any]) -> list[str]:
@@ -201,8 +198,6 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
         look=layout(x_title, "share", xaxis=axis),
         caption=f"{caption}: mean over seeds and its interval.",
         runs=names_of([f"{task}-{name}-seed…" for name in measures]),
-        height=380,
-        label=f"{caption}, one line per model",
     )
 
 

@@ -18,7 +18,7 @@ from diffattn.lab.report.page.elements import (
     shown,
 )
 from diffattn.lab.report.page.maps import attention_maps
-from diffattn.lab.report.page.run_tables import cost_sentence, cost_table, models_table
+from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import (
     TIMES,
@@ -29,7 +29,7 @@ from diffattn.lab.report.page.study_page import (
 )
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
-from diffattn.lab.report.sections import recall_charts as charts
+from diffattn.lab.report.sections import recall_tables as charts
 from diffattn.lab.report.sections import recall_tables as tables
 from diffattn.lab.report.sections.recall_tables import (
     UNIFORM,
@@ -137,9 +137,8 @@ def _results(study: Study, task: str) -> list[Element]:
             f"Accuracy that needs no recall: {ceilings}. The last would need the answers given so "
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
-        tables.settings_table(study),
+        Text(tables.settings_sentence(task, study.info["tasks"][task])),
         tables.trials_table(study, task),
-        tables.sweep_table(study, task),
     )
     return [
         Bullets(_sentences(study, task)),
@@ -250,20 +249,11 @@ def _maps(study: Study, task: str) -> list[Element]:
     chart = charts.share_chart(study, task, "chart-shares")
     if chart is None:
         return []
-    first = [name for name in (BASELINE, V1) if name in study.types]
-    rest = [name for name in study.types if name not in first]
-    maps, others = (
-        attention_maps(
-            replace(study, info=study.info | {"types": names}), prefix, in_one_row=names == first
-        )
-        for names, prefix in ((first, "map-"), (rest, "map-other-"))
-    )
-    table = tables.share_table(study, task)
     return shown(
         Text(_weights_sentence(study, task)),
         chart,
-        *maps,
-        Fold("Every map and group of keys", [table, *others]),
+        *attention_maps(study, "map-"),
+        Fold("Every map and group of keys", [tables.share_table(study, task)]),
     )
 
 
@@ -287,22 +277,9 @@ def _weights_sentence(study: Study, task: str) -> str:
 
 def _costs(study: Study) -> list[Element]:
     costs: list[Element] = []
-    sizes: list[Element] = []
-    # One run per type is enough for sizes: all seeds have the same.
-    one_seed = {**study.info, "seeds": study.info["seeds"][:1]}
     for task in study.info["tasks"]:
-        trials, first = (
-            replace(study, runs=tuple(run for run in study.runs if run.name in names))
-            for names in (_trial_names(info, task, study.types) for info in (study.info, one_seed))
-        )
-        cost, size = (
-            replace(x, caption=f"{tables.task_name(task)}. {x.caption}")
-            for x in (cost_table(trials), models_table(first))
-        )
-        costs += shown(Text(cost_sentence(trials)), cost)
-        sizes.append(size)
-    return [
-        *costs,
-        Fold("Sizes of the models", sizes),
-        Text(f"A run ends when the task is learned. {TIMES}", "remark"),
-    ]
+        names = _trial_names(study.info, task, study.types)
+        trials = replace(study, runs=tuple(run for run in study.runs if run.name in names))
+        sizes = Fold(f"{tables.task_name(task)}: sizes", [models_table(trials)])
+        costs += [Part(tables.task_name(task), [cost_table(trials), sizes])]
+    return [*costs, Text(f"A run ends when the task is learned. {TIMES}", "remark")]

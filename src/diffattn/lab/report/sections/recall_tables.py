@@ -1,4 +1,4 @@
-"""Tables of a recall study."""
+"""Tables and charts of a recall study."""
 
 import math
 from collections.abc import Sequence
@@ -7,20 +7,30 @@ from typing import Any
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import NEVER_ATTEND
-from diffattn.lab.report.page.runs import BASELINE, Study
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
 from diffattn.lab.report.page.study_page import RECALL
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,
     mean_cell,
     number_cell,
-    per_run,
     record_table,
     table,
     type_cell,
     word_cell,
 )
-from diffattn.lab.report.page.wording import MISSING, count, listing, number, p_value, span
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    listing,
+    number,
+    p_value,
+    pairs,
+    span,
+    type_color,
+    type_name,
+)
 
 V1, UNIFORM = "diff", "diff_uniform"
 MAPS = {"net": "Net weight", "map_1": "First map", "map_2": "Second map", "size": "Size of weights"}
@@ -43,7 +53,7 @@ def swept_models(info: dict[str, Any]) -> list[str]:
 
 def task_name(task: str) -> str:
     """Human name of a task; an unknown task keeps its id."""
-    return {"noisy_recall": "Noisy recall", "mqar": "MQAR"}.get(task, task)
+    return {"noisy_recall": "Noisy recall"}.get(task, task)
 
 
 def task_results(study: Study, task: str) -> dict[str, Any]:
@@ -195,75 +205,147 @@ def results_table(study: Study, tasks: Sequence[str]) -> Table:
 
 
 def trials_table(study: Study, task: str) -> Table:
-    """Steps and test accuracy of every trial of a task."""
+    """Steps and test accuracy of every trial of a task, and the runs of the learning-rate sweep."""
     rows = []
     for name, member in members_of(study, task).items():
-        steps = zip(member["runs"], member["solved_steps"], member["steps"], strict=True)
-        accuracy = zip(member["runs"], member["test_accuracy"], strict=True)
-        rows.append(
-            {
-                "Model": type_cell(name),
-                "Learned at step": per_run((run, _solved_at(*step)) for run, *step in steps),
-                "Test accuracy": per_run((run, number(value, 3)) for run, value in accuracy),
-            }
-        )
-    return record_table("Every trial, controls with them.", rows)
-
-
-def sweep_table(study: Study, task: str) -> Table | None:
-    """Tabulate the result of every learning rate; ``None`` where a single rate was used."""
-    swept = {
-        name: member for name, member in members_of(study, task).items() if member.get("sweep")
-    }
-    if not swept:
-        return None
-    rates = sorted({run["learning_rate"] for member in swept.values() for run in member["sweep"]})
-    rows = []
-    for name, member in swept.items():
-        tries: dict[float, list[tuple[str, str]]] = {rate: [] for rate in rates}
-        for run in member["sweep"]:
-            loss = f"validation loss {number(run['validation_loss'], 3)}"
-            words = f"{_solved_at(run['solved_step'], run['steps'])}, {loss}"
-            tries[run["learning_rate"]].append((run["run"], words))
-        rows.append(
-            {
-                "Model": type_cell(name),
-                **{f"rate {rate:g}": per_run(lines) for rate, lines in tries.items()},
-                "Chosen": number_cell(f"{member['learning_rate']:g}"),
-                "Inside the sweep": word_cell("yes" if member["inside"] else "no"),
-            }
-        )
+        trials = [
+            {"learning_rate": member["learning_rate"], "run": run, "solved_step": solved}
+            | {"steps": steps, "accuracy": accuracy}
+            for run, solved, steps, accuracy in zip(
+                *(member[x] for x in ("runs", "solved_steps", "steps", "test_accuracy")),
+                strict=True,
+            )
+        ]
+        for run in [*trials, *member.get("sweep", ())]:
+            solved, loss = run["solved_step"], run.get("validation_loss")
+            learned = f"not in {count(run['steps'])}" if solved is None else count(solved)
+            rows.append(
+                {
+                    "Model": type_cell(name),
+                    "Run": word_cell(run["run"]),
+                    "Learning rate": number_cell(f"{run['learning_rate']:g}"),
+                    "Learned at step": number_cell(learned),
+                    "Test accuracy": number_cell(number(run.get("accuracy"), 3)),
+                    "Validation loss": number_cell(number(loss, 3)),
+                }
+            )
     caption = (
-        "Learning-rate sweep on seeds of its own. Chosen: most runs solved, then fewest steps, "
-        "then smallest validation loss. A sweep whose best rate was at its edge was extended."
+        "Every trial, with test accuracy, and every run of the sweep, with validation loss. Chosen "
+        "rate: most runs solved, then fewest steps, then smallest validation loss. A sweep whose "
+        "best rate was at its edge was extended."
     )
     return record_table(caption, rows)
 
 
-def settings_table(study: Study) -> Table:
-    """Each task in words, the length of its training, and its models."""
-    rows = []
-    for task, settings in study.info["tasks"].items():
-        train, model, asked = settings["train"], settings["model"], settings.get("task", {})
-        if asked.get("name") == "noisy_recall":
-            drawn = "with replacement" if asked.get("replacement") else "each key at most once"
-            noise = f"{100 * asked.get('noise_ratio', 0):.0f} % of the context is noise"
-            queries = f"{noise}, {asked.get('num_queries')} queries {drawn}"
-        else:
-            queries = "each asked for once"
-        values = (
-            f"{asked.get('num_pairs')} pairs, {queries}; sequences of {train.get('seq_len')} "
-            "tokens",
-            f"{count(train.get('num_steps'))} steps of "
-            f"{count(train['batch_tokens'] // train['seq_len'])} sequences",
-            f"{count(model.get('num_hidden_layers'))} layers, "
-            f"{count(model.get('hidden_size'))} channels, initial deviation "
-            f"{model.get('initializer_range', MISSING)}, embeddings times "
-            f"{model.get('embedding_multiplier', MISSING)}",
+def settings_sentence(task: str, settings: dict[str, Any]) -> str:
+    """A task, the length of its training, and its models."""
+    train, model, asked = (settings.get(x, {}) for x in ("train", "model", "task"))
+    sequences = count(train["batch_tokens"] // train["seq_len"])
+    layers, width = count(model.get("num_hidden_layers")), count(model.get("hidden_size"))
+    return (
+        f"{task_name(task)}: {pairs(asked)}. Trained at most {count(train.get('num_steps'))} steps "
+        f"of {sequences} sequences of {train['seq_len']} tokens; models of {layers} layers and "
+        f"{width} channels."
+    )
+
+
+_AXIS = {"range": [0, 1.03]}
+
+
+def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Accuracy over steps: mean over seeds, with a band from the lowest to the highest seed."""
+    traces: list[dict[str, Any]] = []
+    used: list[str] = []
+    for name in (*study.types, UNIFORM):
+        trials = {f"{task}-{name}-seed{seed}" for seed in study.info["seeds"]}
+        runs = [run for run in study.runs if run.name in trials and run.series("accuracy")]
+        used += [run.name for run in runs]
+        traces += _band(name, runs) if runs else []
+    if not used:
+        return None
+    guess = _ceilings_of(study, task).get("pairs")
+    plateau = "" if guess is None else f" A guess among the values shown gives {number(guess, 2)}."
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("training step", "share of queries answered", yaxis=_AXIS),
+        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds."
+        f"{plateau}",
+        runs=names_of(used),
+    )
+
+
+def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
+    """The mean of a model's runs; several runs also have a band from lowest to highest."""
+    curves = [dict(run.series("accuracy")) for run in runs]
+    steps = sorted({step for curve in curves for step in curve})
+    # A run stops once it has solved the task: its last accuracy is used for later steps.
+    filled = [
+        [round(curve[max(s for s in curve if s <= at)], 4) for curve in curves] for at in steps
+    ]
+    points = list(zip(steps, map(fmean, filled), strict=True))
+    mean = line(points, name, f"mean of {len(runs)} seeds") | {"mode": "lines"}
+    if len(runs) == 1:
+        return [mean]
+    band = {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "legendgroup": name,
+        "showlegend": False,
+        "x": steps,
+    }
+    fill = {"fill": "tonexty", "fillcolor": f"{type_color(name)}33"}
+    low, high = ([end(values) for values in filled] for end in (min, max))
+    return [band | {"y": low}, band | fill | {"y": high}, mean]
+
+
+def _ceilings_of(study: Study, task: str) -> dict[str, float]:
+    return dict(study.results["tasks"][task]["ceilings"]) if study.results else {}
+
+
+def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
+    """Weights on the answer and on noise of the Transformer, V1 and the uniform second map."""
+    members = members_of(study, task)
+    bars = [
+        (f"{type_name(name)}: {MAPS[key].lower()}", members[name], key)
+        for name, key in (
+            (BASELINE, "net"),
+            (V1, "map_1"),
+            (V1, "map_2"),
+            (V1, "net"),
+            (UNIFORM, "map_2"),
+            (UNIFORM, "net"),
         )
-        rows.append([task_name(task), *map(word_cell, values)])
-    return table("Tasks.", ["Task", "What is asked", "Trained at most", "Models"], rows)
-
-
-def _solved_at(solved: int | None, spent: int) -> str:
-    return f"not in {count(spent)}" if solved is None else count(solved)
+        if "attention" in members.get(name, {})
+    ]
+    if not bars:
+        return None
+    colors = {"answer": "#009e73", "noise": "#999999"}
+    traces = []
+    for group, words in KEY_GROUPS.items():
+        shares = [member["attention"][key][group] for _, member, key in bars]
+        bounds = [(share["mean"], share["low"], share["high"]) for share in shares]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": [label for label, *_ in bars],
+                "x": [round(share["mean"], 4) for share in shares],
+                "error_x": interval_bars(bounds),
+                "name": f"on {words}",
+                "marker": {"color": colors[group]},
+                "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],
+            }
+        )
+    runs = [run for _, member, _ in bars for run in member["runs"]]
+    axis = {"autorange": "reversed"}
+    return Chart(
+        element_id=element_id,
+        traces=traces,
+        look=layout("sum of weights", "", yaxis=axis, barmode="group"),
+        caption="Weights on the answer and on noise: mean over seeds and its interval. The uniform "
+        "map of the control shows the weight that noise gets by chance.",
+        runs=names_of(dict.fromkeys(runs)),
+    )

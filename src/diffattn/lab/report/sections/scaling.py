@@ -1,14 +1,15 @@
 """The page of a scaling study: losses over parameters and tokens, their fits, and equal losses."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from diffattn.lab.records.study_results import AXES
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
-from diffattn.lab.report.page.elements import Document, Section, Text
-from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.page.elements import Document, Fold, Section, Text
 from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
@@ -16,7 +17,6 @@ from diffattn.lab.report.page.tables import (
     Table,
     number_cell,
     record_table,
-    table,
     type_cell,
     word_cell,
 )
@@ -26,15 +26,12 @@ from diffattn.lab.report.page.wording import (
     listing,
     number,
     plural,
-    span,
     type_color,
     type_name,
 )
 from diffattn.lab.report.paper import scaling_curves
-from diffattn.lab.stats.power_law import drawn, equivalence_of, equivalent_at, fits_of
+from diffattn.lab.stats.power_law import drawn, equivalence_of, fits_of
 
-AXES = {"parameters": "Parameters", "tokens": "Training tokens"}
-"""Axis along which models are compared -> its name."""
 _PARTS = ("a", "b", "c")
 _FORMULAS = {"offset": "a x⁻ᵇ + c", "kaplan": "a x⁻ᵇ"}
 
@@ -52,17 +49,17 @@ def scaling_document(study: Study) -> Document:
 
     # Models and costs are comparable at the point that both axes share.
     shared = [x for x in study.runs if size(x.record.config) == size(study.info["config"])]
-    results, base = study.results, replace(study, runs=tuple(shared))
-    axes, costs = results["axes"] if results else {}, [cost_table(base)]
+    results, models = study.results, replace(study, runs=tuple(shared))
+    axes = results["axes"] if results else {}
+    document = partial(study_document, study, _lead(study, axes), models=models)
     sections = [
         Section(
             axis,
             f"Over {axis}",
             [
                 loss_chart(of_axis, axis),
-                _equivalent_table(of_axis, axis),
+                Fold("Every size or budget", [_equivalent_table({axis: of_axis}, every=True)]),
                 _fit_table(of_axis, axis),
-                _loss_table(of_axis, axis),
             ],
         )
         for axis, of_axis in axes.items()
@@ -71,14 +68,12 @@ def scaling_document(study: Study) -> Document:
         "The same functions on the points that the DIFF Transformer paper plots. Its 62.2 % and "
         "63.7 % are such readings of fits: no model of the sizes read was trained."
     )
-    at_base = Text("At the size that both axes share.")
-    published = Section("published", "The published points", [explained, _published_ratios()])
-    sections += [published, Section("models", "Models", [at_base, models_table(base)])]
-    lead = _lead(study, axes)
+    sections.append(Section("published", "The published points", [explained, _published_ratios()]))
     if results is None:
-        return study_document(study, lead, sections, costs=costs)
-    verdict, summary = Text(results["verdict"]["sentence"], "verdict"), _summary_table(axes)
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
+        return document(sections)
+    verdict, summary = Text(results["verdict"]["sentence"], "verdict"), _equivalent_table(axes)
+    results_section = Section("results", "Results", [summary])
+    return document([results_section, *sections], verdict=verdict, summary=summary)
 
 
 def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
@@ -116,29 +111,9 @@ def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
     return Chart(
         element_id=f"chart-{axis}",
         traces=traces,
-        look=layout(AXES[axis].lower(), "validation loss", xaxis={"type": "log"}),
+        look=layout(axis, "validation loss", xaxis={"type": "log"}),
         caption=f"Validation loss over {axis}: every run a point, every fit a curve.",
         runs=names_of(dict.fromkeys(names)),
-        height=460,
-        label=f"Validation loss over {axis}, points and fitted curve per attention type",
-    )
-
-
-def _loss_table(axis_results: dict[str, Any], axis: str) -> Table:
-    rows = []
-    for name, entry in axis_results["types"].items():
-        row = [type_cell(name)]
-        for point in entry["points"]:
-            ends = span(point["loss"]["low"], point["loss"]["high"], 3, none="no interval")
-            note = f"{ends}; {count(point['parameters'])}" if axis == "parameters" else ends
-            row.append(number_cell(number(point["loss"]["mean"], 3), point["runs"], note=note))
-        rows.append(row)
-    points = next(iter(axis_results["types"].values()))["points"]
-    exact = ", and its exact parameters" if axis == "parameters" else ""
-    return table(
-        f"Validation loss over {axis}, nats per token: mean over seeds, its interval{exact}.",
-        ["Model", *(count(point["x"]) for point in points)],
-        rows,
     )
 
 
@@ -159,47 +134,30 @@ def _fit_table(axis_results: dict[str, Any], axis: str) -> Table:
     return record_table(f"Fits of L = {formula} over {axis}, with 95 % intervals.", rows)
 
 
-def _equivalent_table(axis_results: dict[str, Any], axis: str) -> Table:
-    rows = []
-    for row in axis_results["equivalents"]:
-        remarks = [
-            "read for the verdict" if row["point"] == axis_results["read_at"] else "",
-            "extrapolated" if row["extrapolated"] else "",
-            f"no estimate: {row['refused']}" if row["refused"] else "",
-        ]
-        rows.append(
-            {
-                "Model": type_cell(row["type"]),
-                "Against": word_cell(type_name(row["baseline"])),
-                AXES[axis]: number_cell(count(row["x"])),
-                "Loss": number_cell(number(row["loss"], 3)),
-                "The other's": number_cell(count(row["other_x"])),
-                "Share": number_cell(_percentage(row["ratio"])),
-                "95 % interval": number_cell(_percentages(row)),
-                "": word_cell("; ".join(filter(None, remarks))),
-            }
-        )
-    caption = f"Equal loss by the fits: {axis} of a model, and those that the other needs."
+def _equivalent_table(axes: dict[str, Any], *, every: bool = False) -> Table:
+    """Tabulate equal losses, at the size and budget read for the verdict or at all of them."""
+    rows = [
+        {
+            "Model": type_cell(row["type"]),
+            "Against": word_cell(type_name(row["baseline"])),
+            "Over": word_cell(axis),
+            "At": number_cell(count(row["x"])),
+            "Loss": number_cell(number(row["loss"], 3)),
+            "The other's": number_cell(count(row["other_x"])),
+            "Share": number_cell(_percentage(row["ratio"])),
+            "95 % interval": number_cell(_percentages(row)),
+            "": word_cell(
+                f"no estimate: {row['refused']}"
+                if row["refused"]
+                else "extrapolated" * row["extrapolated"]
+            ),
+        }
+        for axis, results in axes.items()
+        for row in results["equivalents"]
+        if every or row["point"] == results["read_at"]
+    ]
+    caption = "Equal loss by the fits: parameters or tokens of a model, and those of the other."
     return record_table(caption, rows)
-
-
-def _summary_table(axes: dict[str, Any]) -> Table:
-    rows = []
-    for axis, results in axes.items():
-        for name, entry in results["types"].items():
-            row = equivalent_at(results, name, BASELINE) or dict.fromkeys(("ratio", "low", "high"))
-            fit = entry["fit"]["parameters"]
-            rows.append(
-                {
-                    "Over": word_cell(axis),
-                    "Model": type_cell(name),
-                    **{part: _parameter_cell(fit.get(part)) for part in _PARTS},
-                    "Read at": number_cell(count(entry["points"][results["read_at"]]["x"])),
-                    "Share of the Transformer's": number_cell(_percentage(row["ratio"])),
-                    "95 %": number_cell(_percentages(row)),
-                }
-            )
-    return record_table("Fits, and the sizes or budgets of equal loss.", rows)
 
 
 def _published_ratios() -> Table:

@@ -1,7 +1,6 @@
 """The page of a stability study: spikes, clipping and divergence over the learning rate."""
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,12 @@ from typing import Any
 from diffattn.lab.catalog.models import NEVER_ATTEND
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
 from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
-from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Table,
     mean_cell,
     number_cell,
-    per_run,
     record_table,
     table,
     type_cell,
@@ -68,18 +65,16 @@ def stability_document(study: Study) -> Document:
     """Assemble the page."""
     info, train, results = study.info, study.info["config"]["train"], study.results
     names = listing(type_name(name) for name in study.types)
-    rates, costs = info["learning_rates"], [cost_table(study)]
+    rates = info["learning_rates"]
     lead = (
         f"Compared: language models that are alike but for their attention ({names}), each "
         f"trained for {count(train.get('num_steps'))} steps of {count(train.get('batch_tokens'))} "
         f"tokens at {plural(len(rates), 'learning rate')} from {min(rates):g} to {max(rates):g}, "
         f"with {plural(len(info['seeds']), 'seed')}."
     )
-    one_per_type = [run for name in study.types for run in study.runs_of(name)[:1]]
-    shown = models_table(replace(study, runs=tuple(one_per_type)))
-    sections = [Section("models", "Models", [shown])]
+    document = partial(study_document, study, lead, models=study)
     if results is None:
-        return study_document(study, lead, sections, costs=costs)
+        return document()
     rule = results["definition"]
     definition = Text(
         f"A spike of the loss is a step whose training loss exceeds the median of the "
@@ -105,11 +100,12 @@ def stability_document(study: Study) -> Document:
     units = "; ".join(f"{METRICS[metric]}: {unit}" for metric, unit in _UNITS.items())
     summary = record_table(f"Means over seeds and their intervals. {units}.", rows)
     charts = [over_rates(study, metric, f"chart-{metric}") for metric in _UNITS]
-    measures: list[Element] = [definition, _diverged_table(results, rates), *charts, summary]
-    sections.append(Section("results", "Results", measures))
-    sections.append(Section("differences", "Differences", _differences(results)))
+    sections = [
+        Section("results", "Results", [definition, *charts, summary]),
+        Section("differences", "Differences", _differences(results)),
+    ]
     verdict = Text(results["verdict"]["sentence"], "verdict")
-    return study_document(study, lead, sections, verdict=verdict, costs=costs, summary=summary)
+    return document(sections, verdict=verdict, summary=summary)
 
 
 def over_rates(study: Study, metric: str, element_id: str) -> Chart:
@@ -126,26 +122,7 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
         look=layout("learning rate", METRICS[metric].lower(), xaxis=axis),
         caption=f"{METRICS[metric]} over the learning rate: mean over seeds and its interval.",
         runs=names_of([f"{name}-lr…-seed…" for name in types]),
-        height=380,
-        label=f"{METRICS[metric]} over the learning rate, one line per attention type",
     )
-
-
-def _diverged_table(results: dict[str, Any], rates: list[float]) -> Table:
-    rows = []
-    for name, entry in results["types"].items():
-        row = [type_cell(name)]
-        for at in entry["rates"]:
-            runs = zip(at["runs"], at["diverged"], at["diverged_steps"], strict=True)
-            lines = [
-                (run, "no better than a guess" if step is None else f"at step {step:,}")
-                for run, diverged, step in runs
-                if diverged
-            ]
-            row.append(per_run([("", f"{len(lines)} of {len(at['runs'])}"), *lines]))
-        rows.append(row)
-    headers = ["Model", *(f"rate {rate:g}" for rate in rates)]
-    return table("Diverged runs, and the step at which a number was not finite.", headers, rows)
 
 
 def _differences(results: dict[str, Any]) -> list[Element]:

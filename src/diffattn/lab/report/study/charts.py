@@ -1,10 +1,18 @@
 """Charts of a study of models on text: differences, losses, and λ over training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS
-from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, mean_curve, names_of
+from diffattn.lab.report.page.charts import (
+    Chart,
+    interval_bars,
+    lambda_over_training,
+    layout,
+    line,
+    names_of,
+    runs_and_mean,
+)
 from diffattn.lab.report.page.elements import Text
 from diffattn.lab.report.page.runs import BASELINE, StudyRun
 from diffattn.lab.report.page.wording import (
@@ -63,7 +71,7 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
         runs = {run.name: _losses(run, part) for run in study.runs_of(name)}
         curves = {run: curve for run, curve in runs.items() if curve}
         repeated |= len(curves) > 1
-        traces += _runs_and_mean(curves, name)
+        traces += runs_and_mean(curves, name)
         used += list(curves)
     if not used:
         return None
@@ -83,13 +91,11 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
         look=layout("training step", "validation loss, nats per token"),
         caption=f"{title.rstrip('.')}. {key}{fewer}",
         runs=names_of(used),
-        height=400,
-        label=f"{title.rstrip('.')} over training steps, one line per model",
     )
 
 
 def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
-    """λ of all layers over training, λ_init dotted; a sentence if no run recorded λ."""
+    """λ of all layers over training; a sentence if no run recorded λ."""
     recorded = {
         run.name: [(row["step"], row["lam"]) for row in run.metrics if row.get("lam")]
         for run in study.runs_of(variant)
@@ -99,32 +105,13 @@ def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Tex
     if not runs:
         return Text(f"No run of {name} recorded λ.", "gap")
     first = study.runs_of(variant)[0]
-    starts = first.result("lambda_init") or []
-    traces: list[dict[str, Any]] = []
-    num_layers = len(next(iter(runs.values()))[0][1])
-    for layer in range(num_layers):
-        # From light (first layer) to full (last layer).
-        strength = 1.0 if num_layers < 2 else 0.35 + 0.65 * layer / (num_layers - 1)
-        channels = (int(type_color(variant)[i : i + 2], 16) for i in (1, 3, 5))
-        color = "#" + "".join(f"{round(255 + strength * (c - 255)):02x}" for c in channels)
-        group = str(layer)
-        curves = {run: [(step, lam[layer]) for step, lam in rows] for run, rows in runs.items()}
-        traces += _runs_and_mean(curves, group, color)
-        steps = traces[-1]["x"]
-        if starts and steps:
-            flat = [(steps[0], starts[layer]), (steps[-1], starts[layer])]
-            traces.append(line(flat, group, "λ_init", color=color, dotted=True))
-    quantity = "mean σ(λ)" if first.attention_type == "diff_v2" else "λ"
-    legend = {"title": {"text": "layer ", "font": {"size": 13}}}
-    dotted = " Dotted: λ_init." if starts else ""
-    return Chart(
+    return lambda_over_training(
+        name,
+        runs,
+        first.result("lambda_init") or (),
+        color=type_color(variant),
+        quantity="mean σ(λ)" if first.attention_type == "diff_v2" else "λ",
         element_id=element_id,
-        traces=traces,
-        look=layout("training step", quantity, legend=legend),
-        caption=f"{name}: {quantity} per layer, first layer lightest.{dotted}",
-        runs=names_of(runs),
-        height=340,
-        label=f"λ of every layer of {name} over training steps",
     )
 
 
@@ -178,20 +165,7 @@ def difference_bars(
             (" − ".join(listing(brief_names(side)) for side in pair) for pair in pairs), "Pairs"
         ),
         height=100 + 34 * len(shown),
-        label="Paired differences in validation loss with intervals; the table gives the numbers",
     )
-
-
-def _runs_and_mean(
-    curves: Mapping[str, Sequence[tuple[float, float]]], group: str, color: str | None = None
-) -> list[dict[str, Any]]:
-    """A thin line per run, and a thick one for their mean; a single run has one line."""
-    if not curves:
-        return []
-    single = [line(curve, group, run, thin=True, color=color) for run, curve in curves.items()]
-    label = next(iter(curves)) if len(curves) == 1 else f"mean of {len(curves)} runs"
-    mean = line(mean_curve(list(curves.values())), group, label, color=color)
-    return [*single, mean] if len(curves) > 1 else [mean]
 
 
 def _losses(run: StudyRun, part: str | None) -> list[tuple[float, float]]:

@@ -14,8 +14,7 @@ from diffattn import __version__
 from diffattn.files.destination import require_file_destination, require_replaceable
 from diffattn.lab.report.page.render import beginning, template_text, write_page
 from diffattn.lab.report.page.wording import WHITE_SPACE
-from diffattn.lab.report.viewer.codes import LEVELS, packed
-from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, ViewedText
+from diffattn.lab.report.viewer.values import LEVELS, ViewedLayer, ViewedModel, ViewedText, packed
 
 GENERATOR = "diffattn inspect"
 """Name of the command that made the page, as the page states it."""

@@ -1,5 +1,15 @@
-"""Models, texts and maps for the attention viewer, as plain values."""
+r"""Models, texts and maps for the attention viewer; attention weights as bytes.
 
+.. math:: q = \mathrm{round}(255 \sqrt{w / s}),\quad w \approx s (q / 255)^2
+
+In a long text most weights are near 1/T, far below 1/255, and a few are near 1. Equal steps would
+round the small weights to 0. Steps in the square root resolve a weight w to about √(w s) / 255. The
+scale s of a whole map is 1, because its first row holds a 1. With a scale per row, its largest
+weight, even rows are several times as exact, but their bytes compress badly and the page is larger.
+"""
+
+import base64
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +44,7 @@ class ViewedLayer:
 
     index: int
     codes: np.ndarray
-    """uint8 ``[H, maps, T (T + 1) / 2]`` of :func:`diffattn.lab.report.viewer.codes.to_codes`."""
+    """uint8 ``[H, maps, T (T + 1) / 2]`` of :func:`to_codes`."""
     scales: np.ndarray | None
     """Scales of the rows of ``codes``, float32 ``[H, maps, T]``; ``None`` if all are 1."""
     lam: np.ndarray | None
@@ -59,3 +69,46 @@ class ViewedModel:
     layers: tuple[ViewedLayer, ...]
     num_layers: int
     """Number of all layers of the model, shown or not."""
+
+
+LEVELS = 255
+
+
+def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Round the causal half of maps to bytes.
+
+    Args:
+        maps: ``[..., T, T]``, rows are queries; weights from 0 to 1 up to rounding.
+        row_scales: Whether each row has its own scale, the row's largest weight.
+
+    Returns:
+        uint8 ``[..., T (T + 1) / 2]``, row after row; the scales, float32 ``[..., T]``, or
+        ``None`` without ``row_scales``; and the largest rounding error.
+    """
+    rows, columns = np.tril_indices(maps.shape[-1])
+    weights = maps[..., rows, columns]
+    scales = maps.max(-1).astype(np.float32) if row_scales else None
+    whole = 1.0 if scales is None else np.maximum(scales, np.finfo(np.float32).tiny)[..., rows]
+    codes = np.rint(LEVELS * np.sqrt(np.clip(weights / whole, 0.0, 1.0))).astype(np.uint8)
+    return codes, scales, float(np.abs(to_weights(codes, scales) - weights).max())
+
+
+def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
+    """Turn codes back into weights, float64 of the same shape."""
+    weights = np.square(codes / LEVELS)
+    if scales is None:
+        return weights
+    return weights * scales[..., np.tril_indices(scales.shape[-1])[0]].astype(np.float64)
+
+
+def packed(*parts: np.ndarray) -> str:
+    """Pack arrays one after the other: little-endian bytes, deflated (zlib), in base64."""
+    content = b"".join(
+        np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
+        for part in parts
+    )
+    # Searching for repetitions makes even maps smaller, but nearly random bytes larger: try both.
+    codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
+    coders = (zlib.compressobj(9, strategy=strategy) for strategy in codings)
+    shortest = min((coder.compress(content) + coder.flush() for coder in coders), key=len)
+    return base64.b64encode(shortest).decode("ascii")

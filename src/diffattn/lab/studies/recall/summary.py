@@ -17,9 +17,9 @@ from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.limits import heads_below, maps_of
 from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
+from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
-from diffattn.lab.training.recall_attention import GROUPS, key_groups
-from diffattn.models.loading import without_bars
+from diffattn.models.loading import quiet
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import attention_rows
 
@@ -50,7 +50,7 @@ def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any]:
         run = f"{task.task_name}-{name}-seed{config.seeds[0]}"
         if not (runs / run / "model").exists():
             continue
-        with without_bars():
+        with quiet(warnings=True):
             model = DiffTransformerForCausalLM.from_pretrained(runs / run / "model").eval()
         *before, rows = attention_rows(model, ids[None])
         on_answers = (rows.signed[:, queries].cpu() * is_answer).sum((-2, -1))

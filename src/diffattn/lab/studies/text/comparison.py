@@ -7,6 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from diffattn.errors import check_known
 from diffattn.lab.catalog.models import (
     BASELINE,
     FEW,
@@ -31,7 +32,6 @@ from diffattn.lab.studies.study import (
 )
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, require_unset
-from diffattn.models.config.known_names import check_known
 from diffattn.models.twins import Twin
 
 Tries = tuple[tuple[float, float | None], ...]

@@ -31,7 +31,6 @@ from diffattn.lab.records.text_results import (
     SweepResult,
     TextDifference,
     TextResults,
-    Try,
     VariantResult,
 )
 from diffattn.lab.report.page.phase import explain_gap
@@ -138,7 +137,7 @@ def _compared_rows(
 
 
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
-    def tries(name: str, losses: Tries, run_name: Callable[[str, float, int], str]) -> list[Try]:
+    def tries(name: str, losses: Tries, run_name: Callable[[str, float, int], str]) -> list[Any]:
         runs = [(run_name(name, rate, config.sweep_seed), rate, loss) for rate, loss in losses]
         return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
 

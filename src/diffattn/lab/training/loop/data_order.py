@@ -1,15 +1,13 @@
 """The windows that every step of a run reads."""
 
 import itertools
-from array import array
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from diffattn.lab.data.tokens import PackedTokens, TokenDataset
-from diffattn.lab.data.upsampling import UpsampledTokens
+from diffattn.lab.data.tokens import PackedTokens, TokenDataset, UpsampledTokens
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.config import RunConfig, TrainConfig
 
@@ -31,13 +29,13 @@ def training_windows(
         num_tokens=train.num_steps * train.batch_tokens,
         seed=train.data_seed + 2**32,  # not the random numbers of the order below
     )
-    on_message(drawn.summary())
+    on_message(drawn.summary)
     generator = torch.Generator().manual_seed(train.data_seed)
     ends = [end // train.seq_len for end in drawn.pass_ends]
     passes = itertools.pairwise([0, *ends])
-    order = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
+    order: Any = torch.cat([a + torch.randperm(b - a, generator=generator) for a, b in passes])
     dataset = TokenDataset(drawn, train.seq_len, apart=windows.apart)
-    return Subset(dataset, _numbers(order[: train.num_steps * train.batch_sequences]))
+    return Subset(dataset, order[: train.num_steps * train.batch_sequences].numpy())
 
 
 def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> Subset[Any]:
@@ -50,14 +48,8 @@ def training_order(dataset: Dataset[dict[str, Tensor]], config: TrainConfig) -> 
     count = config.num_steps * config.batch_sequences
     generator = torch.Generator().manual_seed(config.data_seed)
     passes = [torch.randperm(size, generator=generator) for _ in range(-(-count // size))]
-    return Subset(dataset, _numbers(torch.cat(passes)[:count]))
-
-
-def _numbers(order: Tensor) -> "array[int]":
-    """Indices of 8 bytes each: as a list, the 10^8 windows of a long run would take 4 GB."""
-    numbers = array("q")
-    numbers.frombytes(order.numpy().data.cast("B"))
-    return numbers
+    order: Any = torch.cat(passes)[:count].numpy()  # as a list, 10^8 windows would take 4 GB
+    return Subset(dataset, order)
 
 
 def first_windows(dataset: TokenDataset, count: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""One training step, from the batch to the update and the checkpoint."""
+"""One training step, from the batch to the update and the checkpoint; optimizer and schedule."""
 
 import shutil
 import statistics
@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_pt_utils import nested_gather
 from transformers.trainer_utils import EvalLoopOutput
 
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.data.context_parts import PartLosses
+from diffattn.lab.data.ngrams import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
-from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.config import EngineConfig, TrainConfig
 from diffattn.lab.training.distributed import (
     is_first,
     micro_batch,
@@ -25,7 +25,6 @@ from diffattn.lab.training.distributed import (
     run_device,
     together,
 )
-from diffattn.lab.training.engine import EngineConfig
 from diffattn.lab.training.monitoring.batch_guard import BatchGuard
 from diffattn.lab.training.monitoring.signals import StopSignals
 from diffattn.lab.training.monitoring.trackers import flat
@@ -37,8 +36,7 @@ from diffattn.lab.training.sharding import (
     save_optimizer_shard,
     written_by_all,
 )
-from diffattn.ops.inputs.packed_rows import window_inputs
-from diffattn.probes.passes import window_losses
+from diffattn.probes.passes import window_inputs, window_losses
 
 _UNLOGGED = "unlogged.json"
 
@@ -62,10 +60,8 @@ class RunTrainer(Trainer):
     _norm: Tensor | float | None = None
 
     def train_from(self, checkpoint: Path | None) -> None:
-        """Train from a checkpoint, or from the start, until the end or a signal.
-
-        ``Terminated`` (SIGTERM) and ``KeyboardInterrupt`` (SIGINT) mean that a checkpoint is saved.
-        """
+        """Train until the end or a signal, whose ``Terminated`` or ``KeyboardInterrupt`` means that
+        a checkpoint is saved."""
         self.remove_callback(PrinterCallback)  # the caller shows progress
         self.unlogged = _UnloggedLosses(self)
         self.add_callback(self.unlogged)
@@ -84,7 +80,6 @@ class RunTrainer(Trainer):
         return SequentialSampler(self.train_dataset if train_dataset is None else train_dataset)
 
     def _prepare_inputs(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """Send documents that are kept apart to the model as one packed row."""
         if "position_ids" in inputs:
             labels = inputs["labels"].reshape(1, -1)
             rows = window_inputs(inputs["input_ids"], inputs["position_ids"])
@@ -95,17 +90,13 @@ class RunTrainer(Trainer):
         """Run one forward and backward pass, unless an earlier decision leaves the step out."""
         if self.guard is None:
             return super().training_step(model, inputs, num_items_in_batch)
-        if self.guard.skips(self.state.global_step + 1):
+        if self.state.global_step + 1 in self.guard.left_out:
             return torch.zeros((), device=self.args.device)
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         self.guard.step_losses.append(loss)
         return loss
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
-        if self.model.config.distributed_config.dp_replicate_size > 1:
-            # Each pass shards the gradients; only the last pass averages them over replicas.
-            context: AbstractContextManager[None] = super()._defer_fsdp_gradient_reduction()
-            return context
         # Deferring would keep whole float32 gradients on each device until the last pass.
         return nullcontext()
 
@@ -182,7 +173,7 @@ class RunTrainer(Trainer):
             super()._load_optimizer_and_scheduler(checkpoint)
 
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Ignore a tied head: its weights are the embedding's, and no checkpoint holds them."""
+        # No checkpoint holds a tied head, whose weights are the embedding's.
         tied = self.model.all_tied_weights_keys
         missing = [name for name in load_result.missing_keys if name not in tied]
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
@@ -228,8 +219,7 @@ def training_arguments(
 
 def _unlogged_losses(trainer: Any) -> list[float]:
     """The sum of losses since the last row of the log, of every process; called by all of them."""
-    sums = nested_gather(trainer._tr_loss, trainer.args.parallel_mode)
-    return list(sums.view(-1).tolist())
+    return nested_gather(trainer._tr_loss, trainer.args.parallel_mode).view(-1).tolist()
 
 
 class _UnloggedLosses(TrainerCallback):
@@ -243,13 +233,9 @@ class _UnloggedLosses(TrainerCallback):
         self.loaded: dict[str, Any] | None = None
 
     def save(self, checkpoint: Path) -> None:
-        trainer = self.trainer
-        if trainer._globalstep_last_logged == trainer.state.global_step:
-            return  # the step has just been logged
-        sums = _unlogged_losses(trainer)
-        if trainer.is_world_process_zero():
-            facts = {"loss_sums": sums, "last_logged": trainer._globalstep_last_logged}
-            write_json(checkpoint / _UNLOGGED, facts)
+        sums, logged = _unlogged_losses(self.trainer), self.trainer._globalstep_last_logged
+        if logged < self.trainer.state.global_step and is_first():
+            write_json(checkpoint / _UNLOGGED, {"loss_sums": sums, "last_logged": logged})
 
     def load(self, checkpoint: Path) -> None:
         path = checkpoint / _UNLOGGED
@@ -263,3 +249,45 @@ class _UnloggedLosses(TrainerCallback):
             total = sums[process_index()] if is_ours else statistics.fmean(sums)
             self.trainer._tr_loss = torch.tensor(total, device=args.device)
             self.trainer._globalstep_last_logged = self.loaded["last_logged"]
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, object]]:
+    """Two groups: matrices with weight decay; λ vectors, norms and biases without.
+
+    Source: arXiv:2410.05258v2, Appendix D (recipe of StableLM-3B-4E1T). Parameters with fewer than
+    two axes are not decayed.
+    """
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+    ]
+
+
+def learning_rate_factor(step: int, config: TrainConfig) -> float:
+    """Learning rate at a step as a share of the peak: linear warm-up, linear decay to the floor.
+
+    Source: arXiv:2410.05258v2, Appendix D (linear decay with warm-up). Steps done count from 0,
+    where the factor is above 0.
+    """
+    if step < config.warmup_steps:
+        return (step + 1) / (config.warmup_steps + 1)
+    floor = config.final_learning_rate / config.learning_rate
+    decay_steps = max(1, config.num_steps - 1 - config.warmup_steps)
+    done = min(1.0, (step - config.warmup_steps) / decay_steps)
+    return 1.0 - (1.0 - floor) * done
+
+
+def optimizer_and_scheduler(
+    model: nn.Module, config: TrainConfig
+) -> tuple[torch.optim.AdamW, torch.optim.lr_scheduler.LambdaLR]:
+    """AdamW over :func:`parameter_groups`, with :func:`learning_rate_factor`."""
+    optimizer = torch.optim.AdamW(
+        parameter_groups(model, config.weight_decay),
+        lr=config.learning_rate,
+        betas=(config.beta_1, config.beta_2),
+    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: learning_rate_factor(step, config)
+    )
+    return optimizer, scheduler

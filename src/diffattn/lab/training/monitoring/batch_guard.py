@@ -1,6 +1,7 @@
 """The guard leaves out batches whose loss or gradient is not finite or spikes."""
 
 import math
+import sys
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -62,18 +63,14 @@ class BatchGuard(StepLog):
         self.sum_before: Tensor | None = None
 
     @property
-    def left_out(self) -> list[int]:
+    def left_out(self) -> set[int]:
         """Steps without an update, counted from 1."""
         spans = [range(row["first"], row["last"] + 1) for row in self.decisions]
-        return sorted({step for span in spans for step in span})
-
-    def skips(self, step: int) -> bool:
-        """Whether an earlier decision leaves a step out."""
-        return any(row["first"] <= step <= row["last"] for row in self.decisions)
+        return {step for span in spans for step in span}
 
     def save(self, checkpoint: Path) -> None:
         """Write the losses and norms that later steps are compared with, and the steps left out."""
-        left_out = [s for s in self.left_out if s <= checkpoint_step(checkpoint)]
+        left_out = sorted(s for s in self.left_out if s <= checkpoint_step(checkpoint))
         window = {"losses": list(self.losses), "log_norms": list(self.log_norms)}
         write_json(checkpoint / _STATE, {**window, "left_out": left_out})
 
@@ -103,11 +100,10 @@ class BatchGuard(StepLog):
     def allows(self, norm: float) -> bool:
         """Whether the update of the current step may happen, by the gradient norm before clipping.
 
-        Raises:
-            GuardStop, RolledBack: A policy ends the run, or goes back to the last evaluation.
+        A policy may also end the run, or go back to the last evaluation: GuardStop, RolledBack.
         """
         step = self.trainer.state.global_step + 1
-        if self.skips(step):
+        if step in self.left_out:
             return False
         loss = float(torch.stack(self.step_losses).sum())
         fault = self._fault(loss, norm)
@@ -127,23 +123,19 @@ class BatchGuard(StepLog):
         self, args: Any, state: Any, control: Any, logs: dict[str, Any], **kwargs: Any
     ) -> None:
         """Log no gradient norm for a step that was left out."""
-        if self.skips(state.global_step) and "grad_norm" in logs:
+        if state.global_step in self.left_out and "grad_norm" in logs:
             logs["grad_norm"] = None
 
     def roll_back(self, step: int, name: str, value: object) -> None:
-        """Leave out all batches from the last evaluation before a step up to it.
-
-        Args:
-            step: The step that failed, counted from 1.
-            name: The quantity that was wrong, for example ``"the loss"``.
+        """Leave out all batches from the last evaluation before a failed step up to it.
 
         Raises:
             RolledBack, Terminated, KeyboardInterrupt: Training begins again, or a signal came.
             GuardStop: All these batches are left out already, or ``limit`` is reached.
         """
         every = self.config.train.evaluate_every
-        target = (step - 1) // every * every if step else 0
-        if step == 0 or set(range(target + 1, step + 1)) <= set(self.left_out):
+        target = max(0, (step - 1) // every * every)
+        if self.left_out.issuperset(range(target + 1, step + 1)):  # also at step 0
             raise _stop_error(name, value, step)
         self._decide("roll_back", step, target + 1, step, name, value)
         trainer = self.trainer
@@ -201,7 +193,7 @@ def is_decision(row: dict[str, Any]) -> bool:
 
 
 def _log_norm(norm: float) -> float:
-    return math.log(max(norm, torch.finfo(torch.float64).tiny))
+    return math.log(max(norm, sys.float_info.min))
 
 
 def _stop_error(name: str, value: object, step: int) -> GuardStop:

@@ -27,8 +27,7 @@ class LambdaPolicy(StepLog):
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Clip or draw anew, and write a row."""
         blocks, optimizer = kwargs["model"].model.layers, kwargs["optimizer"]
-        attention_layers = enumerate(block.self_attn for block in blocks)
-        layers = {number: layer for number, layer in attention_layers if hasattr(layer, "lam")}
+        layers = {i: x.self_attn for i, x in enumerate(blocks) if hasattr(x.self_attn, "lam")}
         values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
         action, step = self.config.guard.lam, state.global_step + 1
         for (number, layer), before in zip(layers.items(), values, strict=True):

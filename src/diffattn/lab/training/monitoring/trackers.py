@@ -12,7 +12,7 @@ from transformers.integrations.integration_utils import (
 )
 
 from diffattn.errors import ConfigError
-from diffattn.lab.training.engine import TRACKERS, EngineConfig
+from diffattn.lab.training.config import TRACKERS, EngineConfig
 
 
 def require_trackers(engine: EngineConfig) -> None:

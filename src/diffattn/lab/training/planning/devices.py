@@ -1,15 +1,11 @@
-"""Devices by name: memory, peak speed, and the measured share of the peak. Loads without torch.
-
-No peak was checked against a vendor's datasheet; ``source`` says where each comes from.
-"""
+"""Devices by name: memory, peak speed, and the measured share of the peak. Loads without torch."""
 
 from dataclasses import dataclass
 from math import log
 from types import MappingProxyType
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.models.config.known_names import check_known
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,30 +20,25 @@ class Device:
     peak_flops: float | None
     """FLOP/s of dense matrix products. For a GPU in bfloat16, half of the number "with sparsity".
     ``None``: a CPU's peak, measured when a run is planned."""
-    source: str
-    """Where the peak comes from."""
     capability: tuple[int, int] | None = None
     """Compute capability of a CUDA device, major and minor. ``None``: the device has no CUDA, and
     the Triton kernels were not tested on it."""
 
 
-_A100 = "glennklockwood.com/garden/processors/A100; not checked against the datasheet"
-_H100 = "glennklockwood.com/garden/processors/h100 (989.4); not checked against the datasheet"
-_PAGES = "secondary pages; not checked against the datasheet"
+GPU_HERE = Device("here", "a GPU of this machine", None, None)
 _GB = 10**9
+# No peak was checked against a vendor's datasheet. A100, H100: glennklockwood.com/garden/processors
+# (the H100 has 989.4 there). H200, B200: secondary pages. MI300X: memory from secondary pages, of
+# which one has a peak of about 1.3e15.
 _ROWS = (
-    Device("a100", "NVIDIA A100 SXM 80 GB", 80 * _GB, 312e12, _A100, (8, 0)),
-    Device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40 * _GB, 312e12, _A100, (8, 0)),
-    Device("h100", "NVIDIA H100 SXM", 80 * _GB, 989.5e12, _H100, (9, 0)),
-    Device("h200", "NVIDIA H200 SXM", 141 * _GB, 989.5e12, _PAGES, (9, 0)),
-    Device("b200", "NVIDIA B200 (HGX)", 180 * _GB, 2_250e12, _PAGES, (10, 0)),
-    Device(
-        "mi300x", "AMD Instinct MI300X", 192 * _GB, 1_307.4e12,
-        "memory: secondary pages; peak: from memory, a secondary page has about 1.3e15; "
-        "not checked against the datasheet",
-    ),
-    Device("cpu", "CPU process on this machine", None, None, "a matrix product, measured here"),
-)  # fmt: skip
+    Device("a100", "NVIDIA A100 SXM 80 GB", 80 * _GB, 312e12, (8, 0)),
+    Device("a100-40gb", "NVIDIA A100 SXM 40 GB", 40 * _GB, 312e12, (8, 0)),
+    Device("h100", "NVIDIA H100 SXM", 80 * _GB, 989.5e12, (9, 0)),
+    Device("h200", "NVIDIA H200 SXM", 141 * _GB, 989.5e12, (9, 0)),
+    Device("b200", "NVIDIA B200 (HGX)", 180 * _GB, 2_250e12, (10, 0)),
+    Device("mi300x", "AMD Instinct MI300X", 192 * _GB, 1_307.4e12),
+    Device("cpu", "CPU process on this machine", None, None),
+)
 DEVICES = MappingProxyType({row.name: row for row in _ROWS})
 """Name to facts."""
 

@@ -1,23 +1,25 @@
 """Plan a run on given devices: parameters, operations, memory by part, time and cost."""
 
 from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
 
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.planning.devices import Device, measured_utilisation
+from diffattn.lab.training.planning.devices import GPU_HERE, Device, measured_utilisation
 from diffattn.lab.training.planning.step_memory import (
     FORWARD,
     LAST_BLOCK,
     LOSS,
     OPTIMIZER,
+    PARTS,
     StepMemory,
     largest,
     step_memory,
 )
 from diffattn.models.accounting import flops_per_token, parameter_count
-from diffattn.models.memory import available_bytes
+from diffattn.models.memory import available_bytes, format_bytes
 
 ROOM = 0.9
 """Share of a device's memory that a plan may take. Fragments and the process need the rest."""
@@ -85,7 +87,7 @@ def make_plan(
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Price of one device for one hour, in US dollars.
-        cache_tokens: Tokens of each sequence in the key-value cache. Default: the longest context.
+        cache_tokens: Default: the longest context.
     """
     model, train = config.model, config.train
     memory = RunMemory(config, device, devices)
@@ -124,9 +126,7 @@ def make_plan(
             "tokens": cache_tokens,
             "bytes": cache_sequences * cache_tokens * cached,
         },
-        **_time_and_cost(
-            config, device, devices, utilisation, 3 * forward + repeated, price, step.backend
-        ),
+        **_time_and_cost(memory, 3 * forward + repeated, step.backend, utilisation, price),
     )
 
 
@@ -140,17 +140,11 @@ def _repeated(config: RunConfig) -> int:
 
 
 def _time_and_cost(
-    config: RunConfig,
-    device: Device,
-    devices: int,
-    utilisation: float | None,
-    flops: int,
-    price: float | None,
-    backend: str,
+    run: "RunMemory", flops: int, backend: str, utilisation: float | None, price: float | None
 ) -> dict[str, Any]:
     """Speed, time and cost; unknown where no peak or no share of it is known."""
-    model, train, peak = config.model, config.train, device.peak_flops
-    source = "as given"
+    model, train, device = run.config.model, run.config.train, run.device
+    peak, source = device.peak_flops, "as given"
     if utilisation is None and backend in _MEASURED_BACKENDS:
         measured = measured_utilisation(
             device, train.precision, model.attention_type, model.hidden_size
@@ -162,15 +156,15 @@ def _time_and_cost(
         fields = ("utilisation", "tokens_per_second", "days", "device_hours", "cost")
         missing = "peak is known" if peak is None else "share of the peak was measured"
         return dict.fromkeys(fields) | {"utilisation_source": f"no {missing} here"}
-    speed = devices * peak * utilisation / flops
+    speed = run.devices * peak * utilisation / flops
     hours = train.num_steps * train.batch_tokens / speed / 3600
     return {
         "utilisation": utilisation,
         "utilisation_source": source,
         "tokens_per_second": speed,
         "days": hours / 24,
-        "device_hours": hours * devices,
-        "cost": None if price is None else hours * devices * price,
+        "device_hours": hours * run.devices,
+        "cost": None if price is None else hours * run.devices * price,
     }
 
 
@@ -202,18 +196,13 @@ def device_phases(step: StepMemory, *, devices: int, shards: int) -> dict[str, d
 
 
 class RunMemory:
-    """Memory of a run on its devices, at any micro batch.
-
-    Attributes:
-        share: Sequences of a batch on one device.
-        available: Bytes of one device; ``None`` if not known.
-    """
+    """Memory of a run on its devices, at any micro batch."""
 
     def __init__(self, config: RunConfig, device: Device, devices: int) -> None:
-        self._config, self._device, self._devices = config, device, devices
+        self.config, self.device, self.devices = config, device, devices
         self.shards = config.engine.shards(devices, "plan")
-        self.share = config.train.batch_sequences // devices
-        self.available = device.memory_bytes
+        self.share = config.train.batch_sequences // devices  # of a batch on one device
+        self.available = device.memory_bytes  # of one device; None if not known
         if self.available is None and (machine := available_bytes()) is not None:
             self.available = machine // devices  # processes on a CPU share the machine's memory
         self._steps: dict[int, StepMemory] = {}
@@ -221,24 +210,24 @@ class RunMemory:
     def step(self, micro: int) -> StepMemory:
         """The memory of a step on one device that holds the whole model."""
         if micro not in self._steps:
-            on_cpu = self._device.name == "cpu"
+            on_cpu = self.device.name == "cpu"
             self._steps[micro] = step_memory(
-                self._config.model,
-                self._config.train,
+                self.config.model,
+                self.config.train,
                 sequences=micro,
                 accumulates=micro < self.share,
                 device="cpu" if on_cpu else "cuda",
-                checkpointing=self._config.engine.activation_checkpointing,
-                loss_chunk_tokens=self._config.engine.loss_chunk_tokens,
-                apart=self._config.windows.apart,
-                elsewhere=not on_cpu,
-                tested=self._device.capability is not None,
+                checkpointing=self.config.engine.activation_checkpointing,
+                loss_chunk_tokens=self.config.engine.loss_chunk_tokens,
+                apart=self.config.windows.apart,
+                elsewhere=not on_cpu and self.device != GPU_HERE,
+                tested=self.device.capability is not None,
             )
         return self._steps[micro]
 
     def parts(self, micro: int) -> dict[str, int]:
         """Bytes by part at the peak of a step."""
-        return largest(device_phases(self.step(micro), devices=self._devices, shards=self.shards))
+        return largest(device_phases(self.step(micro), devices=self.devices, shards=self.shards))
 
     def fits(self, micro: int) -> bool:
         """Whether a micro batch needs at most :data:`ROOM` of the memory, or that is not known."""
@@ -251,3 +240,109 @@ class RunMemory:
         sizes = [size for size in sizes if size <= most]
         count = bisect(sizes, False, key=lambda size: not self.fits(size))  # small ones fit
         return sizes[count - 1] if count else 0
+
+
+_SHOWN = 0.01
+"""A part with a smaller share of the memory gets no line."""
+
+
+def plan_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
+    """Rows of quantities, with one column per plan. ``plans``: title of the column -> plan."""
+    parts = [
+        part
+        for part in PARTS
+        if any(plan.memory.get(part, 0) >= _SHOWN * plan.memory_bytes for plan in plans.values())
+    ]
+    columns = {title: _rows(plan, parts) for title, plan in plans.items()}
+    return [
+        {"": name} | {title: column.get(name, "") for title, column in columns.items()}
+        for name in next(iter(columns.values()))
+    ]
+
+
+def heading(plan: Plan) -> str:
+    """The run and its devices."""
+    devices = f"{plan.devices:,} x {plan.device}"
+    return f"{plan.name}: {_count(plan.tokens)} tokens on {devices}"
+
+
+def cost_of_difference(plan: Plan, title: str, other: Plan, baseline: str) -> str:
+    """A sentence on the time and memory of ``plan``, called ``title``, relative to a baseline."""
+    parts, room = [], ""
+    if plan.days is not None and other.days is not None:
+        parts.append(f"{plan.days / other.days:.2f} times the time")
+    if plan.micro_batch_sequences == other.micro_batch_sequences:
+        parts.append(f"{plan.memory_bytes / other.memory_bytes:.2f} times the memory")
+    else:
+        room = (
+            f" There is room for {plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens a pass, "
+            f"with the {baseline} for {other.micro_batch_sequences:,} x {plan.seq_len:,}."
+        )
+    costs = f"{title} takes {' and '.join(parts)} of the {baseline}." if parts else ""
+    return (costs + room).strip()
+
+
+def notes(plan: Plan) -> list[str]:
+    """Sentences about the assumptions behind the numbers."""
+    if plan.days is None:
+        return []
+    source = f"Share of the peak: {plan.utilisation_source}."
+    waits = "It is assumed, not measured, that devices do not wait for each other."
+    return [source, waits] if plan.devices > 1 else [source]
+
+
+def _rows(plan: Plan, parts: Sequence[str]) -> dict[str, str]:
+    memory = format_bytes(plan.memory_bytes)
+    if plan.device_memory_bytes is not None:
+        memory += f" of {format_bytes(plan.device_memory_bytes)}"
+    copies, cache = f"{plan.devices:,}, whole" if plan.devices > 1 else "1", plan.kv_cache
+    cached = f"{cache['sequences']:,} x {cache['tokens']:,} tokens"
+    if plan.parallel == "fsdp":
+        copies = f"1, in {plan.devices:,} shards"
+    return {
+        "parameters": _count(plan.parameters),
+        "attention by": plan.backend,
+        "copies of the model": copies,
+        "pass on a device": f"{plan.micro_batch_sequences:,} x {plan.seq_len:,} tokens",
+        "passes per step": f"{plan.passes_per_step:,}",
+        "activations": "computed again" if plan.activation_checkpointing else "kept",
+        "logits": "all at once"
+        if plan.loss_chunk_tokens is None
+        else f"{plan.loss_chunk_tokens:,} tokens at a time",
+        "memory of a device": memory,
+        **{f"  {part}": format_bytes(plan.memory.get(part, 0)) for part in parts},
+        **_time_rows(plan),
+        f"KV cache, {cached}": format_bytes(cache["bytes"]),
+    }
+
+
+def _time_rows(plan: Plan) -> dict[str, str]:
+    flops = plan.forward_flops_per_token + plan.backward_flops_per_token
+    rows = {"operations per token": _count(flops + plan.repeated_flops_per_token)}
+    if plan.days is None or plan.tokens_per_second is None or plan.device_hours is None:
+        return rows | {"time": "not measured"}
+    rows["share of the peak"] = f"{plan.utilisation:.0%}"
+    rows["tokens per second"] = f"{plan.tokens_per_second:,.0f}"
+    rows["time"] = _time(plan.days)
+    rows["device hours"] = _amount(plan.device_hours)
+    if plan.cost is not None:
+        rows["cost"] = f"{_amount(plan.cost)} US dollars"
+    return rows
+
+
+def _time(days: float) -> str:
+    if days >= 1:
+        return f"{days:,.2f} days"
+    hours = 24 * days
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.2f}"
+
+
+def _count(count: float) -> str:
+    for unit, least in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if count >= least:
+            return f"{count / least:,.4g}{unit}"
+    return f"{count:,.0f}"

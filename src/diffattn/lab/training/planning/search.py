@@ -3,6 +3,7 @@
 import json
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from diffattn.errors import ConfigError
@@ -37,10 +38,7 @@ def best_plan(
     Settings that cost least time are tried first: all logits at once before chunks, then whole
     copies before shards, and last activations that are computed again. The micro batch is the
     recipe's, or the largest below it that fits. Plans below 4,096 tokens per pass come last.
-
-    Args:
-        fixed: Names in :data:`SEARCHED` that stay as they are.
-        **options: Further arguments of :func:`make_plan`.
+    ``fixed`` names those of :data:`SEARCHED` that stay as they are.
     """
     train = config.train
     is_fixed = "train.micro_batch_sequences" in fixed
@@ -69,7 +67,7 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
     def values(name: str, *tried: Any) -> tuple[Any, ...]:
         return (getattr(engine, name),) if f"engine.{name}" in fixed else tried
 
-    parallel = ("fsdp",) if engine.replicas > 1 else ("ddp", "fsdp")[: 2 if devices > 1 else 1]
+    parallel = ("ddp", "fsdp") if devices > 1 else ("ddp",)
     for again in values("activation_checkpointing", False, True):
         for kind in values("parallel", *parallel):
             for chunk in values("loss_chunk_tokens", None, _CHUNK):
@@ -94,9 +92,8 @@ def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> l
     keys = {change.partition("=")[0] for change in given}
     changes = []
     for name in SEARCHED:
-        section, field = name.split(".")
-        value = getattr(getattr(planned, section), field)
-        if name not in keys and value != getattr(getattr(recipe, section), field):
+        value = attrgetter(name)(planned)
+        if name not in keys and value != attrgetter(name)(recipe):
             changes.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
     return changes
 
@@ -104,21 +101,18 @@ def changes_of(recipe: RunConfig, planned: RunConfig, given: Iterable[str]) -> l
 def enough_devices(
     config: RunConfig, device: Device, devices: int, fixed: Collection[str]
 ) -> list[tuple[Device, int]]:
-    """Find devices for a run that does not fit: more of the same kind, or as many larger ones.
-
-    Returns up to one answer of each sort, with the count. A run on CPUs gets GPUs, from one H100.
-    """
+    """Find devices for a run that does not fit, and their count: more of the same kind, and as
+    many larger ones. A run on CPUs gets GPUs, from one H100."""
     kind, least = (device, 2 * devices) if device.memory_bytes else (DEVICES["h100"], 1)
     larger = sorted(DEVICES.values(), key=lambda row: row.memory_bytes or 0)
     more = [(kind, least * 2**n) for n in range(_DOUBLINGS)]
     others = [
         (row, devices) for row in larger if (row.memory_bytes or 0) > (kind.memory_bytes or 0)
     ]
-    enough = []
-    for group in (more, others):
-        for row, count in group:
-            is_even = config.train.batch_sequences % count == 0
-            if is_even and best_plan(config, row, devices=count, fixed=fixed):
-                enough.append((row, count))
-                break
-    return enough
+
+    def is_enough(row: Device, count: int) -> bool:
+        is_even = config.train.batch_sequences % count == 0
+        return is_even and best_plan(config, row, devices=count, fixed=fixed) is not None
+
+    first = (next((x for x in group if is_enough(*x)), None) for group in (more, others))
+    return [x for x in first if x is not None]

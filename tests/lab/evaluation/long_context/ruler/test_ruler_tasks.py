@@ -12,8 +12,13 @@ import pytest
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
 from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
-from diffattn.lab.evaluation.long_context.ruler.samples import DEPTHS, Material, Sample
-from diffattn.lab.evaluation.long_context.ruler.words import WordList, word_list
+from diffattn.lab.evaluation.long_context.ruler.samples import (
+    DEPTHS,
+    Material,
+    Sample,
+    WordList,
+    word_list,
+)
 from diffattn.lab.evaluation.metrics import NAMED
 
 SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvz" for vowel in "aeiou"]

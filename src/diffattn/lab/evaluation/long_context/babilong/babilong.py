@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -81,7 +80,6 @@ GOOD = 0.85  # BABILong's threshold: a model handles a length with this mean acc
 _STANDARD = (0, 1_024, 2_048, *LENGTHS)
 
 
-@dataclass(frozen=True, kw_only=True)
 class BabiLong(ChatProtocol):
     """Questions that one to three facts answer, spread between the sentences of a text."""
 
@@ -106,14 +104,12 @@ class BabiLong(ChatProtocol):
         "effective length": "longest length with a mean over tasks of 0.85 or more",
     }
     quick = {"lengths": (0, 1_024), "samples": 2}
-    quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
     """Lengths in tokens, generation included; 0 is without background. Default: 0 and those of
     1K, 2K, 4K, ... 128K that hold the prompt and fit the model."""
     tasks: tuple[str, ...] = ("qa1", "qa2", "qa3", "qa4", "qa5")
-    samples: int = 100
-    """Number of stories per task and length."""
+    samples: int = 100  # stories per task and length
     max_new_tokens: int = 16
     seed: int = 42
 
@@ -123,7 +119,6 @@ class BabiLong(ChatProtocol):
         self.require_names("tasks", STORIES)
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Batches of a few samples of one length and task."""
         lengths = self.lengths_that_fit(model, _STANDARD)
         least = max(
             self.count(model, self._text(model, task, self._story(task, index)))
@@ -156,7 +151,6 @@ class BabiLong(ChatProtocol):
         return split_batches(batches, 8)
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Complete the answers greedily, and score them as upstream does."""
         asked = [self._sample(model, *item.payload) for item in items]
         done = model.complete(
             [text for _, text, _, _ in asked],
@@ -191,7 +185,6 @@ class BabiLong(ChatProtocol):
         return rows
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Accuracy by task and length, its mean over tasks, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
         metrics, means, grid = by_length_and_task(rows, self.tasks, "accuracy")
         metrics += guess_metrics(rows, {})

@@ -35,13 +35,10 @@ class QuestionTask(RulerTask):
     match: str = "part"
 
     def units(self, material: Material, index: int, length: int) -> tuple[int, int]:
-        """See :meth:`RulerTask.units`."""
         file = material.questions[self.name]
         return len(file.questions[index].required), len(file.documents)
 
     def build(self, units: int, length: int, index: int, seed: str, material: Material) -> Sample:
-        """See :meth:`RulerTask.build`. The question's documents are chosen first, then documents
-        of its article, then others; all are shown in random order."""
         file = material.questions[self.name]
         question = file.questions[index]
         near, taken = list(question.near), {*question.required, *question.near}

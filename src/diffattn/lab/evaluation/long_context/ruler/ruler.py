@@ -1,32 +1,37 @@
 """RULER: thirteen tasks of retrieval, tracing, counting and question answering, at any length."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.long_context.haystack import ChatProtocol
 from diffattn.lab.evaluation.long_context.lengths import (
     by_length_and_task,
     length_metric,
     most_that_fits,
 )
-from diffattn.lab.evaluation.long_context.ruler.aggregation import (
+from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask, read_questions
+from diffattn.lab.evaluation.long_context.ruler.retrieval import (
     CommonWordsTask,
     FrequentWordsTask,
+    NeedleTask,
+    VariableTask,
 )
-from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask, read_questions
-from diffattn.lab.evaluation.long_context.ruler.retrieval import NeedleTask, VariableTask
-from diffattn.lab.evaluation.long_context.ruler.samples import Material, RulerTask, Sample
-from diffattn.lab.evaluation.long_context.ruler.words import read_words, word_list
+from diffattn.lab.evaluation.long_context.ruler.samples import (
+    Material,
+    RulerTask,
+    Sample,
+    read_words,
+    word_list,
+)
 from diffattn.lab.evaluation.metrics import GUESSES, NAMED, guess_metrics, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts, split_batches
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.models.config.known_names import check_known
 
 TASKS: dict[str, RulerTask] = {
     task.name: task
@@ -60,7 +65,6 @@ def needs_background(task: RulerTask) -> bool:
     return isinstance(task, NeedleTask) and task.haystack == "essay"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Ruler(ChatProtocol):
     """Thirteen synthetic tasks per length, and the effective length of a model."""
 
@@ -96,27 +100,20 @@ class Ruler(ChatProtocol):
         "effective length": "longest length with a mean of 0.856 or more (Llama-2-7B at 4K)",
     }
     quick = {"lengths": (2_048,), "samples": 1}
-    quick_context = "lengths"
 
     lengths: tuple[int, ...] | None = None
     """Lengths in tokens, generation included. Default: those of 4K, 8K, ... 128K that fit."""
     tasks: tuple[str, ...] | None = None
     """Names of tasks as in RULER. Default: all 13, without tasks whose file is not given."""
-    samples: int = 500
-    """Number of samples per task and length."""
-    squad: str | None = None
-    """Path of a SQuAD JSON file, for ``qa_1``."""
-    hotpotqa: str | None = None
-    """Path of a HotpotQA JSON file (distractor setting), for ``qa_2``."""
-    haystack_start: str = "random"
-    """Start of each sample's text: a ``"random"`` sentence, or the corpus's ``"beginning"``."""
+    samples: int = 500  # per task and length
+    squad: str | None = None  # path of a SQuAD JSON file, for ``qa_1``
+    hotpotqa: str | None = None  # path of a HotpotQA JSON file (distractor setting), for ``qa_2``
+    haystack_start: str = "random"  # or the corpus's ``"beginning"``, for every sample
     word_list: str = "python"
     """Source of the words of ``cwe``: ``"python"`` (the documentation of this Python installation),
     or the path of a text file with one word per line."""
-    key_list: str | None = None
-    """Path of a text file with one key of a needle per line. Default: adjective-noun pairs."""
-    logprob: bool = True
-    """Whether to compute the log-probability of the right answer."""
+    key_list: str | None = None  # file with a key per line; default: adjective-noun pairs
+    logprob: bool = True  # compute the log-probability of the right answer
     seed: int = 42
 
     def __post_init__(self) -> None:
@@ -131,7 +128,6 @@ class Ruler(ChatProtocol):
                 )
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Batches of a few samples of one length and generation budget."""
         lengths = self.lengths_that_fit(model)
         material = self._material(max(lengths))
         if material.background is not None:
@@ -157,11 +153,9 @@ class Ruler(ChatProtocol):
         return split_batches(list(batches.values()), 8)
 
     def material(self, model: LanguageModel, items: Sequence[Item]) -> Any:
-        """The haystack, words, keys and questions that the longest length needs."""
         return self._material(items[0].payload[-1])
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Complete the answers greedily, and score which references occur in them."""
         material = self._material(items[0].payload[3])
         asked = [
             (task, length, index, *self._fit(model, task, length, index, material))
@@ -200,7 +194,6 @@ class Ruler(ChatProtocol):
         return rows
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        """Scores by task and length, their mean over tasks, and the effective length."""
         lengths = sorted({int(row["length"]) for row in rows})
         tasks = [name for name in TASKS if any(row["task"] == name for row in rows)]
         metrics, means, grid = by_length_and_task(rows, tasks, "score")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.cli.screen import last_resort
+from diffattn.lab.cli import app
 
 
 class OutOfMemoryError(RuntimeError):
@@ -19,14 +19,14 @@ class OutOfMemoryError(RuntimeError):
 @pytest.fixture
 def raising(cli, monkeypatch, tmp_path):
     """Run ``diffattn list`` with an error in the middle, as a user would see it."""
-    monkeypatch.delenv(last_resort.DEBUG)
-    monkeypatch.setattr(last_resort.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.delenv(app.DEBUG)
+    monkeypatch.setattr(app.tempfile, "tempdir", str(tmp_path))
 
     def run(error, *arguments):
         def fail(*_):
             raise error
 
-        monkeypatch.setattr("diffattn.models.config.known_names.check_known", fail)
+        monkeypatch.setattr("diffattn.errors.check_known", fail)
         return cli("list", "recipes", *arguments)
 
     return run
@@ -66,12 +66,12 @@ def test_the_file_holds_no_secret(raising, monkeypatch):
 
 
 def test_without_room_for_the_file_the_error_is_still_said_and_shown(raising, monkeypatch):
-    monkeypatch.setattr(last_resort.tempfile, "tempdir", "/no/such/folder")
+    monkeypatch.setattr(app.tempfile, "tempdir", "/no/such/folder")
     called = raising(ZeroDivisionError("a"))
     assert called.code == 1
     assert "unexpected ZeroDivisionError: a. The traceback could not be written" in called.err
-    assert f"{last_resort.DEBUG}=1 shows it" in called.err
-    monkeypatch.setenv(last_resort.DEBUG, "1")
+    assert f"{app.DEBUG}=1 shows it" in called.err
+    monkeypatch.setenv(app.DEBUG, "1")
     with pytest.raises(ZeroDivisionError):
         raising(ZeroDivisionError("a"))
 

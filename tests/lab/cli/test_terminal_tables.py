@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from diffattn.lab.cli.screen import tables
+from diffattn.lab.cli import screen
 
 ROW = {
     "protocol": "nll_by_position", "score": "logprob_per_token", "difference": "llama − base",
@@ -15,10 +15,10 @@ ROW = {
 
 
 def shown(monkeypatch, width, row):
-    screen = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
-    monkeypatch.setattr(tables, "Console", lambda: screen)
-    tables.print_table([row])
-    return screen.file.getvalue()
+    console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)
+    monkeypatch.setattr(screen, "Console", lambda: console)
+    screen.print_table([row])
+    return console.file.getvalue()
 
 
 @pytest.mark.parametrize("width", [100, 160])

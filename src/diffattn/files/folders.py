@@ -1,14 +1,42 @@
-"""``manifest.json``: sizes and hashes of all files of a folder, to detect any change."""
+"""Folders that are written whole or not at all, and a manifest that shows any change in one."""
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.files.checksum import file_hash
-from diffattn.files.io import read_record, sync, write_json
+from diffattn.files.io import file_hash, make_folder, read_record, sync, write_json
+from diffattn.files.temporary import LOCK, clean_leftovers, open_locked
 
 MANIFEST = "manifest.json"
+"""The file with sizes and hashes of all files of a folder."""
 _KIND, _SCHEMA = "manifest", 1
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """A context with a temporary folder beside ``out``. At the end it is renamed to ``out``; if
+    anything fails it is removed. The next call removes the leftovers of a killed process.
+    """
+    out = out.absolute()
+    make_folder(out.parent)
+    clean_leftovers(out.parent, out.name)
+    folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
+    folder.mkdir()
+    try:
+        with open_locked(folder / LOCK):
+            yield folder
+            (folder / LOCK).unlink()
+            for path in folder.iterdir():
+                sync(path)
+            sync(folder)
+            folder.rename(out)
+            sync(out.parent)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_manifest(folder: Path) -> None:

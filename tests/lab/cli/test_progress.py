@@ -6,8 +6,8 @@ import itertools
 import pytest
 from rich.console import Console
 
-from diffattn.lab.cli.screen import progress
-from diffattn.lab.cli.screen.progress import ByteProgress, ItemProgress, RunsProgress
+from diffattn.lab.cli import screen as module
+from diffattn.lab.cli.screen import ByteProgress, ItemProgress, RunsProgress
 
 
 @pytest.fixture
@@ -15,7 +15,7 @@ def clock(monkeypatch):
     class Clock:
         now = 1_000.0
 
-    monkeypatch.setattr(progress.time, "monotonic", lambda: Clock.now)
+    monkeypatch.setattr(module.time, "monotonic", lambda: Clock.now)
     return Clock
 
 
@@ -33,9 +33,9 @@ def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
     assert out == ""
     assert err.splitlines() == [
         "packing",
-        "1/200 steps (0%), time left unknown; a loss 2.500",
+        "1/200 steps (0%); a loss 2.500",
         "41/200 steps (20%), about 1 min 22 s left; a loss 2.500",
-        "81/200 steps (40%), about 1 min 00 s left; a loss 2.500",
+        "81/200 steps (40%), about 1 min 01 s left; a loss 2.500",
         "121/200 steps (60%), about 40 s left; a loss 2.500",
         "161/200 steps (80%), about 20 s left; a loss 2.500",
         "200/200 steps (100%); b",
@@ -48,7 +48,7 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
         clock.now += 600
         shown.on_progress("b", {"step": 76, "loss": 1.0})
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0].startswith("161/300 steps (54%), time left unknown")
+    assert lines[0].startswith("161/300 steps (54%); b loss 1.000")
     assert lines[1].startswith("176/300 steps (59%), about 1 h 22 min left")  # 40 s a step
 
 
@@ -56,7 +56,7 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
 def screen(monkeypatch):
     """A terminal of 100 columns."""
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
-    monkeypatch.setattr(progress, "Console", lambda stderr: console)
+    monkeypatch.setattr(module, "Console", lambda stderr: console)
     return console.file
 
 
@@ -76,20 +76,20 @@ def test_bars_on_a_terminal(clock, screen):
     assert "comparing" in text
 
 
-def test_lines_over_items_are_sparse_and_show_the_time_left(capsys, monkeypatch):
-    now = iter([0.0, 0.0, 5.0, 30.0, 31.0, 60.0, 61.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+def test_lines_over_items_are_sparse_and_show_the_time_left(clock, capsys):
     with ItemProgress(2) as shown:
         shown.on_start("a/needle")
-        for done in (2, 3, 6, 7, 10):
+        for seconds, done in ((0, 2), (5, 3), (25, 6), (1, 7), (29, 10)):
+            clock.now += seconds
             shown.on_progress("a/needle", done, 10)
         shown.on_progress("b/needle", 5, 5)
     assert capsys.readouterr().err.splitlines() == [
         "1 of 2: a/needle: preparing",
         "1 of 2: a/needle: 2/10 items",
         "1 of 2: a/needle: 6/10 items, about 30 s left",
-        "1 of 2: a/needle: 10/10 items",
-        "2 of 2: b/needle: 5/5 items",
+        "1 of 2: a/needle: 10 items, 1 min 00 s",
+        "2 of 2: b/needle: preparing",
+        "2 of 2: b/needle: 5 items, 0 s",
     ]
 
 
@@ -109,21 +109,20 @@ def test_bars_of_what_has_ended_or_could_not_run_make_room(screen):
     ("what", "events", "lines"),
     [
         ("packing",
-         [(400, 1_000, 5),  # an interrupted call had packed so much
-          (500, 1_000, 1_500), (550, 1_000, 2_000), (800, 1_000, 2_500), (900, None, 3_000)],
-         ["1,500 tokens, 50% read, about 50 s left", "2,500 tokens, 80% read, about 20 s left",
-          "3,000 tokens"]),
-        ("writing", [(0, 2_000), (500, 2_000), (1_000, 2_000)],
-         ["500/2,000 bytes, about 30 s left"]),
+         [(10, 400, 1_000, 5),  # an interrupted call had packed so much
+          (10, 500, 1_000, 1_500), (5, 550, 1_000, 2_000), (25, 800, 1_000, 2_500)],
+         ["1,500 tokens, 50% read, about 50 s left", "2,500 tokens, 80% read, about 20 s left"]),
+        ("packing", [(30, 400, None, 5)], ["5 tokens"]),
+        ("writing", [(10, 0, 2_000), (0, 5, 2_000), (10, 1_000, 2_000)],
+         ["1,000/2,000 bytes, about 11 s left"]),
     ],
 )  # fmt: skip
 def test_bytes_are_shown_with_the_time_left_where_the_size_is_known(
-    what, events, lines, capsys, monkeypatch
+    what, events, lines, capsys, clock
 ):
     """And the tokens of a packing."""
-    now = iter([0.0, 10.0, 20.0, 25.0 if what == "packing" else 30.0, 50.0, 75.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
     with ByteProgress(what) as shown:
-        for event in events:
+        for seconds, *event in events:
+            clock.now += seconds
             shown.on_progress(*event)
     assert capsys.readouterr().err.splitlines() == [f"{what}: {line}" for line in lines]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.records.losses import read_losses
+from diffattn.lab.cli.fit import read_losses
 
 
 def test_csv_and_json_are_read_alike(tmp_path):

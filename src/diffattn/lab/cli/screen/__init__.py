@@ -1,1 +1,0 @@
-"""Progress, tables and unexpected errors on the terminal."""
