@@ -10,19 +10,21 @@ from typing import Any
 import torch
 
 from diffattn.errors import CheckpointError, ConfigError, check_known, short
-from diffattn.files.io import read_json, write_json
+from diffattn.files.folders import verify_manifest
+from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
 from diffattn.lab.data.corpora import corpus_hash, load_corpus
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import (
+    RunRecord,
     config_hash,
     difference,
     is_claimed,
     package_versions,
     require_schema,
 )
-from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
+from diffattn.lab.records.stored_runs import RUNS, TABLE, runs_folder, unpack_runs
 from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
@@ -30,12 +32,12 @@ from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
-from diffattn.lab.studies.reuse import require_studies, reuse_runs
 from diffattn.lab.studies.scaling import scaling_results, scaling_study
 from diffattn.lab.studies.stability import stability_results, stability_study
-from diffattn.lab.studies.study import FixedStudy, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.study import FixedStudy, Member, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
+from diffattn.lab.training.callbacks import METRICS
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
@@ -328,3 +330,48 @@ def _require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, 
             f"reproduce: the data of {folder} must be unchanged to continue, got another "
             f"{changed[0]}. Choose another --out."
         )
+
+
+def require_studies(folders: Iterable[Path]) -> None:
+    """Refuse folders that hold no ``study.json`` or no runs."""
+    for folder in folders:
+        if not is_reusable(folder):
+            raise ConfigError(
+                "reproduce: reuse must name folders of studies (study.json, and runs/ or "
+                f"runs.jsonl.gz), got {folder}."
+            )
+        path = folder / "study.json"
+        require_schema(read_json(path), path)
+
+
+def is_reusable(folder: Path) -> bool:
+    """Whether a folder holds a study with run directories or their table."""
+    return (folder / "study.json").exists() and runs_folder(folder).is_dir()
+
+
+def reuse_runs(
+    members: Sequence[Member], data_facts: dict[str, Any], runs: Path, studies: Iterable[Path]
+) -> list[str]:
+    """Copy finished runs with the same settings, seed and tokens, of the first study that has them.
+
+    A copy keeps its record. ``data_facts``: hashes and counts."""
+    waiting = [m.config for m in members if not (runs / m.config.name).exists()]
+    finished: dict[str, Path] = {}
+    for study in studies if waiting else ():
+        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no unfinished copy
+            if processes.is_done(run):
+                finished.setdefault(config_hash(RunRecord.read(run).config), run)
+    copied = []
+    for config in waiting:
+        settings = config.resolved()
+        settings["data"] |= data_facts
+        if source := finished.get(config_hash(settings)):
+            read_jsonl(source / METRICS, recorded=read_json(source / RESULTS).get("metrics"))
+            if (source / "model").exists():  # records are committed without weights
+                verify_manifest(source / "model")
+            unfinished = runs / f".{config.name}.copying"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(source, unfinished)
+            unfinished.rename(runs / config.name)
+            copied.append(config.name)
+    return copied

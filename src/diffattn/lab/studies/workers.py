@@ -96,7 +96,6 @@ def run_here(
     members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
     """Train one run after another in this process, on one thread as a worker would."""
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -179,9 +178,10 @@ class _Pool:
         """Start workers until no run waits or a run has failed; wait for all started workers."""
         while self.active or (self.waiting and not self.failures):
             while self.waiting and len(self.active) < workers and not self.failures:
-                log = self.folder / f"{self.waiting[0].config.name}.log"
+                member = self.waiting.pop(0)
+                log = self.folder / f"{member.config.name}.log"
                 self.active.append(_Worker.start(log, self.events, self.least_used_device()))
-                self._give_next(self.active[-1])
+                self.active[-1].give(member, self.data, self.folder)
             worker, event = self.events.get()
             if "exit" not in event:
                 self._receive(worker, event)
@@ -207,14 +207,11 @@ class _Pool:
             worker.process.wait()
             worker.hang_up()
 
-    def _give_next(self, worker: _Worker) -> None:
-        worker.give(self.waiting.pop(0), self.data, self.folder)
-
     def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
         self.on_progress(worker.run, event)
         if "error" in event:
             self.failures.append(event["error"])
         if "done" in event and self.short and self.waiting and not self.failures:
-            self._give_next(worker)
+            worker.give(self.waiting.pop(0), self.data, self.folder)
         elif "done" in event:
             worker.hang_up()
