@@ -51,7 +51,7 @@ WINGS = {
     "lab.report": {
         "analysis", "study", "sections", "evaluation", "benchmarks", "claims", "viewer",
     },
-    "lab.studies": {"text", "recall", "stability", "scaling", "gradient_flow"},
+    "lab.studies": {"text", "recall", "gradient_flow"},
 }  # fmt: skip
 """Folders of one room each: a wing imports no other."""
 OF_THE_ROOT = {"lab.evaluation": {"protocol", "metrics"}, "lab.report": {"page", "paper"}}

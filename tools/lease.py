@@ -19,8 +19,13 @@ from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.folders import new_folder
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.studies.page import build_study_page
-from diffattn.lab.studies.reproduce import begin_study, recorded_costs, run_study
-from diffattn.lab.studies.reuse import require_studies, reuse_runs
+from diffattn.lab.studies.reproduce import (
+    begin_study,
+    recorded_costs,
+    require_studies,
+    reuse_runs,
+    run_study,
+)
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
 from diffattn.lab.studies.text.summary import read_or_count, study_results

@@ -19,12 +19,12 @@ from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.scaling import read_scaling_study
 from diffattn.lab.report.sections.stability import read_stability_study
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
-from diffattn.lab.studies.practical.summary import practical_study
+from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
+from diffattn.lab.studies.practical import practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.reproduce import judge
-from diffattn.lab.studies.scaling.config import scaling_study
-from diffattn.lab.studies.stability.config import stability_study
+from diffattn.lab.studies.scaling import scaling_study
+from diffattn.lab.studies.stability import stability_study
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import study_results

@@ -23,7 +23,6 @@ class Variant:
     """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
     name: str
     title: str
-    """Name in tables and charts."""
     compared_with: str
     """Name of its baseline. It uses the baseline's learning rate unless its own rate is swept."""
     summary: str
@@ -32,16 +31,14 @@ class Variant:
     """Names of further baselines, used if they take part in the study."""
     color: str = "#999999"
     side_effect_of: tuple[str, ...] = ()
-    """Types whose side effect this control has without their learned second map. If the control
-    leads softmax too, the lead of these types need not come from their second map."""
+    """Types whose side effect this control has without their learned second map."""
     layer: str = ""
     """Attention type of its layers. Default: the name."""
     match: str | None = None
     """Budget that it shares with the softmax model. Default: the comparison's budget."""
     heads: float = 1.0
-    """Number of heads divided by the softmax model's number."""
+    """Number of heads divided by the softmax model's, like the width of a head."""
     width: int = 1
-    """Width of a head divided by the softmax model's width."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Field of the model's configuration -> changed value."""
 
@@ -51,10 +48,7 @@ class Variant:
         return self.layer or self.name
 
     def twin(self, base: "DiffTransformerConfig", match: str) -> "Twin[DiffTransformerConfig]":
-        """The model of this variant, made from the softmax model ``base``.
-
-        ``match``: the budget of the comparison, of :data:`diffattn.models.twins.MATCHES`.
-        """
+        """The model of this variant. ``base``: the softmax model; ``match``: the budget."""
         changes = dict(self.changes)
         if (self.heads, self.width) != (1, 1):
             for name in ("num_heads", "num_kv_heads"):
@@ -84,14 +78,12 @@ _rank = partial(Variant, "rank", layer=_SHARED)
 _halved = partial(Variant, "ablation", layer=BASELINE, heads=0.5, width=2)
 GATE, ELEMENT_GATE, GROUPED, DEX = "diff_v2_gate", "gated_element", "grouped_diff", "dex"
 FEW = (BASELINE, _V2, GATE)
-"""Models of the laptop comparison: the Transformer, the type with the lowest loss in the study, and
-the control that has most of that type's lead."""
+"""Models of the laptop comparison: the Transformer, the best type and its nearest control."""
 _NORM = {"head_norm": True}
 _LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
 
 
 def _match(budget: str, kind: str, title: str, summary: str) -> Variant:
-    """A type whose model equals softmax in another budget: heads or training FLOPs."""
     name = f"{kind}_{budget}"
     return Variant("match", name, title, kind, summary, also=(BASELINE,), layer=kind, match=budget)
 
@@ -322,11 +314,10 @@ NEVER_ATTEND = (FLOOR, WIDER_FLOOR)
 SIDE_EFFECTS = tuple(name for name, row in VARIANTS.items() if row.side_effect_of == TYPES[1:])
 """Controls that have a side effect of all DIFF types, without their second map."""
 CONTROLS = tuple(row.name for row in _TEXT if row.role == "control")
-"""Controls on text. A type's lead counts for its second map only if it leads all of them too."""
+"""Controls on text."""
 RECALL_CONTROLS = (*CONTROLS, "softmax_norm", WIDE, WIDE_NORM, ADDED, UNIFORM)
-"""Recall has more controls: head norm alone, width of heads, added maps, a uniform second map."""
 SWEPT = (*TYPES, FLOOR)
-"""Variants whose learning rate is swept. Others use the rate of their baseline."""
+"""Variants whose learning rate is swept. Others use that of their baseline."""
 SWEPT_ALONE = (ELEMENT_GATE, GROUPED, DEX)
 """Variants that are swept too where they take part. They do not run at the common rate."""
 MEMBERS: dict[str, tuple[str, ...]] = {

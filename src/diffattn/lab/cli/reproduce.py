@@ -211,7 +211,7 @@ def reproduce_all(
     """
     from diffattn.lab.catalog.models import MEMBERS
     from diffattn.lab.cli.screen import ItemProgress, RunsProgress
-    from diffattn.lab.studies.reuse import is_reusable
+    from diffattn.lab.studies.reproduce import is_reusable
     from diffattn.lab.studies.stages import ANALYSIS, TITLES, stages_of
     from diffattn.lab.studies.whole import analyse_models, finish, require_scale, time_models
 

@@ -111,8 +111,7 @@ def cluster_ratio(
               \sqrt{\tfrac{G - 1}{G} \sum_{g=1}^G (r_{-g} - r)^2}
 
     over G clusters, :math:`r_{-g}` the ratio without cluster g. With equal weights and one value
-    per cluster it is Student's interval. For about normal values it covers well from two clusters
-    on, where a percentile bootstrap covers 75 to 89 % (``docs/records/coverage.md``).
+    per cluster it is Student's interval. ``docs/records/coverage.md`` has its simulated coverage.
 
     Source: J. W. Tukey, Ann. Math. Stat. 29 (1958), 614; R. M. Bell, D. F. McCaffrey, Surv.
     Methodol. 28 (2002), 169 (few clusters).
@@ -179,8 +178,8 @@ def share_interval(values: Numbers, clusters: Sequence[str] | None = None) -> In
 
     with Student's t at G - 1 degrees of freedom in place of z, for G clusters with n values in all.
     :math:`\hat v` is the jackknife variance over clusters. The variance of n independent items is
-    averaged in, with the weight of one cluster: a few clusters near 0 or 1 have almost no spread.
-    If every value is 0, or every value is 1, each cluster counts as one item.
+    averaged in, as a few clusters near 0 or 1 have almost no spread. If every value is 0, or every
+    value is 1, each cluster counts as one item.
 
     Source: E. B. Wilson, J. Am. Stat. Assoc. 22 (1927), 209; E. L. Korn, B. I. Graubard, Surv.
     Methodol. 24 (1998), 193 (effective sample size); the weight of one cluster is ours.
@@ -209,13 +208,12 @@ def share_interval(values: Numbers, clusters: Sequence[str] | None = None) -> In
 def mean_of_shares(groups: Sequence[Numbers]) -> Interval:
     r"""Mean of the groups' means and its interval, also near 0 and 1.
 
-    Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. So
-    differences between groups do not widen the interval. It is Wilson's, with Student's t,
-    :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and
+    Groups are fixed, such as the tasks of a benchmark, and only their items are a sample. It is
+    Wilson's interval, with Student's t, :math:`n_\text{eff} = \bar p (1 - \bar p) / v` and
     :math:`v = \sum_k v_k / (\max(1, n_k - 1) K^2)`. Here v_k is the mean squared deviation of
-    group k's values and one more value. That value is 1 with probability :math:`\bar p`, else 0.
-    So a group of equal values has a spread too. If all values are 0, or all are 1, or a single
-    group holds only zeros and ones, this is Wilson's interval of all items together.
+    group k's values and one more value, which is 1 with probability :math:`\bar p`, else 0. If all
+    values are 0, or all are 1, or a single group holds only zeros and ones, this is Wilson's
+    interval of all items together.
 
     Source: as :func:`share_interval`; the value added per group is ours.
 
@@ -244,10 +242,7 @@ def _effective_wilson(p: float, variance: float, df: int) -> tuple[float, float]
 
 
 def expected_range(p: float, n: int, draws: int) -> float:
-    """Mean of (best − worst) of ``draws`` proportions of ``n`` trials: the range by chance alone.
-
-    ``p`` is the probability of success.
-    """
+    """Mean of (best − worst) of ``draws`` proportions of ``n`` trials of probability ``p``."""
     # The error of 20,000 simulated sets is about 0.004 / sqrt(n).
     counts = np.random.default_rng(0).binomial(n, p, size=(20_000, draws))
     return float(np.ptp(counts, axis=1).mean()) / n

@@ -37,8 +37,7 @@ def paired_difference(values: Numbers, baseline: Numbers) -> Interval:
 def paired_t_test(differences: Numbers) -> float | None:
     """Two-sided p-value of Student's t test that paired differences have mean 0.
 
-    It belongs to the interval of :func:`paired_difference`; one difference has none. If all
-    are equal they have no spread: then p is 1 if they are 0, else that of :func:`sign_flip_test`.
+    One difference has none. If all are equal, p is that of :func:`sign_flip_test`.
 
     Source: Student, Biometrika 6 (1908), 1-25.
     """
@@ -220,10 +219,9 @@ def clustered_shares(
     .. math:: \tilde r = \frac{\sum S_g}{\sum W_g + 2 u}, \quad
               v = \frac{\tfrac{G}{G-1} \sum (S_g - r W_g)^2 + u^2}{(\sum W_g + 2 u)^2}
 
-    with sums S and weights W of G clusters and their ratio r. With one item per cluster u is an
-    item's mean weight: Agresti and Min's interval with t for z. In larger clusters u is the
-    geometric mean of an item's weight, right for independent items, and of a cluster's, right for
-    equal items of a cluster. If all clusters have the same ratio, u is a cluster's mean weight.
+    with sums S and weights W of G clusters and their ratio r. u is the geometric mean of an item's
+    weight, right for independent items, and of a cluster's, right for equal items of a cluster. If
+    all clusters have the same ratio, u is a cluster's mean weight.
 
     Source: A. Agresti, Y. Min, Stat. Med. 24 (2005), 729; the weight in clusters is ours, and
     simulated in ``tests/lab/stats/test_coverage.py``.

@@ -71,9 +71,9 @@ def fit_power_law(x: Numbers, y: Numbers, *, form: str = "offset") -> PowerLaw:
     ``"offset"`` is ordinary least squares on the loss. ``"kaplan"``, also written
     :math:`(x_c / x)^b` with :math:`x_c = a^{1 / b}`, is least squares on the logarithm.
 
-    Points with equal x, such as seeds of one size, share the error of the law there. So degrees of
-    freedom count different x. The variance of a point is estimated from the means at each x and
-    from all points; the larger estimate is used.
+    Points with equal x share the error of the law there. So degrees of freedom count different x.
+    The variance of a point is the larger of two estimates: from the means at each x, and from all
+    points.
 
     An offset law's exponent b is positive: it falls with x, or rises to c if a < 0.
 
@@ -321,9 +321,8 @@ def equivalence_of(
 
 
 def equivalent_at(axis: Mapping[str, Any], name: str, baseline: str) -> Any:
-    """The record of a pair at ``axis["read_at"]``, the point that is reported; ``None`` if none."""
-    key = (name, baseline, axis["read_at"])
-    rows = axis["equivalents"]
+    """The record of a pair at ``axis["read_at"]``, the point that is reported."""
+    key, rows = (name, baseline, axis["read_at"]), axis["equivalents"]
     return next((x for x in rows if (x["type"], x["baseline"], x.get("point")) == key), None)
 
 

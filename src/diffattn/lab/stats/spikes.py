@@ -1,8 +1,7 @@
 """How unstable a training run was: spikes of its loss and gradient norm, clipping, divergence.
 
 The definitions below were fixed, in a separate commit, before the first run of the stability study.
-Each measures a single run. Hard batches raise the loss of any model. Therefore runs are compared
-with runs that read the same tokens at the same step.
+Hard batches raise the loss of any model. So runs are compared that read the same tokens.
 """
 
 import math

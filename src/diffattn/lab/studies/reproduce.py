@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,75 +10,62 @@ from typing import Any
 import torch
 
 from diffattn.errors import CheckpointError, ConfigError, check_known, short
-from diffattn.files.io import read_json, write_json
+from diffattn.files.folders import verify_manifest
+from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import MEMBERS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
 from diffattn.lab.data.corpora import corpus_hash, load_corpus
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import (
+    RunRecord,
     config_hash,
     difference,
     is_claimed,
     package_versions,
     require_schema,
 )
-from diffattn.lab.records.stored_runs import RUNS, TABLE, unpack_runs
+from diffattn.lab.records.stored_runs import RUNS, TABLE, runs_folder, unpack_runs
 from diffattn.lab.studies import workers as processes
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
+from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.page import build_study_page
-from diffattn.lab.studies.practical.summary import practical_results, practical_study
+from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
-from diffattn.lab.studies.reuse import require_studies, reuse_runs
-from diffattn.lab.studies.scaling.config import scaling_study
-from diffattn.lab.studies.scaling.summary import scaling_results
-from diffattn.lab.studies.stability.config import stability_study
-from diffattn.lab.studies.stability.summary import stability_results
-from diffattn.lab.studies.study import FixedStudy, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.scaling import scaling_results, scaling_study
+from diffattn.lab.studies.stability import stability_results, stability_study
+from diffattn.lab.studies.study import FixedStudy, Member, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
+from diffattn.lab.training.callbacks import METRICS
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.memory import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One kind of study: how its settings and its results are made."""
-
-    make: Callable[..., Study]
-    """Makes the settings from a scale and the options below."""
-    judge: Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
-    options: tuple[str, ...] = ("seeds", "settings", "match")
-    """Names of the arguments of :func:`reproduce` that the kind takes."""
-
-
-KINDS: dict[str, Kind] = {
-    **{name: Kind(partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
-    "recall": Kind(recall_study, judge_recall, options=("seeds", "match")),
-    "practical": Kind(
-        practical_study,
-        lambda study, runs, *_: practical_results(study, runs.results),
-        options=("seeds", "match"),
-    ),
-    "stability": Kind(
+Judge = Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
+OF_TASKS = ("recall", "practical")
+"""Kinds that take no changed settings, as their runs make their own data."""
+KINDS: dict[str, tuple[Callable[..., Study], Judge]] = {
+    **{name: (partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
+    "recall": (recall_study, judge_recall),
+    "practical": (practical_study, lambda study, runs, *_: practical_results(study, runs.results)),
+    "stability": (
         stability_study,
         lambda study, runs, *_: stability_results(study, runs.results, runs.rows("metrics")),
     ),
-    "gradient-flow": Kind(
+    "gradient-flow": (
         gradient_flow_study,
         lambda study, runs, *_: gradient_flow_results(study, runs.results, runs.rows("gradients")),
     ),
-    "scaling": Kind(
+    "scaling": (
         scaling_study,
         lambda study, runs, *_: scaling_results(
             study, {name: result["validation_loss"] for name, result in runs.results.items()}
         ),
-        options=("seeds", "settings", "match", "extrapolate"),
     ),
 }
+"""Kind of study -> functions that make its settings and judge its runs."""
 
 
 def reproduce(
@@ -104,8 +90,7 @@ def reproduce(
         scale: ``"smoke"`` (a minute), ``"laptop"`` (about ten minutes, scaling an hour) or
             ``"study"`` (hours to a day, not for scaling). Text, ablations and rank also have
             ``"workstation"`` and ``"lease"`` (one GPU; a lease is a quarter of an hour at a time).
-        kind: ``"text"`` for softmax, DIFF V1, DIFF V2, Shared DIFF and controls; ``"ablations"``
-            for Table 6 and more; ``"rank"`` for Shared DIFF's rank and λ_init; ``"recall"``,
+        kind: ``"text"``, ``"ablations"``, ``"rank"`` (of Shared DIFF), ``"recall"``,
             ``"practical"``, ``"stability"``, ``"gradient-flow"`` or ``"scaling"``.
         out: Study folder. Default: ``runs/<kind>-<scale>``; for text ``runs/<scale>``.
         seeds: Seeds of initial weights and data order. Default: the scale's seeds.
@@ -117,13 +102,11 @@ def reproduce(
             and tokens are copied and not trained again.
         workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
         on_message: Called with one line per stage.
-        on_progress: Called with a run's name and an event, see
-            :data:`diffattn.lab.studies.study.OnProgress`.
+        on_progress: See :data:`diffattn.lab.studies.study.OnProgress`.
 
     Returns:
-        The path of ``report.html``. Beside it lie ``study.json``, ``results.json``, ``costs.json``
-        and ``runs/``. All kinds but recall and practical have ``data/``; text, ablations and rank
-        have ``counts.json`` and ``maps.json``; recall may have ``maps.json``.
+        The path of ``report.html``. Beside it lie ``study.json``, ``results.json``, ``costs.json``,
+        ``runs/``, and for some kinds ``data/``, ``counts.json`` and ``maps.json``.
 
     Raises:
         ConfigError: An unknown kind, scale or setting, or a folder or device that does not fit.
@@ -135,7 +118,7 @@ def reproduce(
     )
     return run_study(
         study,
-        Path(out) if out is not None else default_folder(kind, scale),
+        default_folder(kind, scale) if out is None else Path(out),
         reuse=[Path(folder) for folder in reuse],
         workers=workers,
         on_message=on_message,
@@ -147,24 +130,26 @@ def make_study(
     kind: str,
     scale: str,
     *,
-    seeds: Sequence[int] | None = None,
     settings: Sequence[str] = (),
-    match: str = "params",
     extrapolate: bool = False,
+    **options: Any,
 ) -> Study:
     """The settings of a study. Arguments are those of :func:`reproduce`."""
     check_known("reproduce", "kind", kind, KINDS)
-    options = {"seeds": seeds, "settings": settings, "match": match, "extrapolate": extrapolate}
-    for name in ("settings", "extrapolate"):
-        if options[name] and name not in KINDS[kind].options:
-            raise ConfigError(f"reproduce {kind}: {name} must be left out, got {options[name]!r}.")
-    taken = {name: options[name] for name in KINDS[kind].options}
-    return KINDS[kind].make(scale, **taken)
+    if settings and kind in OF_TASKS:
+        raise ConfigError(f"reproduce {kind}: settings must be left out, got {settings!r}.")
+    if kind == "scaling":
+        options["extrapolate"] = extrapolate
+    elif extrapolate:
+        raise ConfigError(f"reproduce {kind}: extrapolate must be left out, got True.")
+    make, _ = KINDS[kind]
+    return make(scale, settings=settings, **options)
 
 
 def judge(study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage) -> Any:
     """Make the content of ``results.json`` for a study of any kind."""
-    return KINDS[study.kind].judge(study, runs, data, on_message)
+    _, of_kind = KINDS[study.kind]
+    return of_kind(study, runs, data, on_message)
 
 
 def run_study(
@@ -219,23 +204,23 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
     A folder of another configuration or text is refused before any work. If the text is packed
     already, opening the packed data checks the text's hash.
     """
-    resolved: dict[str, Any] = study.resolved()
+    resolved = study.resolved()
+    recorded = _recorded_study(folder, resolved)
     facts: dict[str, Any] = {"kind": study.kind}
     if isinstance(study, FixedStudy):
         facts["runs"] = [member.config.name for member in study.members()]
     if study.base is None:  # runs make their own data
-        if recorded_study(folder, resolved) is None:
+        if recorded is None:
             begin_study(folder, resolved, facts)
         return None
     config = study.base.data
-    recorded = recorded_study(folder, resolved, besides="data")
     if recorded is not None and not (folder / "data" / MARKER).exists():
         documents = load_corpus(config.source, text_field=config.text_field)
-        require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
+        _require_same_data(folder, recorded, {"corpus_hash": corpus_hash(documents)})
     require = partial(require_enough, study.base)
     data = prepare_data(config, folder / "data", require=require, on_message=on_message)
     if recorded is not None:
-        require_same_data(folder, recorded, data.facts())
+        _require_same_data(folder, recorded, data.facts())
         return data
     source = {"source": config.source, "vocab_size": config.vocab_size}
     data_facts = source | {"python": package_versions()["python"]} | data.facts()
@@ -280,14 +265,9 @@ def _train(
     if workers == 1 and not study.always_workers:
         processes.run_here(waiting, data, runs, on_progress=show_progress)
     else:
-        folder = None if data is None else data.folder
+        folder, short = None if data is None else data.folder, study.shares_workers
         processes.run_members(
-            waiting,
-            folder,
-            runs,
-            workers=workers,
-            on_progress=show_progress,
-            short=study.shares_workers,
+            waiting, folder, runs, workers=workers, on_progress=show_progress, short=short
         )
     for member in members:  # a killed call may have missed the end of a run
         drop_weights(member.config.name)
@@ -296,18 +276,12 @@ def _train(
 _MARKER = "study.json"
 
 
-def recorded_study(
-    folder: Path, resolved: dict[str, Any], *, besides: str | None = None
-) -> dict[str, Any] | None:
+def _recorded_study(folder: Path, resolved: dict[str, Any]) -> dict[str, Any] | None:
     """``study.json`` of a folder that holds the same study; ``None`` for a free folder.
 
     The run folders of a committed study are unpacked from its table, so that it can continue.
-    ``besides``: name of one entry that may lie in a free folder.
-
-    Raises:
-        ConfigError: The folder holds a study of another configuration.
     """
-    if not is_claimed(folder, _MARKER, "a study", besides=besides):
+    if not is_claimed(folder, _MARKER, "a study", besides="data"):
         return None
     path = folder / _MARKER
     recorded = read_json(path)
@@ -339,7 +313,7 @@ def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -
 
 
 def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
-    """Name of a finished run in this study -> its ``costs.json``, with this name as ``run``."""
+    """Name of a finished run -> its ``costs.json``, with this name as ``run``."""
     costs = {}
     for name in names:
         path = runs / name / "costs.json"
@@ -349,11 +323,55 @@ def recorded_costs(runs: Path, names: Iterable[str]) -> dict[str, Any]:
     return costs
 
 
-def require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Refuse to continue a study on other tokens, whose hashes and counts are ``facts``."""
+def _require_same_data(folder: Path, recorded: dict[str, Any], facts: dict[str, Any]) -> None:
     changed = [key for key in facts if recorded["data"].get(key) != facts[key]]
     if changed:
         raise ConfigError(
             f"reproduce: the data of {folder} must be unchanged to continue, got another "
             f"{changed[0]}. Choose another --out."
         )
+
+
+def require_studies(folders: Iterable[Path]) -> None:
+    """Refuse folders that hold no ``study.json`` or no runs."""
+    for folder in folders:
+        if not is_reusable(folder):
+            raise ConfigError(
+                "reproduce: reuse must name folders of studies (study.json, and runs/ or "
+                f"runs.jsonl.gz), got {folder}."
+            )
+        path = folder / "study.json"
+        require_schema(read_json(path), path)
+
+
+def is_reusable(folder: Path) -> bool:
+    """Whether a folder holds a study with run directories or their table."""
+    return (folder / "study.json").exists() and runs_folder(folder).is_dir()
+
+
+def reuse_runs(
+    members: Sequence[Member], data_facts: dict[str, Any], runs: Path, studies: Iterable[Path]
+) -> list[str]:
+    """Copy finished runs with the same settings, seed and tokens, of the first study that has them.
+
+    A copy keeps its record. ``data_facts``: hashes and counts."""
+    waiting = [m.config for m in members if not (runs / m.config.name).exists()]
+    finished: dict[str, Path] = {}
+    for study in studies if waiting else ():
+        for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no unfinished copy
+            if processes.is_done(run):
+                finished.setdefault(config_hash(RunRecord.read(run).config), run)
+    copied = []
+    for config in waiting:
+        settings = config.resolved()
+        settings["data"] |= data_facts
+        if source := finished.get(config_hash(settings)):
+            read_jsonl(source / METRICS, recorded=read_json(source / RESULTS).get("metrics"))
+            if (source / "model").exists():  # records are committed without weights
+                verify_manifest(source / "model")
+            unfinished = runs / f".{config.name}.copying"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            shutil.copytree(source, unfinished)
+            unfinished.rename(runs / config.name)
+            copied.append(config.name)
+    return copied

@@ -7,10 +7,8 @@ from diffattn.errors import check_known
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
 ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
 STUDIES_OF: dict[str, tuple[str, ...]] = {
-    "smoke": ("recall", "text"),
-    "laptop": ("recall", "text"),
-    "study": ALL_STUDIES,
-    "workstation": ALL_STUDIES,
+    **dict.fromkeys(("smoke", "laptop"), ("recall", "text")),
+    **dict.fromkeys(("study", "workstation"), ALL_STUDIES),
 }
 """Scale -> its studies, in the order in which they run."""
 TITLES = {
@@ -27,21 +25,16 @@ TITLES = {
 
 
 def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of the stages, in order: studies, then the analysis of their models, then timings.
-
-    The scales ``smoke`` and ``laptop`` have studies only.
-    """
+    """Names of the stages: studies, and at long scales the analysis of their models and timings."""
     check_known("reproduce", "scale", scale, STUDIES_OF)
-    stages = STUDIES_OF[scale]
-    if is_long(scale):
-        stages = (*stages, ANALYSIS, THROUGHPUT)
+    stages = (*STUDIES_OF[scale], *((ANALYSIS, THROUGHPUT) if is_long(scale) else ()))
     for name in only:
         check_known("reproduce", "only", name, stages)
     return tuple(name for name in stages if not only or name in only)
 
 
 def is_long(scale: str) -> bool:
-    """Whether a scale takes hours, so that it runs all studies with all their seeds."""
+    """Whether a scale takes hours and runs all studies."""
     return STUDIES_OF[scale] == ALL_STUDIES
 
 

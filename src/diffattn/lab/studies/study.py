@@ -103,7 +103,7 @@ class Study:
     seeds: tuple[int, ...]
     """Seeds of initial weights and data order."""
     match: str = "params"
-    """The budget that the twins keep equal: one of :data:`diffattn.models.twins.MATCHES`."""
+    """The budget that the twins keep equal."""
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -194,7 +194,7 @@ class FixedStudy(Study):
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:
-    """Refuse a base model that is no softmax model; ``field`` is its name in the message."""
+    """Refuse another base model; ``field`` is its name in the message."""
     must = f"{field} must be a softmax model, whose twins are compared"
     require(where, model.attention_type == BASELINE, must, model.attention_type)
 

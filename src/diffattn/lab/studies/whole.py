@@ -51,10 +51,7 @@ def analyse_models(
     on_start: Callable[[str], None] = lambda label: None,
     on_progress: Callable[[str, int, int], None] = lambda label, done, total: None,
 ) -> None:
-    """Analyse the first seed's model of every type on text that none was trained on, if not done.
-
-    Callbacks are those of :func:`diffattn.lab.analysis.session.analyze`.
-    """
+    """Analyse the first seed's model of every type on text that none read, if not done."""
     from diffattn.lab.analysis.session import AnalysisSettings, analyze
     from diffattn.lab.report.analysis.page import build_analysis_report
 
@@ -95,7 +92,7 @@ def finish(folder: Path, scale: str) -> Path:
     """Write ``results.json`` and the page of all finished stages, also those of earlier calls.
 
     The page of a short scale shows recall and text. That of a long scale has every table of the
-    papers. A claim is measured by a study of this folder, else by the committed one of its kind.
+    papers; kinds that this folder lacks are those of the committed studies.
     """
     stages = [  # without timings, which differ between two runs
         name
@@ -116,10 +113,9 @@ def finish(folder: Path, scale: str) -> Path:
             return build_first_report(folder / "recall", folder / "text", page, root)
         return build_report(folder / "text", page, claims=root)
     studies = {name: folder / name for name in stages if name in ALL_STUDIES}
-    committed = [] if root is None else committed_folders(root)
     others = [
         path
-        for path in committed
+        for path in ([] if root is None else committed_folders(root))
         if not (path / "study.json").exists() or study_kind(path) not in studies
     ]
     return build_papers_report(

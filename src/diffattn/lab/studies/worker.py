@@ -1,7 +1,7 @@
 """A process that trains runs of a study: ``python -m diffattn.lab.studies.worker``.
 
-It reads one job per line from standard input and writes one JSON line per event to standard output.
-It ends when standard input ends, even within a run, because then its parent has ended.
+It reads a job per line from standard input, and writes a JSON line per event to standard output. It
+ends when standard input ends, even within a run, because then its parent has ended.
 """
 
 import base64
@@ -25,15 +25,9 @@ if TYPE_CHECKING:  # it loads torch, which an idle worker does not need
 
 def job(member: "Member", data: Path | None, folder: Path) -> str:
     """A job as one line of JSON; ``data`` is a folder of packed tokens, none for a recall task."""
-    return json.dumps(
-        {
-            "name": member.config.name,
-            "num_steps": member.config.train.num_steps,
-            "member": base64.b64encode(pickle.dumps(member)).decode(),
-            "data": None if data is None else str(data),
-            "folder": str(folder),
-        }
-    )
+    facts: dict[str, Any] = {"name": member.config.name, "num_steps": member.config.train.num_steps}
+    facts |= {"data": None if data is None else str(data), "folder": str(folder)}
+    return json.dumps(facts | {"member": base64.b64encode(pickle.dumps(member)).decode()})
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ _ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_MMAP_THRESHOLD_"
 
 
 def worker_count(workers: int | None) -> int:
-    """Number of processes side by side. Default: one per GPU, or one per CPU core but at most 2."""
+    """Number of processes. Default: one per GPU, or one per CPU core but at most 2."""
     if workers is None:
         return torch.cuda.device_count() or min(2, os.cpu_count() or 1)
     if workers < 1:
@@ -71,13 +70,10 @@ def run_members(
 
     Args:
         data: Folder of the prepared tokens; ``None`` for recall tasks.
-        folder: Folder of the run directories.
+        folder: Folder of the run directories and of the logs ``<name>.log``.
         workers: Processes at a time, each with one thread, spread evenly over the GPUs.
-        short: Whether a process makes several runs, because starting it takes long. Outside Linux
-            the recorded peak memory then includes the earlier runs of the process.
-
-    Raises:
-        DiffAttnError: A run failed; its process's log is ``<folder>/<name>.log``.
+        short: Whether a process makes several runs. Outside Linux the recorded peak memory then
+            includes its earlier runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # The runs of each seed by falling FLOPs, so that all cores end at about the same time.
@@ -100,16 +96,16 @@ def run_here(
     members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
     """Train one run after another in this process, on one thread as a worker would."""
-
-    def show_step(run: str, step: int, loss: float | None) -> None:
-        on_progress(run, {"step": step, "loss": loss})
-
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         for member in members:
             run = member.config.name
-            member.train(data, folder / run, on_progress=partial(show_step, run))
+
+            def show_step(step: int, loss: float | None, run: str = run) -> None:
+                on_progress(run, {"step": step, "loss": loss})
+
+            member.train(data, folder / run, on_progress=show_step)
             on_progress(run, {"done": True})
     finally:
         torch.set_num_threads(threads)
@@ -125,7 +121,6 @@ class _Worker:
     device: str | None
     """The only GPU that the process sees; ``None`` without GPUs."""
     run: str = ""
-    """Name of the run that it was given last."""
 
     @classmethod
     def start(cls, log: Path, events: "_Events", device: str | None) -> "_Worker":
@@ -183,9 +178,10 @@ class _Pool:
         """Start workers until no run waits or a run has failed; wait for all started workers."""
         while self.active or (self.waiting and not self.failures):
             while self.waiting and len(self.active) < workers and not self.failures:
-                log = self.folder / f"{self.waiting[0].config.name}.log"
+                member = self.waiting.pop(0)
+                log = self.folder / f"{member.config.name}.log"
                 self.active.append(_Worker.start(log, self.events, self.least_used_device()))
-                self._give_next(self.active[-1])
+                self.active[-1].give(member, self.data, self.folder)
             worker, event = self.events.get()
             if "exit" not in event:
                 self._receive(worker, event)
@@ -211,14 +207,11 @@ class _Pool:
             worker.process.wait()
             worker.hang_up()
 
-    def _give_next(self, worker: _Worker) -> None:
-        worker.give(self.waiting.pop(0), self.data, self.folder)
-
     def _receive(self, worker: _Worker, event: dict[str, Any]) -> None:
         self.on_progress(worker.run, event)
         if "error" in event:
             self.failures.append(event["error"])
         if "done" in event and self.short and self.waiting and not self.failures:
-            self._give_next(worker)
+            worker.give(self.waiting.pop(0), self.data, self.folder)
         elif "done" in event:
             worker.hang_up()

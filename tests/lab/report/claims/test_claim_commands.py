@@ -12,9 +12,9 @@ from diffattn.lab.catalog.recipes.catalog import SCALES
 from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.protocol import parts
 from diffattn.lab.report.claims.tables import CLAIMS
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
-from diffattn.lab.studies.scaling.config import scaling_study
-from diffattn.lab.studies.stability.config import stability_study
+from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
+from diffattn.lab.studies.scaling import scaling_study
+from diffattn.lab.studies.stability import stability_study
 from diffattn.lab.studies.text.comparison import comparison
 
 COMMANDS = [command for claim in CLAIMS for command in claim.commands if command]

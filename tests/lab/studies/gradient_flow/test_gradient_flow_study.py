@@ -3,14 +3,13 @@
 import pytest
 
 from diffattn.lab.report.sections.gradient_flow import BASE
-from diffattn.lab.studies.gradient_flow.config import gradient_flow_study
 from diffattn.lab.studies.gradient_flow.judgements import (
     DRIFT,
     LEVEL,
     gradient_flow_results,
     judge_factors,
 )
-from diffattn.lab.studies.gradient_flow.sizes import MATRICES, NULL
+from diffattn.lab.studies.gradient_flow.runs import MATRICES, NULL, gradient_flow_study
 from record_files import the_row
 
 

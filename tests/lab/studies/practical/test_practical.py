@@ -4,7 +4,7 @@ import pytest
 
 from diffattn.lab.catalog.recipes.practical import PRIMARY
 from diffattn.lab.stats.paired import paired_difference, paired_t_test
-from diffattn.lab.studies.practical.summary import practical_results, practical_study
+from diffattn.lab.studies.practical import practical_results, practical_study
 
 SEEDS = (3, 4, 5)
 

@@ -6,8 +6,7 @@ from functools import cache
 import pytest
 
 from diffattn.errors import DiffAttnError
-from diffattn.lab.studies.scaling.config import scaling_study
-from diffattn.lab.studies.scaling.summary import scaling_results
+from diffattn.lab.studies.scaling import scaling_results, scaling_study
 from record_files import the_row
 
 

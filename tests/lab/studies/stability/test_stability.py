@@ -5,8 +5,13 @@ import math
 import pytest
 
 from diffattn.lab.catalog.recipes.comparison import laptop
-from diffattn.lab.studies.stability.config import stability_study
-from diffattn.lab.studies.stability.summary import AGAINST_FLOORS, METRICS, PAIRS, stability_results
+from diffattn.lab.studies.stability import (
+    AGAINST_FLOORS,
+    METRICS,
+    PAIRS,
+    stability_results,
+    stability_study,
+)
 from record_files import the_row
 
 

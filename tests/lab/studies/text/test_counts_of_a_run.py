@@ -10,7 +10,7 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.count_models import COUNT_MODELS, count_losses
 from diffattn.lab.data.ngrams import PARTS
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.studies.text.endpoints import loss_curve, phase_step
+from diffattn.lab.studies.text.results import loss_curve, phase_step
 from diffattn.lab.studies.text.summary import count_model_results
 from diffattn.lab.training.config import DataConfig, TrainConfig
 from diffattn.lab.training.loop.data_order import training_order

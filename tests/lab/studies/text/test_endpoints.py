@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from diffattn.lab.studies.text.endpoints import adjusted_leads, crossing, loss_curve
+from diffattn.lab.studies.text.results import adjusted_leads, crossing, loss_curve
 from lab.studies.text.made_up_losses import LOSSES, study
 
 

@@ -8,7 +8,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import MEMBERS, SWEPT
 from diffattn.lab.report.study.files import read_study
-from diffattn.lab.studies import reuse as module
+from diffattn.lab.studies import reproduce as module
 from diffattn.lab.studies import workers
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.comparison import comparison

@@ -42,11 +42,9 @@ def study() -> RunPlan:
     """Softmax model of 5.3M parameters with 16 heads (8 DIFF heads) of width 32, 4M tokens per run.
 
     Command: ``diffattn reproduce text --scale study``. Hardware: 2 CPU cores with instructions for
-    bfloat16, the precision of matrix products in the papers. Duration: about 30 core-hours: a
-    sweep of learning rates, and whole runs at its two best rates. Models that a verdict depends on
-    have five seeds, the others three. The same command continues an interrupted study. Expected:
-    with ``TIED_START`` the results in docs/findings/results.md; with an untied head not known. The
-    papers' smallest model also has 8 DIFF heads, but far more training tokens.
+    bfloat16. Duration: about 30 core-hours: a sweep of learning rates, and whole runs at its two
+    best rates. Models that a verdict depends on have five seeds, the others three. Expected: with
+    ``TIED_START`` the results in docs/findings/results.md; with an untied head not known.
     """
     pace = {"num_steps": 4_000, "warmup_steps": 200, "log_every": 40, "evaluate_every": 200}
     tokens = {"batch_tokens": 1_024, "seq_len": 256, "evaluation_tokens": 32_768}
@@ -77,13 +75,11 @@ def lease() -> RunPlan:
     """Softmax model of 29M parameters with 16 heads (8 DIFF heads) of width 32, 70M tokens.
 
     Command: ``diffattn reproduce lease``. Hardware: one H100, for a quarter of an hour at a time;
-    docs/guides/gpu_session.md says how records are copied. Duration: about 2.5 minutes per run, 50
-    minutes in all. Tokens are not copied: every lease packs the text again, so that all need the
-    same installation of Python. Expected: not known; docs/log.md holds the question and the
-    decision rule, written before the first result.
+    docs/guides/gpu_session.md says how records are copied. Every lease packs the text again, with
+    the same installation of Python. Duration: about 2.5 minutes per run, 50 minutes in all.
+    Expected: not known; docs/log.md holds the question and the decision rule.
 
-    A sweep run takes a quarter of the steps. A model of a quarter of the size would take as long,
-    because the time to launch a step's kernels is the limit.
+    A model of a quarter of the size would take as long, as launching kernels is the limit.
     """
     pace = {"num_steps": 2_160, "warmup_steps": 100, "log_every": 20, "evaluate_every": 60}
     tokens = {"batch_tokens": 32_768, "seq_len": 1_024, "evaluation_tokens": 131_072}

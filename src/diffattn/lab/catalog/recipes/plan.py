@@ -12,8 +12,7 @@ from diffattn.models.config.settings import ModelSettings
 def sane_start(hidden_size: int) -> dict[str, Any]:
     """Settings with which a model of any width starts at a loss near ln V and with small writes.
 
-    The untied head has standard deviation 1/width. Embeddings are multiplied by √width. Output
-    projections are scaled by depth. Other weights have deviation 0.02, or 1/√width if that is
+    The untied head has standard deviation 1/width. Other weights have 0.02, or 1/√width if that is
     smaller, so that no projection enlarges its input. docs/log.md lists the alternatives tried."""
     return {
         "initializer_range": min(0.02, hidden_size**-0.5),
@@ -98,8 +97,7 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
 
     Command: ``diffattn train NAME-laptop --out FOLDER``. A later stage needs ``--init-from`` with
     the sibling of the stage before it. Hardware: 2 CPU cores. Duration: minutes.
-    Expected: the same code runs. Sizes and tokens lie far below the papers', so that a difference
-    between siblings neither supports nor refutes the papers' differences.
+    Expected: the same code runs. A difference between siblings says nothing of the papers'.
 
     Source: arXiv:2410.05258v2 for the kept settings.
     """

@@ -12,11 +12,10 @@ DIFF type to softmax attention, paired by seed. Holm's adjustment covers all of 
 - ``unsupported_6_x1``: questions about absent keys that are answered, six pairs (Table 4).
 
 All other measures are estimates with intervals. If a control gains as much as a type, the second
-map is not the reason. Reference values are known. A reader that always answers "not there" finds no
-key and invents no answer. A guess among a sequence's pairs or labels is right in 1 of 4 cases. The
-label shown most often for a class is right in ``vote_23``. A perfect reader finds every key and
-invents no answer. Models without attention are the floor. A lookup is learned if ``found_4_x1`` is
-above the middle of a guess and 1, many-shot if ``shots_23`` is above the middle of guess and vote.
+map is not the reason. A guess among a sequence's pairs or labels is right in 1 of 4 cases. The
+label shown most often for a class is right in ``vote_23``. Models without attention are the floor.
+A lookup is learned if ``found_4_x1`` is above the middle of a guess and 1, many-shot if
+``shots_23`` is above the middle of guess and vote.
 
 Before the study we saw pilots on seed 100, and one softmax run on seed 0 with half of the keys
 absent. After that run the share became an eighth, and 3 bits were added. The best possible accuracy

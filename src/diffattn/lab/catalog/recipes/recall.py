@@ -47,12 +47,11 @@ def study() -> StudyPlan:
     """All members with 8 DIFF heads: a sweep of four rates or more on three seeds, then 12 seeds.
 
     Command: ``diffattn reproduce recall --scale study``. Hardware: 2 CPU cores. Duration: about
-    eleven hours of one core, by the costs of the committed runs. Expected: the committed runs, bit
-    for bit with the same versions on the same processor. V1 learns the task sooner than softmax,
-    but not significantly sooner than V1 with a uniform second map. Sizes, steps and starting scale
-    were set by pilots on another seed, so that types learn within minutes. Rules and controls were
-    fixed after a study of seeds 0 to 11 and before these runs. Two controls came later, when the
-    other results were known: V1 with added maps and V1 with a uniform second map (docs/log.md)."""
+    eleven hours of one core. Expected: the committed runs, bit for bit with the same versions on
+    the same processor. V1 learns the task sooner than softmax, but not significantly sooner than V1
+    with a uniform second map. Sizes, steps and starting scale were set by pilots on another seed.
+    Rules and controls were fixed after a study of seeds 0 to 11 and before these runs. Two controls
+    came when the other results were known: V1 with added maps and V1 with a uniform second map."""
     return {
         "tasks": (_noisy_recall(num_steps=3_000),),
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),

@@ -38,10 +38,6 @@ def laptop() -> StudyPlan:
 def study() -> StudyPlan:
     """500 steps at 1, 1.4, 2 and 4 times the usual rate, 5 seeds, 8 softmax heads (4 DIFF heads).
 
-    In an earlier study of 200 steps, no model gained from its context. At 4 times the usual rate
-    and above, models without head norm ended with a higher loss than no attention, but did not
-    diverge. Three seeds show hardly any difference after Holm's adjustment.
-
     Command: ``diffattn reproduce stability --scale study``. Hardware: 2 CPU cores. Duration: four
     and a half hours of processor time, estimated from 140 runs of 200 steps. Expected: the
     committed records. The papers have more DIFF heads and report spikes of models of 7B parameters.

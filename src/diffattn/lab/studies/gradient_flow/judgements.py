@@ -37,23 +37,21 @@ from diffattn.lab.catalog.models import BASELINE, WIDE, WITHOUT_NORM
 from diffattn.lab.records.study_results import GradientFlowResults, Judgement
 from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.studies.gradient_flow.config import (
+from diffattn.lab.studies.gradient_flow.runs import (
     HALVED,
     LARGE_LAMBDA,
     LARGE_VALUES,
-    SMALL_LAMBDA,
-    GradientFlowConfig,
-    run_name,
-)
-from diffattn.lab.studies.gradient_flow.sizes import (
     MATRICES,
     NULL,
     SLOPE,
+    SMALL_LAMBDA,
+    GradientFlowConfig,
     Pair,
     Rows,
     Sizes,
     factor,
     largest,
+    run_name,
 )
 from diffattn.lab.studies.limits import heads_below, spread
 from diffattn.lab.studies.study import Results

@@ -42,18 +42,16 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallStudyConfig(Study):
-    """The runs of a recall study. All members read the same sequences at the same seed and step."""
+    """The runs of a recall or practical study. All members read the same sequences."""
 
     shares_workers: ClassVar[bool] = True
     kind: str = "recall"
     tasks: tuple[RecallConfig, ...]
-    """The softmax run of every task; the other members' models are twins of its model."""
+    """The softmax run of every task."""
     learning_rates: tuple[float, ...]
     """Peak rates of the sweep. With a single rate there is no sweep."""
     extensions: int = EXTENSIONS
-    """How often a sweep may be extended by a factor of 2, while its best rate is at its edge."""
     sweep_seeds: tuple[int, ...] = (100,)
-    """Seeds of the sweep's runs."""
     seeds: tuple[int, ...] = (0, 1, 2)
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
@@ -79,7 +77,9 @@ class RecallStudyConfig(Study):
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Members whose learning rate is swept and that get all seeds: those that attend."""
+        """Members whose learning rate is swept and that get all seeds: all that attend, or all."""
+        if self.kind == "practical":
+            return self.members
         return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
     def choices(self, results: Results) -> dict[Group, Choice]:
@@ -102,7 +102,7 @@ class RecallStudyConfig(Study):
         return choices
 
     def keeps_weights(self, run: str) -> bool:
-        """Whether a run keeps its weights: trials of the first seed do, as their maps are shown."""
+        """Trials of the first seed do, as their maps are shown."""
         return "-lr" not in run and run.endswith(f"-seed{self.seeds[0]}")
 
     def missing_tries(self, results: Results) -> list[Member]:
@@ -152,7 +152,7 @@ class RecallStudyConfig(Study):
         ]
 
     def trials(self, rates: Mapping[Group, float]) -> list[Member]:
-        """All trials, seed by seed, so that a study that stops early has all models of a seed."""
+        """All trials, seed by seed."""
         groups = self.groups(rates)
         return [
             groups[task.task_name, name][i]
@@ -163,7 +163,7 @@ class RecallStudyConfig(Study):
         ]
 
     def groups(self, rates: Mapping[Group, float]) -> dict[Group, list[Member]]:
-        """The trials of every task and type or control, at the rates of the swept members."""
+        """The trials of every task and member, at the rates of the swept members."""
         groups = {}
         for task in self.tasks:
             for name in self.members:

@@ -1,7 +1,15 @@
-"""From the records of finished runs to the numbers of a comparison."""
+"""From the records of finished runs to the numbers of a comparison, and its tests.
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+Two measures per type were fixed before all studies: the loss at equal tokens, and the share of the
+tokens with which a type reaches the Transformer's final loss. Their p-values are adjusted together.
+All other differences are reported without a test.
+"""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
+
+import numpy as np
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -14,7 +22,9 @@ from diffattn.lab.catalog.models import (
     own_side_effects,
 )
 from diffattn.lab.records.text_results import (
+    AdjustedLead,
     At,
+    Endpoint,
     GroupResult,
     RatesResult,
     Row,
@@ -23,7 +33,9 @@ from diffattn.lab.records.text_results import (
     TextResults,
     VariantResult,
 )
-from diffattn.lab.stats.intervals import mean_of_seeds
+from diffattn.lab.report.page.phase import explain_gap
+from diffattn.lab.stats.intervals import mean_of_seeds, t_quantile
+from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.study import Results
 from diffattn.lab.studies.text.comparison import (
     ComparisonConfig,
@@ -34,9 +46,12 @@ from diffattn.lab.studies.text.comparison import (
     trial_name,
     whole_name,
 )
-from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endpoints
 from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
 
+LEVEL = 0.05
+"""Significance level of adjusted p-values."""
+Curve = Sequence[tuple[int, float]]
+"""Pairs of a step and a loss, one for each evaluation of a run."""
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
 """Controls that all types are compared with."""
 LOSS = "validation_loss"
@@ -71,7 +86,7 @@ def comparison_results(
         }
     else:
         compared = {"rows": _compared_rows(differences, variants, diverged)}
-    left_out = {name: n for name in trials.models if (n := runs[name].get("left_out_steps"))}
+    left_out = {name: n for name in trials.trials if (n := runs[name].get("left_out_steps"))}
     results = {
         "schema": 3,
         "protocol": {"name": "matched_comparison", "version": 3},
@@ -148,14 +163,11 @@ class _Trials:
         runs: Results,
         phases: Mapping[str, int | None],
     ) -> None:
-        self.config = config
-        self.rates = rates
-        self.runs = runs
-        self.phases = phases
-        self.models = {m.config.name: m.config.model for m in config.trials(rates)}
+        self.config, self.rates, self.runs, self.phases = config, rates, runs, phases
+        self.trials = [member.config.name for member in config.trials(rates)]
 
     def names(self, variant: str, at: At) -> list[str]:
-        """Names of a variant's runs, in the order of seeds, so that two variants can be paired."""
+        """Names of a variant's runs, in the order of seeds."""
         seeds = self.config.seeds_of(variant)
         return [trial_name(variant, seed, common=at == "common") for seed in seeds]
 
@@ -164,7 +176,7 @@ class _Trials:
         diverged = {}
         for variant in self.config.variants:
             names = [*self.names(variant, "best"), *self.names(variant, "common")]
-            losses = [self.runs[run][LOSS] for run in names if run in self.models]
+            losses = [self.runs[run][LOSS] for run in names if run in self.trials]
             if None in losses:
                 diverged[variant] = [losses.count(None), len(losses)]
         return diverged
@@ -175,8 +187,7 @@ class _Trials:
         return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]
 
     def variant(self, name: str) -> VariantResult:
-        config, variant = self.config, VARIANTS[name]
-        model = self.models[trial_name(name, config.seeds[0])]
+        config, variant, model = self.config, VARIANTS[name], self.config.twins[name].config
         sequence = config.base.train.seq_len
         facts = {
             "role": variant.role,
@@ -187,10 +198,9 @@ class _Trials:
             "train_flops_per_token": flops_per_token(model, sequence, training=True),
         }
         if config.kind != "text":
-            layers = model.num_hidden_layers
-            facts["attention_parameters"] = layers * attention_parameters(model)
+            facts["attention_parameters"] = model.num_hidden_layers * attention_parameters(model)
         groups = {"best": self.group(name, "best", self.rates[name])}
-        if trial_name(name, config.seeds[0], common=True) in self.models:
+        if trial_name(name, config.seeds[0], common=True) in self.trials:
             groups["common"] = self.group(name, "common", self.rates[BASELINE])
         return cast(VariantResult, facts | {"at": groups})
 
@@ -200,7 +210,7 @@ class _Trials:
         return {
             "learning_rate": rate,
             "runs": names,
-            "validation_loss": mean_of_seeds([self.runs[run][LOSS] for run in names]),
+            "validation_loss": mean_of_seeds(self.values(names, LOSS)),
             "parts": {part: mean_of_seeds(self.values(names, part)) for part in parts},
             "phase_steps": [self.phases[run] for run in names],
         }
@@ -209,9 +219,8 @@ class _Trials:
         """Every variant minus its baselines, and every type minus the controls.
 
         A difference is also taken at the common rate if both sides have runs there. Ablations of a
-        type are compared with it at the type's chosen rate only. Losses of parts of the tokens are
-        compared with softmax attention. At the chosen rates they are also compared with no
-        attention and, in a comparison of types, with the baseline.
+        type are compared with it at its chosen rate only. Losses of parts are compared with softmax
+        attention; at the chosen rates also with no attention and, of types, with the baseline.
         """
         for name in variants:
             if name == BASELINE:
@@ -220,9 +229,7 @@ class _Trials:
             against = [variant.compared_with, *variant.also]
             if variant.role == "type":
                 against += [*SOFTMAX_CONTROLS, *own_side_effects(name)]
-            with_parts = {FLOOR} | (
-                {variant.compared_with} if self.config.kind == "text" else set()
-            )
+            with_parts = {FLOOR, variant.compared_with if self.config.kind == "text" else FLOOR}
             at_common = groups["best"]["learning_rate"] == self.rates[BASELINE]
             for baseline in (other for other in against if other in variants):
                 ats: list[At] = ["best"]
@@ -256,3 +263,133 @@ class _Trials:
             **mean_of_seeds([a - b for a, b in zip(values, others, strict=True)]),
         }
         return entry
+
+
+def type_endpoints(
+    variants: Mapping[str, VariantResult],
+    differences: Iterable[TextDifference],
+    curves: Mapping[str, Curve],
+) -> list[Endpoint]:
+    """Test every type against the Transformer by both measures, at its chosen rate.
+
+    If a model has not begun to copy while another has, its pair enters Holm's adjustment with a
+    p-value of 1.
+    """
+    rows = [
+        (entry["variant"], "loss", entry["values"])
+        for entry in differences
+        if VARIANTS[entry["variant"]].role == "type"
+        and (entry["baseline"], entry["at"]) == (BASELINE, "best")
+        and entry["metric"] == "validation_loss"
+    ]
+    rows += [
+        (name, "tokens", [share - 1 for share in shares])  # tested against a share of 1
+        for name, _, _ in rows
+        if (shares := _token_shares(variants, name, curves))
+    ]
+    p_values = [paired_t_test(values) for _, _, values in rows]
+    counted = [
+        1.0 if explain_gap(variants, name, BASELINE) else p
+        for (name, _, _), p in zip(rows, p_values, strict=True)
+        if p is not None
+    ]
+    adjusted = iter(holm(counted))
+    entries: list[Any] = [
+        {
+            "variant": name,
+            "measure": measure,
+            **mean_of_seeds(values if measure == "loss" else [value + 1 for value in values]),
+            "p": p,
+            "p_holm": None if p is None else next(adjusted),
+        }
+        for (name, measure, values), p in zip(rows, p_values, strict=True)
+    ]
+    return entries
+
+
+def adjusted_leads(
+    variants: Mapping[str, VariantResult], starts: Mapping[str, float | None]
+) -> list[AdjustedLead]:
+    """Losses minus the Transformer's, adjusted to an equal step at which copying begins.
+
+    Least squares over all runs at chosen rates: one constant per variant and one slope of the final
+    loss over the step at which a run begins to copy. Variants with a run that does not copy are
+    left out.
+
+    ``starts``: name of a run -> the step at which it begins to copy.
+
+    Returns:
+        One entry per variant, with Student's t interval; none if the Transformer does not copy, or
+        if the runs are too few for an interval.
+    """
+    groups = {
+        name: entry["at"]["best"]
+        for name, entry in variants.items()
+        if all(starts.get(run) is not None for run in entry["at"]["best"]["runs"])
+    }
+    names = list(groups)
+    runs = [(name, run) for name in names for run in groups[name]["runs"]]
+    freedom = len(runs) - len(names) - 1
+    if BASELINE not in names or freedom < 1:
+        return []
+    design = np.zeros((len(runs), len(names) + 1))
+    for i, (name, run) in enumerate(runs):
+        design[i, names.index(name)], design[i, -1] = 1.0, starts[run] or 0.0
+    losses = np.concatenate([group["validation_loss"]["values"] for group in groups.values()])
+    solution, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+    if rank < design.shape[1]:
+        return []
+    spread = ((losses - design @ solution) ** 2).sum() / freedom
+    covariance = spread * np.linalg.inv(design.T @ design)
+    base = names.index(BASELINE)
+    leads: list[AdjustedLead] = []
+    for i, name in enumerate(names):
+        if i != base:
+            variance = covariance[i, i] + covariance[base, base] - 2 * covariance[i, base]
+            half = t_quantile(0.975, freedom) * float(variance) ** 0.5
+            mean = float(solution[i] - solution[base])
+            leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
+    return leads
+
+
+def loss_curve(rows: Iterable[dict[str, Any]], part: str | None = None) -> Curve:
+    """The validation losses of a run, or those of a part such as ``"repeated_bigram"``."""
+    key = part or "validation_loss"
+    losses = [(row["step"], row | row.get("validation_parts", {})) for row in rows]
+    return [(step, of_step[key]) for step, of_step in losses if key in of_step]
+
+
+def phase_step(curve: Curve, threshold: float) -> int | None:
+    """The step at which a run begins to copy: the first of two evaluations in a row whose loss on
+    repeated bigrams is below ``threshold``. Two, so that one lucky evaluation does not count."""
+    for (step, first), (_, second) in itertools.pairwise(curve):
+        if max(first, second) < threshold:
+            return int(step)
+    return None
+
+
+def crossing(curve: Curve, loss: float) -> float | None:
+    """Step at which a curve first falls to a loss, linearly interpolated, or ``None``."""
+    if curve and curve[0][1] <= loss:
+        return float(curve[0][0])
+    for (step, above), (later, below) in itertools.pairwise(curve):
+        if below <= loss:
+            return step + (later - step) * (above - loss) / (above - below)
+    return None
+
+
+def _token_shares(
+    variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
+) -> list[float]:
+    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never.
+
+    The learning rate is still high at that step: a run planned to end there would need fewer.
+    """
+    groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
+    if any(not curves.get(run) for run in groups[0]["runs"]):
+        return []
+    shares = []
+    for run, loss in zip(groups[0]["runs"], groups[1]["validation_loss"]["values"], strict=False):
+        step = crossing(curves[run], loss)
+        shares.append(1.0 if step is None else step / curves[run][-1][0])
+    return shares

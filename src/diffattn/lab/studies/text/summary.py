@@ -20,8 +20,7 @@ from diffattn.lab.report.page.wording import listing
 from diffattn.lab.studies.limits import SMALLEST_TESTED_HEADS, few_heads, maps_of, spread
 from diffattn.lab.studies.study import OnMessage, Results, Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, trial_name
-from diffattn.lab.studies.text.endpoints import crossing, loss_curve, phase_step
-from diffattn.lab.studies.text.results import comparison_results
+from diffattn.lab.studies.text.results import comparison_results, crossing, loss_curve, phase_step
 from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.loop.data_order import curve_windows, training_order

@@ -27,7 +27,7 @@ from diffattn.lab.records.text_results import (
 from diffattn.lab.report.page import phase
 from diffattn.lab.report.page.wording import listing, number, p_value, plural
 from diffattn.lab.studies.limits import MARGIN
-from diffattn.lab.studies.text.endpoints import LEVEL
+from diffattn.lab.studies.text.results import LEVEL
 
 
 def verdict(results: TextResults, counts: Mapping[str, Any]) -> TextVerdict:
@@ -165,11 +165,9 @@ def difference(
     metric: str = "validation_loss",
 ) -> TextDifference | None:
     """The paired difference in one metric, or ``None``. ``metric``: the loss, or a part's name."""
-    key = (variant, baseline, at, metric)
-    for entry in results["differences"]:
-        if (entry["variant"], entry["baseline"], entry["at"], entry["metric"]) == key:
-            return entry
-    return None
+    key, rows = (variant, baseline, at, metric), results["differences"]
+    named = ((row["variant"], row["baseline"], row["at"], row["metric"]) for row in rows)
+    return next((row for row, name in zip(rows, named, strict=True) if name == key), None)
 
 
 def format_difference(entry: TextDifference, *, flip: bool = False) -> str:

@@ -1,13 +1,16 @@
-"""From finished runs to the fits of a scaling study, its verdict and its limits in words."""
+"""Scaling studies: every model at every size, one size at every token budget, and the fits."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
+from functools import partial
 from itertools import chain, product
 from typing import Any
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.catalog.models import BASELINE, FLOOR, UNIFORM_SECOND, VARIANTS, type_name
+from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
+from diffattn.lab.records.fields import require
 from diffattn.lab.records.study_results import (
     Equivalent,
     ScalingAxis,
@@ -20,10 +23,83 @@ from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.power_law import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
-from diffattn.lab.studies.scaling.config import ScalingStudyConfig
+from diffattn.lab.studies.study import FixedStudy, Member
 from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
+
+@dataclass(frozen=True, kw_only=True)
+class ScalingStudyConfig(FixedStudy):
+    """The runs of a scaling study. All models of a size and budget read the same tokens.
+
+    ``base`` lies on both axes: budgets are compared at its size, sizes at its number of tokens.
+    """
+
+    kind: str = "scaling"
+    widths: tuple[float, ...]
+    """Hidden sizes divided by the base's. Heads and the FFN grow in proportion; head width and
+    depth stay."""
+    budgets: tuple[float, ...]
+    """Numbers of steps divided by the base's. Each budget has its own full schedule."""
+    types: tuple[str, ...]
+    extrapolate: bool = False
+    """Whether equivalents are read beyond the points of the fits. Not part of ``study.json``, so
+    that a finished study can be judged again with another value."""
+
+    @property
+    def places(self) -> dict[str, list[tuple[float, float]]]:
+        """Axis -> pairs of width and budget along it, rising."""
+        sizes = [(width, 1.0) for width in sorted(self.widths)]
+        return {"parameters": sizes, "tokens": [(1.0, budget) for budget in sorted(self.budgets)]}
+
+    def model_at(self, width: float) -> DiffTransformerConfig:
+        """The softmax model of a size; refused if heads or widths would not be whole."""
+        base, whole = self.base.model, {}
+        for name in ("hidden_size", "intermediate_size", "num_heads", "num_kv_heads"):
+            size = getattr(base, name) * width
+            must = f"{name} must be whole at every width, as at width {width:g}"
+            require("ScalingStudyConfig", size == int(size), must, size)
+            whole[name] = int(size)
+        multiplier = base.embedding_multiplier * width**0.5  # if √hidden_size, it remains so
+        settings = base.settings() | whole | {"embedding_multiplier": multiplier}
+        return DiffTransformerConfig(**settings)
+
+    def run_name(self, name: str, width: float, budget: float, seed: int) -> str:
+        """Name of a run, unique within its study."""
+        hidden, steps = self.base.model.hidden_size * width, self.steps_at(budget)
+        return f"{name}-h{hidden:g}-s{steps}-seed{seed}"
+
+    def steps_at(self, budget: float) -> int:
+        """Training steps of a budget."""
+        return round(self.base.train.num_steps * budget)
+
+    def members(self) -> list[Member]:
+        """The runs, seed by seed."""
+        members = []
+        for seed in self.seeds:
+            for width, budget in dict.fromkeys(chain(*self.places.values())):
+                base, steps = self.model_at(width), self.steps_at(budget)
+                train = self.base.train.at(
+                    # Equal for all types and budgets. The paper halves it at 1.6 times the width.
+                    float(self.base.train.learning_rate * width**-0.5),
+                    seed,
+                    num_steps=steps,
+                    evaluate_every=steps,
+                    warmup_steps=round(self.base.train.warmup_steps * budget),
+                )
+                for name in self.types:
+                    twin = VARIANTS[name].twin(base, self.match)
+                    run_name = self.run_name(name, width, budget, seed)
+                    run = replace(self.base, name=run_name, model=twin.config, train=train)
+                    members.append(Member.from_twin(run, twin, records_divergence=True))
+        return members
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, without ``extrapolate``."""
+        return {name: x for name, x in super().resolved().items() if name != "extrapolate"}
+
+
+scaling_study = partial(ScalingStudyConfig.planned, SCALING_STUDIES)
 Models = Mapping[tuple[str, float], DiffTransformerConfig]
 """Name and width -> configuration of the model."""
 
@@ -81,7 +157,8 @@ def _axis_results(
     for name, (width, budget) in product(config.types, places):
         runs = [config.run_name(name, width, budget, seed) for seed in config.seeds]
         values = [loss for run in runs if (loss := losses[run]) is not None]
-        parameters, tokens = parameter_count(models[name, width]), config.tokens_at(budget)
+        parameters = parameter_count(models[name, width])
+        tokens = config.steps_at(budget) * config.base.train.batch_tokens
         loss_of_seeds: Any = {"values": values, **mean_interval(values).recorded()}
         points[name].append(
             {

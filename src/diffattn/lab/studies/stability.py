@@ -1,39 +1,86 @@
-"""From finished runs to the results of a stability study, its verdict and its limits in words.
+"""Stability studies: every model at every learning rate and seed, spikes and the verdict.
 
 A difference between two models is due to attention only if both gain from their context.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
 from statistics import fmean
 from typing import Any, cast
 
 from diffattn.lab.catalog.models import (
+    FLOOR,
     NEVER_ATTEND,
     TYPES,
     V2_WITH_NORM,
+    VARIANTS,
+    WIDER_FLOOR,
     WITHOUT_NORM,
     type_name,
 )
+from diffattn.lab.catalog.recipes.stability import STABILITY
+from diffattn.lab.records.fields import require
 from diffattn.lab.records.study_results import StabilityDifference, StabilityResults
 from diffattn.lab.records.text_results import Outcome
 from diffattn.lab.report.page.wording import listing
+from diffattn.lab.stats import spikes
 from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
-from diffattn.lab.stats.spikes import (
-    DEVIATIONS,
-    LEAST_GRADIENT,
-    LEAST_LOSS,
-    WINDOW,
-    Stability,
-    rate_sensitivity,
-    stability,
-)
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
-from diffattn.lab.studies.stability.config import StabilityStudyConfig, run_name
-from diffattn.lab.studies.study import Results
+from diffattn.lab.studies.study import FixedStudy, Member, Results
+from diffattn.lab.training.run import StabilityRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class StabilityStudyConfig(FixedStudy):
+    """The runs of a stability study. All models read the same tokens at the same seed and step."""
+
+    kind: str = "stability"
+    learning_rates: tuple[float, ...]
+    """Peak rates; the ratio of final to peak rate is kept."""
+    types: tuple[str, ...] = (*TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
+    """The controls separate the effect of a head norm from that of a second map, and show which
+    models use their context."""
+
+    def _check(self) -> None:
+        where, train, window = "StabilityStudyConfig", self.base.train, spikes.WINDOW
+        must = "train.log_every must be 1, as a spike lasts a step"
+        require(where, train.log_every == 1, must, train.log_every)
+        must = f"train.num_steps must be more than {window}, the steps that a step is compared with"
+        require(where, train.num_steps > window, must, train.num_steps)
+        must = "guard must be left at its defaults, as spikes and divergence are counted"
+        require(where, not self.base.guard.intervenes, must, self.base.guard)
+
+    def members(self) -> list[Member]:
+        """The runs, seed by seed."""
+        twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
+        given = {field.name: getattr(self.base, field.name) for field in fields(self.base)}
+        members = []
+        for seed, rate in product(self.seeds, self.learning_rates):
+            train = self.base.train.at(rate, seed)
+            for name, twin in twins.items():
+                run = {"name": run_name(name, rate, seed), "model": twin.config, "train": train}
+                members.append(Member.from_twin(StabilityRun(**given | run), twin))
+        return members
+
+
+def run_name(model: str, rate: float, seed: int) -> str:
+    """Name of a run, unique within its study."""
+    return f"{model}-lr{rate:g}-seed{seed}"
+
+
+def stability_study(
+    scale: str, *, settings: Sequence[str] = (), **options: Any
+) -> StabilityStudyConfig:
+    """A stability study of a scale. A changed ``train.learning_rate`` scales all rates."""
+    study = StabilityStudyConfig.planned(STABILITY, scale, settings=settings, **options)
+    factor = study.base.train.learning_rate / STABILITY[scale]()["run"].train.learning_rate
+    return replace(study, learning_rates=tuple(factor * rate for rate in study.learning_rates))
+
 
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
-"""Fields of :class:`diffattn.lab.stats.spikes.Stability` that are compared between types."""
+"""Fields of ``Stability`` that are compared between types."""
 Pair = tuple[str, str]
 PAIRS: tuple[Pair, ...] = (
     ("diff_v2", "diff"),
@@ -93,10 +140,10 @@ def stability_results(
         "protocol": {"name": "stability_study", "version": 3},
         "scale": config.scale,
         "definition": {
-            "window": WINDOW,
-            "deviations": DEVIATIONS,
-            "least_loss": LEAST_LOSS,
-            "least_log_gradient": LEAST_GRADIENT,
+            "window": spikes.WINDOW,
+            "deviations": spikes.DEVIATIONS,
+            "least_loss": spikes.LEAST_LOSS,
+            "least_log_gradient": spikes.LEAST_GRADIENT,
         },
         "types": {
             name: {
@@ -121,7 +168,7 @@ class _Measured:
         train = config.base.train
         for run in (member.config.name for member in config.members()):
             trained = [row for row in rows[results[run]["run"]] if "train_loss" in row]
-            self.runs[run] = stability(
+            self.runs[run] = spikes.stability(
                 [row["train_loss"] for row in trained],
                 [row["gradient_norm"] for row in trained],
                 num_steps=train.num_steps,
@@ -130,7 +177,7 @@ class _Measured:
                 validation_loss=results[run]["validation_loss"],
             )
 
-    def at(self, name: str, rate: float) -> list[Stability]:
+    def at(self, name: str, rate: float) -> list[spikes.Stability]:
         return [self.runs[run_name(name, rate, seed)] for seed in self.config.seeds]
 
     def diverged(self, name: str, rate: float) -> bool:
@@ -149,7 +196,7 @@ class _Measured:
 
     def sensitivity(self, name: str) -> list[float]:
         by_rate = zip(*(self.at(name, rate) for rate in self.rates), strict=True)
-        return [rate_sensitivity([run.loss for run in runs]) for runs in by_rate]
+        return [spikes.rate_sensitivity([run.loss for run in runs]) for runs in by_rate]
 
     def differences_to_floors(self) -> list[StabilityDifference]:
         """The loss of every model minus that of every floor at every rate, as one Holm family."""

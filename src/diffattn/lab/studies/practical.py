@@ -1,6 +1,5 @@
 """Practical studies: the runs of every model on every task, and their results."""
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,23 +15,10 @@ from diffattn.lab.studies.recall.config import RecallStudyConfig
 from diffattn.lab.studies.study import Results
 from diffattn.lab.training.practical_measures import best_accuracy
 
-
-@dataclass(frozen=True, kw_only=True)
-class PracticalStudyConfig(RecallStudyConfig):
-    """A study of lookup and many-shot classification."""
-
-    kind: str = "practical"
-
-    @property
-    def swept(self) -> tuple[str, ...]:
-        """All members."""
-        return self.members
+practical_study = partial(RecallStudyConfig.planned, PRACTICAL, kind="practical")
 
 
-practical_study = partial(PracticalStudyConfig.planned, PRACTICAL)
-
-
-def practical_results(config: PracticalStudyConfig, results: Results) -> PracticalResults:
+def practical_results(config: RecallStudyConfig, results: Results) -> PracticalResults:
     """Every measure per task and model with its interval, and differences to softmax attention."""
     rates = {group: choice.rate for group, choice in config.choices(results).items()}
     tasks: dict[str, Any] = {}
@@ -70,7 +56,7 @@ def practical_results(config: PracticalStudyConfig, results: Results) -> Practic
     }
 
 
-def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
+def _compare(config: RecallStudyConfig, tasks: dict[str, Any]) -> None:
     """Add differences to softmax attention in the deciding measures; only types are tested."""
     family: list[dict[str, Any]] = []
     for name, task in tasks.items():
@@ -96,7 +82,7 @@ def _compare(config: PracticalStudyConfig, tasks: dict[str, Any]) -> None:
         difference["p_holm"] = p
 
 
-def _statement(config: PracticalStudyConfig, tasks: dict[str, Any]) -> str:
+def _statement(config: RecallStudyConfig, tasks: dict[str, Any]) -> str:
     sentences = []
     for name, task in tasks.items():
         learned = {x: entry["learned"] for x, entry in task["members"].items() if x != FLOOR}

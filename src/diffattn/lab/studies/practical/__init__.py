@@ -1,1 +1,0 @@
-"""Studies of small models' practical tasks: look up, refuse, classify from examples."""

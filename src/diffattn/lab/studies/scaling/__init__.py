@@ -1,1 +1,0 @@
-"""How the loss of every attention type falls with parameters and with tokens."""

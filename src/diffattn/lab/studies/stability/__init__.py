@@ -1,1 +1,0 @@
-"""Which attention types train stably, and up to which learning rate."""
