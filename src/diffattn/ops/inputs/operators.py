@@ -56,6 +56,7 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
 
         op.register_vmap(one_by_one)
         op.direct = function  # type: ignore[attr-defined]
+        op.__doc__ = function.__doc__
         return op
 
     return decorate
