@@ -24,7 +24,7 @@ _PUBLIC = {
     "flex_diff_attention": "diffattn.ops.backends.flex",
     "softmax_attention": "diffattn.ops.softmax_attention",
     "softmax_attention_maps": "diffattn.ops.softmax_attention",
-    "rotary_embedding": "diffattn.ops.inputs.rotary",
+    "rotary_embedding": "diffattn.ops.inputs.formulas",
     "DiffAttention": "diffattn.layers.diff_attention",
     "DiffAttentionV2": "diffattn.layers.diff_attention_v2",
     "DexAttention": "diffattn.layers.dex",

@@ -13,8 +13,7 @@ from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.feed_forward import SwiGLU
 from diffattn.layers.gated_attention import ElementGatedAttention, GatedAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.ops.inputs.lambda_param import lambda_init
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import lambda_init, rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
 V1_LAYERS = (

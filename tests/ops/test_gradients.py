@@ -18,8 +18,7 @@ from diffattn.ops.backends.gradients import (
     head_norm_gradients,
     softmax_attention_weight_gradients,
 )
-from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.formulas import diff_lambda, head_norm
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
 

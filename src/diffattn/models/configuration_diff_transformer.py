@@ -17,7 +17,7 @@ from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSetti
 from diffattn.models.remote_code.saving import NamesItsCode
 from diffattn.models.twins import Twin
 from diffattn.models.twins import twin as matched_twin
-from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")

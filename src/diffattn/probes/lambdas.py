@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from diffattn.layers.lambda_vectors import LAMBDA_NAMES
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.formulas import diff_lambda
 from diffattn.probes.passes import evaluating, pieces, run_windows
 
 

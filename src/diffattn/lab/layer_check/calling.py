@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError, did_you_mean, first_line
-from diffattn.ops.inputs.lambda_param import lambda_init
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import lambda_init, rotary_embedding
 
 HIDDEN, HEADS, LAYER, TOKENS = 64, 4, 2, 9
 _ARGUMENTS: dict[str, tuple[str, ...]] = {

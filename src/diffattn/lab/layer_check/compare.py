@@ -23,7 +23,7 @@ from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Posit
 from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
 from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
 from diffattn.layers.lambda_vectors import LAMBDA_STD
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.formulas import lambda_init
 
 _MOST_TOGETHER = 3
 _ULPS = 64

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.backends import reference
-from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.formulas import head_norm
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, repeat_heads
 
 
