@@ -27,7 +27,7 @@ _PUBLIC = {
     "rotary_embedding": "diffattn.ops.inputs.formulas",
     "DiffAttention": "diffattn.layers.diff_attention",
     "DiffAttentionV2": "diffattn.layers.diff_attention_v2",
-    "DexAttention": "diffattn.layers.dex",
+    "DexAttention": "diffattn.layers.gated_attention",
     "GroupedDiffAttention": "diffattn.layers.diff_attention",
     "SharedDiffAttention": "diffattn.layers.shared_diff_attention",
     "SoftmaxAttention": "diffattn.layers.attention",

@@ -6,7 +6,7 @@ import torch
 from diffattn.lab.testing.inputs import OP_CASES, make_diff_attention_inputs
 from diffattn.layers.attention import SoftmaxAttention
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES
+from diffattn.layers.parts import LAMBDA_NAMES
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends.gradients import (
     AttentionWeights,

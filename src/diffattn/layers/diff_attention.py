@@ -7,7 +7,7 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import AttentionLayer
-from diffattn.layers.lambda_vectors import LambdaVectors
+from diffattn.layers.parts import LambdaVectors
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
 

@@ -22,8 +22,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError, ShapeError
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD, HeadNorm, LambdaVectors
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention import cached_attention
 from diffattn.models.attention.continuous_batching import BatchesContinuously

@@ -18,8 +18,8 @@ from transformers.masking_utils import flash_attention_mask
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
+from diffattn.probes.activations import diffllama_lambda
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
-from diffattn.probes.lambdas import diffllama_lambda
 from diffattn.probes.passes import (
     evaluating,
     require_finite_logits,

@@ -22,7 +22,7 @@ from diffattn.lab.layer_check.calling import (
 from diffattn.lab.layer_check.formula import Formula, LayerWeights, Pairs, Positions, attend
 from diffattn.lab.layer_check.mistakes import FACTS, PLANTED, Mistake
 from diffattn.lab.layer_check.weights import LAMBDA_NAME, read_weights
-from diffattn.layers.lambda_vectors import LAMBDA_STD
+from diffattn.layers.parts import LAMBDA_STD
 from diffattn.ops.inputs.formulas import lambda_init
 
 _MOST_TOGETHER = 3

@@ -29,7 +29,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadNormTerms:
-    """RMSNorm over one head and its fixed factor, as in ``layers.norm.HeadNorm``."""
+    """RMSNorm over one head and its fixed factor, as in ``layers.parts.HeadNorm``."""
 
     factor: float = 1.0
     """γ = 1 − λ_init for differential attention, 1 for softmax attention."""

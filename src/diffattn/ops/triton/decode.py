@@ -19,8 +19,7 @@ from torch import Tensor
 
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 from diffattn.ops.triton.configs import FP_FUSION, num_multiprocessors
-from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, strides_of
-from diffattn.ops.triton.launcher import run_kernel
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, run_kernel, strides_of
 
 _KEYS_PER_SPLIT = 128
 """Smallest part of the keys: merging a shorter part costs more than it saves."""

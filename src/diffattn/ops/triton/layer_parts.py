@@ -6,8 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.triton import launch
-from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks
-from diffattn.ops.triton.launcher import run_kernel
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, run_kernel
 
 _ROWS = 16
 """Heads that a program of the norm reads at once."""
