@@ -17,7 +17,7 @@ _PUBLIC = {
     "ConfigError": "diffattn.errors",
     "CheckpointError": "diffattn.errors",
     "BackendError": "diffattn.errors",
-    "backends": "diffattn.ops.inputs",
+    "backends": "diffattn.ops.inputs.backends",
     "diff_attention": "diffattn.ops.attention",
     "diff_attention_maps": "diffattn.ops.attention",
     "paged_decode": "diffattn.ops.paged_decode",
@@ -45,10 +45,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'diffattn' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])
-    value = (
-        import_module(f"{_PUBLIC[name]}.{name}") if name == "backends" else getattr(module, name)
-    )
-    globals()[name] = value
+    value = globals()[name] = module if name == "backends" else getattr(module, name)
     return value
 
 

@@ -1,5 +1,6 @@
 """Layers whose λ acts on the output of softmax attention: gated attention and DEX."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,13 +14,10 @@ from diffattn.ops.softmax_attention import softmax_attention
 class AfterAttention(AttentionLayer):
     """Base of layers whose λ acts on the outputs of softmax attention, not on its maps."""
 
-    def output_lambda(self, x: Tensor) -> Tensor:
-        """λ, broadcastable to the outputs ``[B, T, heads, D]``."""
-        raise NotImplementedError
-
-    def combined(self, out: Tensor, lam: Tensor) -> Tensor:
-        """The layer's heads ``[B, T, H, D]``, from softmax outputs ``[B, T, heads, D]`` and λ."""
-        raise NotImplementedError
+    output_lambda: Callable[[Tensor], Tensor]
+    """λ from the layer's input, broadcastable to the outputs ``[B, T, heads, D]``."""
+    combined: Callable[[Tensor, Tensor], Tensor]
+    """The layer's heads ``[B, T, H, D]``, from softmax outputs ``[B, T, heads, D]`` and λ."""
 
     def forward(self, x: Tensor, *arguments: Any, attend: Any = None, **options: Any) -> Tensor:
         """As :meth:`AttentionLayer.forward`, but ``attend(q, k, v)`` is called without λ."""
