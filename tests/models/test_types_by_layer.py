@@ -10,7 +10,7 @@ from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 from model_folders import edit_config
 
 MIXES = [

@@ -13,7 +13,7 @@ from diffattn.errors import ConfigError, did_you_mean, shown
 from diffattn.models import twins
 from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
-from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")

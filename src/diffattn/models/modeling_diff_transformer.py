@@ -22,8 +22,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError, ShapeError, check_known
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD, HeadNorm, LambdaVectors
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.models.attention.cached_attention import only_through_our_models
 from diffattn.models.attention.kernels import IMPLEMENTATION, AttentionMapRecorder

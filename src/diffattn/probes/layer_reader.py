@@ -18,8 +18,8 @@ from transformers.masking_utils import flash_attention_mask
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
+from diffattn.probes.activations import diffllama_lambda
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
-from diffattn.probes.lambdas import diffllama_lambda
 from diffattn.probes.passes import (
     evaluating,
     require_finite_logits,
@@ -62,20 +62,17 @@ class LogitRows:
     """bool ``[R, S]``, True where key j <= query i. Ignore the logits of other pairs."""
 
 
-OnAttention = Callable[[int, AttentionInputs], None]
-"""Called with the layer, counted from 0, and the inputs of its attention."""
-
-
 @torch.no_grad()
 def read_layers(
     network: Any,
     input_ids: Tensor,
-    on_attention: OnAttention,
+    on_attention: Callable[[int, AttentionInputs], None],
     on_hidden: Callable[[int, Tensor], None] = lambda layer, x: None,
 ) -> None:
     """Run one sequence, and pass each layer's activations to the two callbacks.
 
-    ``on_hidden`` gets a layer and the residual stream after it, ``[T, hidden_size]``.
+    Both get the layer, counted from 0. ``on_hidden`` gets the residual stream after it,
+    ``[T, hidden_size]``.
 
     In our models a hook reads the inputs of the operator. Other models run with our attention
     function in transformers' interface. DiffLlama calls it once for each half of its values. The
@@ -165,7 +162,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
 
 def _watch_attention(
     layer: int,
-    on_attention: OnAttention,
+    on_attention: Callable[[int, AttentionInputs], None],
     operator: Callable[..., Tensor],
     q: Tensor,
     k: Tensor,
@@ -187,7 +184,7 @@ def _watch_attention(
 class _Interface:
     """An attention function for transformers' interface that passes its inputs to a callback."""
 
-    def __init__(self, network: Any, on_attention: OnAttention) -> None:
+    def __init__(self, network: Any, on_attention: Callable[[int, AttentionInputs], None]) -> None:
         self.kind = _kind(network)
         self.is_diffllama = network.config.model_type == "diffllama"
         self.on_attention = on_attention

@@ -22,7 +22,7 @@ from diffattn.lab.training.sharding import (
     require_shardable,
     require_sharded,
 )
-from diffattn.layers.feed_forward import SwiGLU
+from diffattn.layers.parts import SwiGLU
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 PARALLEL = ("ddp", "fsdp")

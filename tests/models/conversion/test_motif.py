@@ -12,7 +12,7 @@ import torch
 from diffattn.errors import CheckpointError
 from diffattn.models.conversion.attention_layers import load_attention_layer
 from diffattn.models.conversion.convert import convert
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import rotary_embedding
 from model_folders import edit_config
 
 pytestmark = pytest.mark.scheduled

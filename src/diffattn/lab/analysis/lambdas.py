@@ -8,7 +8,7 @@ from diffattn.errors import CheckpointError, short
 from diffattn.files.io import read_jsonl
 from diffattn.lab.records.run import RunRecord
 from diffattn.models.config.attention_types import ATTENTION
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.formulas import lambda_init
 
 
 def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:

@@ -17,7 +17,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.analysis import AnalysisResult, ModelAnalysis
 from diffattn.lab.records.run import has_log, is_log_alone
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.probes.lambdas import LambdaStatistics
+from diffattn.probes.activations import LambdaStatistics
 from diffattn.probes.layer_reader import (
     BLOCK_ENTRIES,
     AttentionInputs,

@@ -121,7 +121,7 @@ def measure_host(device: str, out: Path) -> dict[str, Any]:
 
 def measure_call(name: str, with_backward: bool, device: str) -> dict[str, Any]:
     """Time one call of type ``name`` in ``SHAPES``, and its three stages, in milliseconds."""
-    from diffattn.ops.triton.launcher import run_kernel
+    from diffattn.ops.triton.launch import run_kernel
 
     public, inner = host_call(name, with_backward, device)
     launches = record_launches(public)
@@ -165,7 +165,8 @@ def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[],
 
 def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
     """Run a call, and return the arguments of each of its kernel launches."""
-    from diffattn.ops.triton import backward, forward, launcher
+    from diffattn.ops.triton import backward, forward
+    from diffattn.ops.triton import launch as launcher
 
     launches = []
 

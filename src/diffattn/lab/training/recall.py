@@ -46,8 +46,7 @@ from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch
 from diffattn.lab.training.sharding import save_model, written_by_all
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.activations import residual_writes
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas, residual_writes
 
 VALIDATION, TEST = 0, 1
 """Indices of held-out sets. Validation decides when training ends; the test comes at the end."""

@@ -63,7 +63,7 @@ from diffattn.lab.training.sharding import (
     written_by_all,
 )
 from diffattn.models.loading import bfloat16_advice, quiet
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 
 RESULTS = "results.json"
 

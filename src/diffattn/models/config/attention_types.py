@@ -141,7 +141,7 @@ _ROWS = (
         layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
     ),
     replace(
-        _SOFTMAX, name="dex", layer=("diffattn.layers.dex", "DexAttention"),
+        _SOFTMAX, name="dex", layer=("diffattn.layers.gated_attention", "DexAttention"),
         source="arXiv:2505.16333", lambda_vectors=True, head_matrix=True,
     ),
     _control(_SOFTMAX, "none", "NoAttention", "no attention: zero in its place",

@@ -11,12 +11,11 @@ from torch import Tensor
 
 from diffattn.errors import ShapeError, shown
 from diffattn.ops.inputs.masking import AttentionMask, num_heads_of
-from diffattn.ops.inputs.numbers import is_number, is_whole, plain
+from diffattn.ops.inputs.numbers import LARGEST_COUNT, is_number, is_whole, plain
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 MAX = sys.float_info.max
 """The largest finite number."""
-_MAX_WINDOW = 2**31 - 1  # kernels count tokens in int32
 
 
 def validate_tensor(where: str, name: str, x: Tensor) -> None:
@@ -151,9 +150,9 @@ def checked_mask(
     if not isinstance(causal, bool):
         raise ShapeError(f"{where}: causal must be True or False, got {shown(causal)}.")
     window = plain(window)
-    if window is not None and not (is_whole(window) and 1 <= window <= _MAX_WINDOW):
+    if window is not None and not (is_whole(window) and 1 <= window <= LARGEST_COUNT):
         raise ShapeError(
-            f"{where}: window must be an integer from 1 to {_MAX_WINDOW} tokens, "
+            f"{where}: window must be an integer from 1 to {LARGEST_COUNT} tokens, "
             f"got {shown(window)}."
         )
     batch, num_queries = q.shape[:2]

@@ -12,7 +12,7 @@ from diffattn.lab.training.monitoring.lambda_policy import (
 )
 from diffattn.lab.training.run import train
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD
 
 SAME = ("metrics.jsonl", "model/model.safetensors")
 

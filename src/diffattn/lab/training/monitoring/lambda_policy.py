@@ -10,7 +10,7 @@ from torch import Tensor
 from diffattn.lab.training.callbacks import StepLog
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.monitoring.batch_guard import is_decision
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD
 
 TOLERANCE = 1e-5
 """A λ this close to an edge of [0, 1] is inside: float32 vectors do not reach it exactly."""
