@@ -68,6 +68,7 @@ class Attend:
         if isinstance(mask, PagedBatch):
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
+            assert lam is not None
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         options = (mask or KeyMask())._asdict()
         scores = options.pop("scores")

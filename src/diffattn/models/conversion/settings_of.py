@@ -139,7 +139,7 @@ def _llama(source: Source) -> dict[str, Any]:
 def _motif(source: Source) -> dict[str, Any]:
     activation = (source.settings or {}).get("hidden_act")
     if activation != "silu":
-        advice = "Its attention layers alone load with diffattn.models.conversion.attention_layers"
+        advice = "Its attention layers alone load with diffattn.models.conversion.our_model"
         raise source.error("hidden_act must be 'silu'", f"{activation!r}. {advice}")
     return motif_settings(source)
 

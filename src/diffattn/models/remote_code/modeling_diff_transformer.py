@@ -52,29 +52,13 @@ class DiffTransformerConfig(PreTrainedConfig):
     model_type = "diff_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
     hidden_act, mlp_bias = "silu", False  # as Llama's classes read them
+    # The others are in every config.json.
     attention_type: str = "diff"
-    vocab_size: int = 32_000
-    hidden_size: int = 768
-    intermediate_size: int = 2_048
-    num_hidden_layers: int = 12
-    num_heads: int = 6
-    num_kv_heads: int = 6
-    head_dim: int = 64
-    shared_rank: int | None = None
-    group_ratio: int | None = None
-    head_norm: bool | None = None
-    head_norm_affine: bool = True
-    head_norm_eps: float = 1e-5
-    lambda_init: float | list[float] | None = None
-    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = scaled_head_init = False
-    rms_norm_eps: float = 1e-5
-    rope_parameters: dict | None = None
-    max_position_embeddings: int = 2_048
-    tie_word_embeddings: bool = True
-    initializer_range: float = 0.02
-    embedding_multiplier: float = 1.0
     attention_backend: str = "auto"
-    use_cache: bool = True
+    rope_parameters: dict | None = None
+    use_cache = tie_word_embeddings = True
+    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = scaled_head_init = False
+    shared_rank = group_ratio = head_norm = lambda_init = None
     pad_token_id = bos_token_id = eos_token_id = None
 
     def __post_init__(self, **kwargs: Any) -> None:
