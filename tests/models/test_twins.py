@@ -5,9 +5,8 @@ from itertools import permutations
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.models.accounting import flops_per_token
 from diffattn.models.config.attention_types import ATTENTION_TYPES
-from diffattn.models.twins import MATCHES
+from diffattn.models.twins import MATCHES, flops_per_token
 
 PAIRS = list(permutations(ATTENTION_TYPES, 2))
 WHOLE_HEADS = [pair for pair in PAIRS if "grouped_diff" not in pair]

@@ -5,11 +5,11 @@ import torch
 from transformers import AutoConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import flops_per_token, parameter_count
 from diffattn.probes.lambdas import layer_lambdas
 from model_folders import edit_config
 

@@ -8,8 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.files.io import file_hash, make_folder, read_record, sync, write_json
-from diffattn.files.temporary import LOCK, clean_leftovers, open_locked
+from diffattn.files.io import (
+    LOCK,
+    clean_leftovers,
+    file_hash,
+    make_folder,
+    open_locked,
+    read_record,
+    sync,
+    write_json,
+)
 
 MANIFEST = "manifest.json"
 """The file with sizes and hashes of all files of a folder."""

@@ -1,23 +1,28 @@
 """Read and write JSON and JSON-lines records that show when they are damaged.
 
 Every object has a checksum field, and every row of JSON lines its number. The readers check these
-fields and remove them.
+fields and remove them. Temporary files are locked while written, so that leftovers are recognised.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.temporary import temporary_file
 
 Record = TypeVar("Record")
 _CHECKSUM, _NUMBER = "checksum", "row"
 _MAX_BYTES = 1 << 32
+LOCK = ".lock"
+"""The file in a temporary folder that is locked instead of the folder."""
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -283,3 +288,52 @@ def file_hash(path: Path) -> str:
 def _checksum(plain: Mapping[str, Any]) -> str:
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@contextlib.contextmanager
+def temporary_file(path: Path) -> Iterator[IO[str]]:
+    """A context with a new text file, which the caller renames to ``path``; else it is removed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    clean_leftovers(path.parent, path.name)
+    try:
+        with open_locked(temporary) as file:
+            yield file
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def clean_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders of dead processes for ``name``; default: all files."""
+    temporary_name = re.compile(
+        rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
+    )
+    for entry in folder.iterdir():
+        is_folder = name is not None and entry.is_dir()
+        if not temporary_name.fullmatch(entry.name) or not (is_folder or entry.is_file()):
+            continue
+        locked = entry / LOCK if is_folder else entry
+        # OSError: a process has the lock and writes, or the file system has no locks.
+        with contextlib.suppress(OSError), locked.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_folder:
+                shutil.rmtree(entry)
+            elif _still_has_name(file, entry):
+                entry.unlink()
+
+
+def open_locked(path: Path) -> IO[str]:
+    """A new text file, locked where the file system has locks."""
+    while True:
+        file = path.open("w", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _still_has_name(file, path):
+            return file
+        file.close()  # another process removed it as a leftover before it was locked
+
+
+def _still_has_name(file: IO[str] | IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -14,10 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, first_line, short
-from diffattn.models.accounting import parameter_count
 from diffattn.models.checkpoint_folder import Find, weights_of
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
+from diffattn.models.twins import parameter_count
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
 _SETTINGS = (

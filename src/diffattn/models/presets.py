@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import check_known
-from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
-from diffattn.models.twins import twin
+from diffattn.models.twins import parameter_count, twin
 
 if TYPE_CHECKING:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig

@@ -4,8 +4,7 @@ import fcntl
 
 import pytest
 
-from diffattn.files.io import write_text
-from diffattn.files.temporary import clean_leftovers, temporary_file
+from diffattn.files.io import clean_leftovers, temporary_file, write_text
 from diffattn.lab.records.lock import sole_writer
 from record_files import contents, entries
 

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.folders import new_folder
-from diffattn.files.temporary import clean_leftovers
+from diffattn.files.io import clean_leftovers
 from diffattn.models.conversion import layouts
 from diffattn.models.conversion.convert import convert
 from model_folders import WEIGHTS, edit_config, edit_weights

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.inference.pass_limits import STANDARD_LIMITS, PassLimits, batches
-from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.config.settings import steady_positions
 from diffattn.models.loading import end_tokens, known_tokens
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
 from diffattn.probes.finite import require_finite_logits

@@ -19,7 +19,7 @@ from diffattn.models.checkpoint_folder import (
     open_weights,
     weight_files,
 )
-from diffattn.models.config.rope_settings import check_rope_parameters
+from diffattn.models.config.settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.folder_check import read_object
 from diffattn.ops.inputs.numbers import is_whole

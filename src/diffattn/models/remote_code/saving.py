@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diffattn.models.accounting import parameter_count
 from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.twins import parameter_count
 
 FILE_NAME = "modeling_diff_transformer.py"
 CLASSES = {

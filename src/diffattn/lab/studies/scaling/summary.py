@@ -21,8 +21,8 @@ from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.scaling import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.scaling.config import ScalingStudyConfig
-from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import parameter_count
 
 AXES = ("parameters", "tokens")
 Models = Mapping[tuple[str, float], DiffTransformerConfig]

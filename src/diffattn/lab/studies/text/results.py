@@ -36,7 +36,7 @@ from diffattn.lab.studies.text.comparison import (
     whole_name,
 )
 from diffattn.lab.studies.text.endpoints import Curve, adjusted_leads, type_endpoints
-from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
+from diffattn.models.twins import attention_parameters, flops_per_token, parameter_count
 
 SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
 """Controls that all types are compared with. If a control leads softmax attention too, a type's
