@@ -12,7 +12,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -33,12 +33,17 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
-    with temporary_file(path) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-        Path(file.name).replace(path)
-        sync(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    clean_leftovers(path.parent, path.name)
+    try:
+        with open_locked(temporary) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)
+            sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
@@ -288,18 +293,6 @@ def file_hash(path: Path) -> str:
 def _checksum(plain: Mapping[str, Any]) -> str:
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@contextlib.contextmanager
-def temporary_file(path: Path) -> Iterator[IO[str]]:
-    """A context with a new text file, which the caller renames to ``path``; else it is removed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    clean_leftovers(path.parent, path.name)
-    try:
-        with open_locked(temporary) as file:
-            yield file
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def clean_leftovers(folder: Path, name: str | None = None) -> None:

@@ -18,15 +18,13 @@ from diffattn.ops.inputs.numbers import as_float, plain
 
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _OFF_VALUES: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None), "attention_chunk_size": (None,),
-    "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
-    "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
-    "embd_pdrop": (0, None), "fusion_config": (None,), "generator": (None,),
-    "hidden_act": ("silu", "swish", None), "hidden_dropout": (0, None), "is_causal": (True, None),
-    "kv_sharing_modes": (None,), "mlp_bias": (False, None),
-    "num_kv_shared_layers": (0, None), "per_layer_config": (None,),
-    "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
-    "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
+    "hidden_act": ("silu", "swish", None), "is_causal": (True, None),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), (False, None)),
+    **dict.fromkeys(("attention_dropout", "attn_dropout", "attn_pdrop", "dropout", "embd_pdrop",
+                     "hidden_dropout", "num_kv_shared_layers", "resid_pdrop"), (0, None)),
+    **dict.fromkeys(("attention_chunk_size", "decoder", "distributed_config", "fusion_config",
+                     "generator", "kv_sharing_modes", "per_layer_config", "sliding_window",
+                     "text_config", "text_encoder", "transformers_weights"), (None,)),
 }  # fmt: skip
 """Settings of other model families -> values that switch them off, the only values allowed here.
 transformers would keep any value, and its caches, masks and loader read some of them."""

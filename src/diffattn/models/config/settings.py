@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from diffattn.errors import ConfigError, check_known, short
 from diffattn.models.config.attention_types import (
@@ -17,8 +17,6 @@ from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 
 if TYPE_CHECKING:
-    from typing import Self
-
     Derived = int  # never ``None`` after ``__post_init__``, except shared_rank and group_ratio
 else:
     Derived = int | None
@@ -221,9 +219,8 @@ class ModelSettings:
     def attention_by_layer(self) -> list[AttentionType]:
         """The attention type of each layer."""
         names = self.attention_type.split(",")
-        return [ATTENTION[name] for name in names] * (
-            self.num_hidden_layers if len(names) == 1 else 1
-        )
+        times = self.num_hidden_layers if len(names) == 1 else 1
+        return [ATTENTION[name] for name in names] * times
 
     @property
     def value_width(self) -> int:
@@ -234,19 +231,18 @@ class ModelSettings:
         """Whether a field of :class:`AttentionType`, by name, is true for any layer."""
         return any(getattr(facts, fact) for facts in self.attention_by_layer)
 
-    def of_layer(self, layer_idx: int) -> "Self":
+    def of_layer(self, layer_idx: int) -> Self:
         """The settings of a model whose layers all have the type and the heads of this layer."""
-        names = self.attention_type.split(",")
-        return self if len(names) == 1 else self._of_type(names[layer_idx])
+        return self._of_type(self.attention_by_layer[layer_idx].name)
 
-    def by_type(self) -> "list[tuple[Self, int]]":
+    def by_type(self) -> list[tuple[Self, int]]:
         """For every attention type: the settings as in :meth:`of_layer`, and its layer count."""
-        names = self.attention_type.split(",")
-        if len(names) == 1:
-            return [(self, self.num_hidden_layers)]
-        return [(self._of_type(name), count) for name, count in Counter(names).items()]
+        counts = Counter(facts.name for facts in self.attention_by_layer)
+        return [(self._of_type(name), count) for name, count in counts.items()]
 
-    def _of_type(self, name: str) -> "Self":
+    def _of_type(self, name: str) -> Self:
+        if name == self.attention_type:
+            return self
         settings, facts = copy(self), ATTENTION[name]
         settings.attention_type = name
         for field in ("num_heads", "num_kv_heads"):
