@@ -39,10 +39,8 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 
 def write_manifest(folder: Path) -> None:
-    """Hash the files of a folder, wait until all are on the disk, then write the manifest.
-
-    It leaves out hidden files and ``README.md``, the model card, which users edit.
-    """
+    """Hash the files of a folder, wait until all are on the disk, then write the manifest. It
+    leaves out hidden files and the model card, which users edit."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.name == MANIFEST or path.name.startswith("."):

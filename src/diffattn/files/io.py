@@ -96,10 +96,7 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to a file, so that an interrupted run keeps its measurements.
-
-    If the disk is full or not writable, earlier rows are kept.
-    """
+    """Append one row to a file, so that an interrupted run keeps its measurements."""
     line = _line(row, _next_number(path)).encode()
     before = path.stat().st_size if path.exists() else 0
     try:
@@ -131,11 +128,8 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
 
 
 def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Keep the whole rows of an unfinished file, and remove the others.
-
-    Returns the rows, and a sentence for each damaged or missing row. Half a row at the end does not
-    count: a killed writer leaves one.
-    """
+    """Remove damaged rows of an unfinished file. Returns the others, and a sentence for each
+    damaged or missing row, except half a row at the end, which a killed writer leaves."""
     if not path.exists():
         return [], []
     cut_half_row(path)

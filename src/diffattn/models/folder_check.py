@@ -45,11 +45,9 @@ _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 def check_folder(
     name: str, folder: str, find: Find, *, in_memory: bool = True, revision: str | None = None
 ) -> None:
-    """Raise a CheckpointError if a folder cannot hold a model.
-
-    Time and memory are bounded by the sizes of its files. ``name`` is the user's, ``folder`` the
-    path or hub name for transformers. If ``in_memory``, all weights must fit the free main memory.
-    """
+    """Raise a CheckpointError if a folder cannot hold a model, in time and memory bounded by the
+    sizes of its files. ``name`` is the user's, ``folder`` the path or hub name for transformers. If
+    ``in_memory``, all weights must fit the free main memory."""
     settings: dict[str, Any] = {}
     for file in (*_SETTINGS, *_VOCABULARIES):
         path = find(file)

@@ -50,10 +50,8 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     is ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters. The sizes that it prints
     give 3.171B parameters without embeddings, 3.479B with tied and 3.787B with untied embeddings.
 
-    The FFN is 8/3 of the hidden size, rounded to the nearest multiple of 64. The rounding changes
-    the totals of four sizes by up to 0.22 %. ``"gpt2-small"`` is not from the paper, and has fewer
-    DIFF heads than the paper's smallest number, 8. ``"34b"`` and ``"70b"`` have the shapes of other
-    models, for planning larger runs.
+    ``"gpt2-small"`` is not from the paper, and has fewer DIFF heads than the paper's smallest
+    number, 8. ``"34b"`` and ``"70b"`` have the shapes of other models, for planning larger runs.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
     """

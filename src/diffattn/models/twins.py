@@ -20,7 +20,6 @@ class Twin(Generic[SomeSettings]):
     """A matched configuration, and the differences that remain."""
 
     config: SomeSettings
-    match: str
     parameter_difference: int
     """Parameters of the twin minus those of the original."""
     flops_difference: int
@@ -67,7 +66,6 @@ def twin(
             result.intermediate_size = _match_intermediate_size(result, config, training_flops)
     return Twin(
         config=result,
-        match=match,
         parameter_difference=parameter_count(result) - parameter_count(config),
         flops_difference=training_flops(result) - training_flops(config),
     )

@@ -87,7 +87,7 @@ CASES = {
     ),
     "quantized": (
         lambda folder: edit_config(folder, quantization_config={"bits": 4}),
-        "must hold weights as they are, got quantized ones",
+        "must hold plain weights, got a quantization_config",
     ),
     "more layers than there are": (
         lambda folder: edit_config(folder, num_hidden_layers=3),

@@ -49,11 +49,8 @@ class PagedBatch:
     def attend(
         self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, backend: str
     ) -> Tensor:
-        """Store new keys and values of one layer, then attend from one row of N tokens.
-
-        ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries use
-        ``paged_decode`` without gathering.
-        """
+        """Store new keys and values of one layer, then attend from one row of N tokens: on gathered
+        pages, or with ``"auto"`` and few queries by ``paged_decode``."""
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
             return diff_attention(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)

@@ -74,10 +74,8 @@ def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
 
 @dataclass(kw_only=True)
 class ModelSettings:
-    """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
-
-    Recipes, presets and counts use this class directly. It does not check the types of values.
-    """
+    """Fields of a :class:`DiffTransformerConfig`, which documents them, checks the types of values
+    and adds Hugging Face's."""
 
     attention_type: str = "diff"
     vocab_size: int = 32_000
@@ -285,10 +283,7 @@ class ModelSettings:
 
 
 def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
-    """Raise a ConfigError for rotary parameters that are incomplete, unknown or impossible.
-
-    Transformers only logs most of these faults, or fails later.
-    """
+    """Raise a ConfigError for rotary parameters that transformers only logs, or fails by later."""
     if parameters is None or parameters == {}:
         return
     if not isinstance(parameters, Mapping):
@@ -315,8 +310,8 @@ def steady_positions(config: Any) -> tuple[str, int] | None:
     """``rope_type``, and the tokens up to which all texts have the same rotary frequencies.
 
     ``None``: frequencies never depend on the text. ``"longrope"`` and ``"dynamic"`` choose them by
-    the longest text of a forward pass, so cached keys of shorter texts no longer fit. ``config`` is
-    of any model of transformers. If layers differ, the smallest length counts.
+    the longest text of a forward pass, so cached keys of shorter texts no longer fit. If layers
+    differ, the smallest length counts.
     """
     config = config.get_text_config()
     parameters = getattr(config, "rope_parameters", None)

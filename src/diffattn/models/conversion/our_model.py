@@ -204,10 +204,8 @@ def load_attention_layer(path: str, layer: int) -> DiffAttention:
     differ.
 
     Call the layer with its normalised input, and with :func:`diffattn.rotary_embedding` tables made
-    with the folder's ``rope_theta``.
-
-    It has the dtype of its weights, and is V1 for Motif-2.6B, a
-    :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B. ``layer`` counts from 0.
+    with the folder's ``rope_theta``. It is V1 for Motif-2.6B, a
+    :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B.
 
     Raises:
         CheckpointError: The folder holds no Motif model, no such layer, or wrong shapes.

@@ -105,13 +105,10 @@ class DiffTransformerConfig(PreTrainedConfig):
     n_head_kv = num_key_value_heads  # the name that vLLM reads first
 
 
-class HeadRMSNorm(nn.Module):
+class HeadRMSNorm(nn.RMSNorm):
     """RMSNorm over the channels of one head, times a fixed factor; in float32 or wider."""
 
-    def __init__(self, width: int, eps: float, affine: bool = True, factor: float = 1.0) -> None:
-        super().__init__()
-        self.eps, self.factor = eps, factor
-        self.weight = nn.Parameter(torch.ones(width)) if affine else None
+    factor = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width]`` to the same shape and dtype."""
@@ -177,11 +174,11 @@ class DiffTransformerAttention(nn.Module):
             self.dex_proj = nn.Linear(width, width, bias=False)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
         normed = facts["width"] == 2 if config.head_norm is None else config.head_norm
-        factor = 1 - self.lambda_init if facts["lam"] == "vectors" else 1.0
-        self.head_norm: nn.Module = nn.Identity()
+        self.head_norm: Any = nn.Identity()
         if normed:
             eps, affine = config.head_norm_eps, config.head_norm_affine
-            self.head_norm = HeadRMSNorm(self.value_dim, eps, affine, factor)
+            self.head_norm = HeadRMSNorm(self.value_dim, eps, affine)
+            self.head_norm.factor = 1 - self.lambda_init if facts["lam"] == "vectors" else 1.0
 
     def forward(
         self,

@@ -106,11 +106,8 @@ class NamesItsCode(FromRunFolders):
     def save_pretrained(
         self, save_directory: Any, *args: Any, remote_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """As in Hugging Face. With ``remote_code``, the model's code and a card are written too.
-
-        By default they are if the configuration was read from a folder with code. An existing card
-        is kept.
-        """
+        """As in Hugging Face. With ``remote_code``, by default if the configuration was read from a
+        folder with code, the model's code and, unless there is one, a card are written too."""
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
         with _naming_code(self, remote_code):
