@@ -211,7 +211,7 @@ def verify_logits(
     on_progress: Callable[[str], None],
 ) -> Verification | None:
     """Compare the logits of two sets of files; ``None`` if transformers cannot compute both.
-    Rounding errors of the weights' dtype are allowed if the conversion rounded, else those of float32."""
+    Rounding errors of the weights' dtype are allowed if it rounded weights, else of float32."""
     if not (source.layout.has_code and result.layout.has_code):
         return None
     first = next(iter(result.tensors.values()))
