@@ -119,13 +119,7 @@ def rows_to_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> 
 
 def rows_from_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> Tensor:
     """The inverse of :func:`rows_to_ours`."""
-    width = x.shape[0] // (heads * maps)
-    x = x.unflatten(0, (heads, maps, width))
-    if rope == "interleaved":
-        x = x.unflatten(2, (2, width // 2)).transpose(2, 3).flatten(2, 3)
-    if pairs == "split":
-        x = x.transpose(0, 1)
-    return x.flatten(0, 2)
+    return x[rows_to_ours(torch.arange(len(x)), heads, maps, pairs, rope).argsort()]
 
 
 def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) -> None:
