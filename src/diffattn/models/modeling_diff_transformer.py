@@ -1,6 +1,7 @@
 """The DIFF Transformer family as Hugging Face models: one file for every attention type."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -93,25 +94,16 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        std = self.config.initializer_range
-        if isinstance(module, nn.Linear):
-            if self.config.depth_scaled_init and hasattr(module, "writes_residual"):
-                std /= (2 * self.config.num_hidden_layers) ** 0.5
-            if self.config.scaled_head_init and module is getattr(self, "lm_head", None):
-                std = 1 / self.config.hidden_size
+        config = self.config
+        if config.depth_scaled_init and hasattr(module, "writes_residual"):
+            std = config.initializer_range / (2 * config.num_hidden_layers) ** 0.5
             init.normal_(module.weight, std=std)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=std)
-            fresh = not getattr(module.weight, "_is_hf_initialized", False)  # a slice has no flag
-            if module.padding_idx is not None and fresh:
-                init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.RMSNorm | HeadNorm):
-            if module.weight is not None:
-                init.ones_(module.weight)
-        elif isinstance(module, LlamaRotaryEmbedding):
+        elif config.scaled_head_init and module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, std=1 / config.hidden_size)
+        else:
             super()._init_weights(module)
+        if isinstance(module, HeadNorm) and module.weight is not None:
+            init.ones_(module.weight)
         elif isinstance(module, DiffAttention):
             # Here, not in the vectors' module, which is visited earlier: so a seed still gives
             # the same weights. The order of the names is fixed for the same reason.
@@ -288,7 +280,9 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            labels, kwargs = masks.checked_labels(labels, kwargs, below=self.vocab_size)
+            checked = partial(masks.checked_ids, below=self.vocab_size, ignored=True)
+            labels = checked("labels", labels)
+            kwargs["shift_labels"] = checked("shift_labels", kwargs.get("shift_labels"))
             chunk, head, at_once = plain(self.loss_chunk_tokens), self.lm_head, skip_logits
             if skip_logits is None:
                 skip_logits, at_once = self.training, self.skips_logits

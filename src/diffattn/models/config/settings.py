@@ -26,8 +26,8 @@ _COUNTS = (
     "num_kv_heads", "head_dim", "shared_rank", "group_ratio", "max_position_embeddings",
 )  # fmt: skip
 _RANGES = {  # epsilons are above 0: else the norm of a zero vector divides by 0
-    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
-    "embedding_multiplier": (1e-30, 1e6),
+    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0),
+    "initializer_range": (1e-30, 100.0), "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
 """Options that are off by default. :meth:`ModelSettings.settings`, and so the hashes in records,
