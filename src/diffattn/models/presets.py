@@ -28,6 +28,7 @@ _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "34b": ("no paper's", (8_192, 48, 32, 128, 4_096, 100_288)),
     "70b": ("no paper's", (8_192, 80, 32, 128, 4_096, 100_288)),
 }
+NAMES = tuple(_SIZES)
 _EXTRA_FIELDS: dict[str, dict[str, int]] = {
     "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
     "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
@@ -36,11 +37,6 @@ _EXTRA_FIELDS: dict[str, dict[str, int]] = {
 is published. These two have the shapes of Code Llama 34B (arXiv:2308.12950) and Llama 2 70B
 (arXiv:2307.09288): 64 heads and 8 key/value heads, half as many in DIFF heads. The vocabulary is
 that of the other sizes."""
-
-
-def names() -> tuple[str, ...]:
-    """Names of the presets, in the order of :func:`preset_table`."""
-    return tuple(_SIZES)
 
 
 def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":

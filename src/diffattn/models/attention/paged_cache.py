@@ -59,8 +59,8 @@ class PagedBatch:
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # row N collects unused places
         for place, table, length in self.many:
             keys, values = (gathered_pages(x, table)[:, :length] for x in (k_pages, v_pages))
-            some = q[:, place], keys, values, lam[:, place]
-            out[place] = diff_attention(*some, backend=backend)[0]
+            inputs = q[:, place], keys, values, lam[:, place]
+            out[place] = diff_attention(*inputs, backend=backend)[0]
         if self.few is not None:
             tokens, table, lengths = self.few
             taken = tokens.clamp(max=num_tokens - 1)
