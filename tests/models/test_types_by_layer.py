@@ -63,7 +63,7 @@ def test_a_twin_and_back(config, kind, built_parameters):
 
 
 def test_a_twin_of_equal_attention_needs_equal_layers(make_config):
-    with pytest.raises(ConfigError, match="needs layers of equal FLOPs per head, got softmax, dif"):
+    with pytest.raises(ConfigError, match="of equal FLOPs, got softmax, dif"):
         make_config("softmax").twin("softmax,diff", "attention_flops")
 
 

@@ -35,11 +35,7 @@ def _machine_bytes() -> int | None:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
         return 1024 * (kib["MemAvailable"] + kib["SwapFree"])
     except (OSError, KeyError, ValueError, IndexError):  # another system than Linux
-        pass
-    try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _container_bytes() -> int | None:

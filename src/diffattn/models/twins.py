@@ -74,11 +74,6 @@ def twin(
 def _convert_settings(config: ModelSettings, attention_type: str, match: str) -> dict[str, Any]:
     """The settings that change with the attention type."""
     types = [ATTENTION[name] for name in attention_type.split(",")]
-    if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
-        raise ConfigError(
-            "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
-            "'attention_flops', which whole heads cannot reach."
-        )
     # ``None``: the default of the new type.
     values: dict[str, Any] = dict.fromkeys(("shared_rank", "group_ratio", "head_norm"))
     values |= {
@@ -105,9 +100,9 @@ def _convert_settings(config: ModelSettings, attention_type: str, match: str) ->
 def _softmax_heads(types: Sequence[AttentionType], match: str) -> int:
     """Number of softmax heads that match one head of the widest type."""
     counts = {facts.softmax_heads(match) for facts in types}
-    if match == "attention_flops" and len(counts) > 1:
+    if match == "attention_flops" and (len(counts) > 1 or any(x.grouped for x in types)):
         raise ConfigError(
-            "twin: match 'attention_flops' needs layers of equal FLOPs per head, got "
+            "twin: match 'attention_flops' needs heads that do not share maps, of equal FLOPs, got "
             f"{', '.join(dict.fromkeys(facts.name for facts in types))}."
         )
     return max(counts)

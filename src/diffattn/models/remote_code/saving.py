@@ -88,11 +88,10 @@ class FromRunFolders:
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in Hugging Face; from a run directory it loads the run's model."""
         name = pretrained_model_name_or_path
-        if name is not None and not kwargs.keys() & {"config", "subfolder"}:
-            folder = Path(name)
-            is_adapter = (folder / "adapter_config.json").exists()  # peft: the model is elsewhere
-            if folder.is_dir() and not is_adapter:
-                name = checkpoint_folder(str(name))
+        is_folder = name is not None and Path(name).is_dir()
+        elsewhere = is_folder and Path(name, "adapter_config.json").exists()  # peft: by its name
+        if is_folder and not elsewhere and not kwargs.keys() & {"config", "subfolder"}:
+            name = checkpoint_folder(str(name))
         return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
 
 
