@@ -25,11 +25,11 @@ from diffattn.lab.benchmark.contender_names import (
 from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.benchmark.model_check import CHECKED_LAYERS, check_model
 from diffattn.models import presets
-from diffattn.models.accounting import flops_per_token
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import flops_per_token
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
 
 def _recipes() -> _Listed:
     from diffattn.lab.catalog.recipes.catalog import GROUPS, TITLES
-    from diffattn.models.accounting import parameter_count
+    from diffattn.models.twins import parameter_count
 
     rows: list[dict[str, Any]] = []
     named = ((group, name, make) for group in GROUPS for name, make in GROUPS[group].items())

@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.config.settings import steady_positions
 from diffattn.models.loading import end_tokens, known_tokens
 from diffattn.models.memory import available_bytes
 from diffattn.ops.inputs.numbers import LARGEST_COUNT

@@ -8,9 +8,9 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import local_processes, micro_batch, num_processes, take_gpu
 from diffattn.lab.training.planning.devices import DEVICES, GPU_HERE
 from diffattn.lab.training.planning.plan import RunMemory
-from diffattn.models.accounting import parameter_count
 from diffattn.models.chunked_loss import MOST_LOGITS
 from diffattn.models.memory import available_bytes, require_memory
+from diffattn.models.twins import parameter_count
 
 _TRAINED_BYTES = 16
 """Per parameter: the weight, its gradient and AdamW's two moments, in float32."""

@@ -11,9 +11,9 @@ from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import EngineConfig, TrainConfig
 from diffattn.lab.training.distributed import is_first, micro_batch, num_processes, run_device
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import flops_per_token, parameter_count
 
 
 def record_launch(

@@ -50,11 +50,8 @@ def _stored_heads(cache: Cache, layer_idx: int, num_heads: int) -> int:
 
 
 def _compact(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values ``[B, 4 Hkv, S, D]`` as ``[B, Hkv, S, 2D]``.
-
-    Each number is stored twice. The mean of the two copies equals them if they are the same. If
-    they are learned, it passes gradients to both.
-    """
+    """Keys and values ``[B, 4 Hkv, S, D]`` as ``[B, Hkv, S, 2D]``: the mean of the two copies of
+    each number, which passes gradients to both if they are learned."""
     first, second, again, once_more = keys.chunk(4, dim=1)
     left, left_again, right, right_again = values.chunk(4, dim=1)
     keys = torch.cat([(first + again) / 2, (second + once_more) / 2], dim=-1)

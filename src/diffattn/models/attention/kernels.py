@@ -170,12 +170,11 @@ def through_maps(
         raw = scores.masked_fill(sees_none, 0).softmax(-1).masked_fill(sees_none, 0)
     else:
         raw = scores.softmax(-1)
-    if lam is None:
-        signed = raw[:, :, 0]
-    elif acting_map is not None:
-        signed = acting_map(raw[:, :, 0], raw[:, :, 1], lam_of_rows(lam, q))
-    else:
-        signed = raw[:, :, 0] - lam_of_rows(lam, q) * raw[:, :, 1]
+    signed = raw[:, :, 0]
+    if acting_map is not None and lam is not None:
+        signed = acting_map(signed, raw[:, :, 1], lam_of_rows(lam, q))
+    elif lam is not None:
+        signed = signed - lam_of_rows(lam, q) * raw[:, :, 1]
     if recorder is not None:
         signed, _ = recorder(signed, raw)
     values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]

@@ -1,7 +1,6 @@
-"""The table of attention types. Loads without torch and transformers.
+"""The table of attention types: the facts that models, counts, twins, caches and tables need.
 
-Layers hold the arithmetic. A row names its layer and holds the facts that models, parameter counts,
-matched twins, caches and tables need.
+Loads without torch and transformers.
 """
 
 from dataclasses import dataclass, replace

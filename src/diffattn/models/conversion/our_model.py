@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError
+from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.saved_names import saved_name
 from diffattn.layers.shared_diff_attention import SharedDiffAttention, folded_weight, for_both_maps
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import LAMBDAS, OUR_ENDINGS, Layout, Pairs, Rope
-from diffattn.models.conversion.settings_of import settings_of
-from diffattn.models.conversion.source import LazyTensor, Source, Weights, derive
+from diffattn.models.conversion.settings_of import motif_settings, settings_of
+from diffattn.models.conversion.source import LazyTensor, Source, Weights, derive, open_source
+from diffattn.models.decoder_block import build_attention
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 _CLASS = DiffTransformerForCausalLM.__name__
@@ -117,13 +119,7 @@ def rows_to_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> 
 
 def rows_from_ours(x: Tensor, heads: int, maps: int, pairs: Pairs, rope: Rope) -> Tensor:
     """The inverse of :func:`rows_to_ours`."""
-    width = x.shape[0] // (heads * maps)
-    x = x.unflatten(0, (heads, maps, width))
-    if rope == "interleaved":
-        x = x.unflatten(2, (2, width // 2)).transpose(2, 3).flatten(2, 3)
-    if pairs == "split":
-        x = x.transpose(0, 1)
-    return x.flatten(0, 2)
+    return x[rows_to_ours(torch.arange(len(x)), heads, maps, pairs, rope).argsort()]
 
 
 def _require_all_used(source: Source, used: set[str], names: Mapping[str, str]) -> None:
@@ -195,3 +191,30 @@ def fold_shared(model: DiffTransformerForCausalLM) -> DiffTransformerForCausalLM
     folded.generation_config = deepcopy(model.generation_config)
     folded.loss_chunk_tokens = model.loss_chunk_tokens
     return folded.train(model.training)
+
+
+def load_attention_layer(path: str, layer: int) -> DiffAttention:
+    """One attention layer of a Motif folder. Whole models do not load: our feed-forward layers
+    differ.
+
+    Call the layer with its normalised input, and with :func:`diffattn.rotary_embedding` tables made
+    with the folder's ``rope_theta``. It is V1 for Motif-2.6B, a
+    :class:`~diffattn.GroupedDiffAttention` for Motif-2-12.7B.
+
+    Raises:
+        CheckpointError: The folder holds no Motif model, no such layer, or wrong shapes.
+    """
+    with open_source(path, "motif") as source:
+        config = DiffTransformerConfig(**motif_settings(source))
+        if not 0 <= layer < config.num_hidden_layers:
+            raise source.error(f"layer must be below {config.num_hidden_layers}", layer)
+        with torch.device("meta"):  # wrong sizes in config.json must not allocate memory
+            made = build_attention(config, layer)
+        names = {OUR_ENDINGS[role]: name.format(layer) for role, name in source.names.items()}
+        state = {}
+        for key, like in made.state_dict().items():
+            tensor = source.tensor(names[saved_name(key)], like.shape)
+            state[key] = tensor.load().to(like.dtype if "lambda" in key else tensor.dtype)
+    made.load_state_dict(state, assign=True)
+    assert isinstance(made, DiffAttention)
+    return made.eval()

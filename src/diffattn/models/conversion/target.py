@@ -55,8 +55,7 @@ def as_diffllama(model: OurModel) -> Written:
     """The model as Hugging Face DiffLlama, with the head norm's scale in the output projection."""
     model, rounded = _require_v1(model, "diffllama")
     config = model.config
-    _require_no_options("diffllama", config)
-    _require("diffllama", "head_norm_eps", config.head_norm_eps, config.rms_norm_eps)
+    _require("diffllama", config, head_norm_eps=config.rms_norm_eps)
     layout = LAYOUTS["diffllama"]
     weights = dict(model.weights)
     for layer in model.layers:
@@ -84,18 +83,15 @@ def as_diffllama(model: OurModel) -> Written:
 def as_original(model: OurModel) -> Written:
     """The model with the names and order of the published code, V1 or V2, as safetensors."""
     config, rounded = model.config, False
-    _require_no_options("original", config)
     if config.attention_type == "diff_v2":
         name = "original_v2"
-        _require(name, "lambda_bias", config.lambda_bias, False)
-        _require(name, "head_norm", config.uses_head_norm, False)
+        _require(name, config, lambda_bias=False, head_norm=False)
     else:
         name = "original"
         model, rounded = _require_v1(model, name)
-        _require(name, "head_norm_eps", config.head_norm_eps, 1e-5)
         width = 2 * config.num_heads * config.head_dim
-        _require(name, "hidden_size", config.hidden_size, width)
-    _require(name, "embedding_multiplier", config.embedding_multiplier, 1.0)
+        _require(name, config, head_norm_eps=1e-5, hidden_size=width)
+    _require(name, config, embedding_multiplier=1.0)
     layout = LAYOUTS[name]
     facts = {"model_type": layout.model_types[0]} | model.config.settings()
     facts["dtype"] = str(model.dtype).removeprefix("torch.")
@@ -117,24 +113,21 @@ def _require_v1(model: OurModel, target: str) -> tuple[OurModel, bool]:
     if shared:
         model = fold(model)
     config = model.config
-    _require(target, "attention_type", config.attention_type, "diff")
-    _require(target, "head_norm", config.uses_head_norm, True)
+    _require(target, config, attention_type="diff", head_norm=True)
     schedule = type(config)(attention_type="diff").layer_lambda_init
     if any(config.layer_lambda_init(layer) != schedule(layer) for layer in model.layers):
-        _require(target, "lambda_init", config.lambda_init, None)
+        _require(target, config, lambda_init=None)
     return model, shared
 
 
-def _require(target: str, field: str, value: Any, must: Any) -> None:
-    if value != must:
-        raise ConfigError(
-            f"convert: {field} of a model for {target} must be {must!r}, got {value!r}."
-        )
-
-
-def _require_no_options(target: str, config: DiffTransformerConfig) -> None:
-    for name in OPTIONS:
-        _require(target, name, getattr(config, name), False)
+def _require(target: str, config: DiffTransformerConfig, **fields: Any) -> None:
+    """Raise a ConfigError unless these fields have these values, and options are off."""
+    for field, must in (fields | dict.fromkeys(OPTIONS, False)).items():
+        value = config.uses_head_norm if field == "head_norm" else getattr(config, field)
+        if value != must:
+            raise ConfigError(
+                f"convert: {field} of a model for {target} must be {must!r}, got {value!r}."
+            )
 
 
 def _name_tensors(

@@ -11,7 +11,7 @@ from diffattn.lab.training.callbacks import StepLog, peak_bytes, require_finite
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import require_one_process
 from diffattn.lab.training.monitoring.trackers import report
-from diffattn.models.accounting import flops_per_token
+from diffattn.models.twins import flops_per_token
 from diffattn.probes.activations import layer_activations
 from diffattn.probes.gradients import GradientProbe
 

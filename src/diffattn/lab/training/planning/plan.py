@@ -18,8 +18,8 @@ from diffattn.lab.training.planning.step_memory import (
     largest,
     step_memory,
 )
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.memory import available_bytes, format_bytes
+from diffattn.models.twins import flops_per_token, parameter_count
 
 ROOM = 0.9
 """Share of a device's memory that a plan may take. Fragments and the process need the rest."""
