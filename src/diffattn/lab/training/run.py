@@ -57,7 +57,6 @@ from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
     apply_engine,
-    require_same_parts,
     require_shardable,
     save_model,
     untrained_model,
@@ -232,7 +231,6 @@ def _train(
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
-    require_same_parts(checkpoint, config.engine)
     record_launch(folder, checkpoint, config.engine, on_message)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init

@@ -18,22 +18,23 @@ from diffattn.lab.data.context_parts import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
 from diffattn.lab.training.config import EngineConfig, TrainConfig
 from diffattn.lab.training.distributed import (
+    from_first,
     is_first,
     micro_batch,
     num_processes,
     process_index,
     run_device,
     together,
+    wait_for_files,
 )
 from diffattn.lab.training.monitoring.batch_guard import BatchGuard
 from diffattn.lab.training.monitoring.signals import StopSignals
 from diffattn.lab.training.monitoring.trackers import flat
 from diffattn.lab.training.sharding import (
     is_sharded,
-    load_optimizer_shard,
-    require_parts,
+    load_optimizer,
     save_model,
-    save_optimizer_shard,
+    save_optimizer,
     written_by_all,
 )
 from diffattn.ops.inputs.packed_rows import window_inputs
@@ -148,8 +149,10 @@ class RunTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 if is_sharded(self.model):
                     self._save_rng_state(str(folder))
-                    save_optimizer_shard(self, folder)
-            require_parts(self.model, folder)
+                    save_optimizer(self, folder)
+            if num_processes() > 1:
+                written = [f"rng_state_{index}.pth" for index in range(num_processes())]
+                from_first(lambda: wait_for_files(folder, written))
             with together():
                 if is_first():
                     shutil.copy(folder.parents[1] / METRICS, folder)
@@ -169,7 +172,7 @@ class RunTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None and is_sharded(self.model):
-            load_optimizer_shard(self, Path(checkpoint))
+            load_optimizer(self, Path(checkpoint))
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
 
@@ -210,7 +213,7 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        save_only_model=engine.parallel == "fsdp",  # see save_optimizer_shard
+        save_only_model=engine.parallel == "fsdp",  # see save_optimizer
         torch_compile=engine.compile,
     )
     # On several GPUs transformers would multiply the batch by their number.
