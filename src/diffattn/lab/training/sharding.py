@@ -51,10 +51,7 @@ def untrained_model(
     With FSDP every parameter is split over the processes, and a decoder block is gathered for its
     computation. transformers shards while it reads weights, so that only the first process ever
     holds all of them. accelerate's FSDP needs a GPU and casts λ to bfloat16 in mixed precision.
-
-    Args:
-        checkpoint: A sharded model reads its weights; for a whole model the trainer does so later.
-        scratch: A folder for the initial weights of a sharded model; it is removed again.
+    A whole model gets the weights of a checkpoint later, from the trainer.
     """
     if engine.parallel != "fsdp":
         return initial_model(config, init if checkpoint is None else None)
@@ -88,10 +85,8 @@ def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) ->
 
 
 def require_sharded(model: torch.nn.Module) -> None:
-    """Require that every process holds only its share of every parameter.
-
-    Some engines train with whole copies, without a warning, where they cannot shard.
-    """
+    """Require that every process holds only its share of every parameter: some engines train with
+    whole copies, without a warning, where they cannot shard."""
     for name, parameter in model.named_parameters():
         placements = parameter.placements if isinstance(parameter, DTensor) else ()
         if not any(placement.is_shard() for placement in placements):

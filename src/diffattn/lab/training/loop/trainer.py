@@ -27,9 +27,9 @@ from diffattn.lab.training.distributed import (
     together,
     wait_for_files,
 )
-from diffattn.lab.training.monitoring.batch_guard import BatchGuard
+from diffattn.lab.training.monitoring.guard import BatchGuard
 from diffattn.lab.training.monitoring.signals import StopSignals
-from diffattn.lab.training.monitoring.trackers import flat
+from diffattn.lab.training.monitoring.watching import flat
 from diffattn.lab.training.sharding import (
     is_sharded,
     load_optimizer,
@@ -51,7 +51,7 @@ class RunTrainer(Trainer):
     3. ``training_step``: forward pass, loss, backward pass; once per micro batch.
     4. transformers clips the gradients to ``max_grad_norm``.
     5. ``_get_grad_norm``: the guard judges loss and norm, and may leave the batch out.
-    6. transformers calls the optimizer (AdamW) and the schedule; see ``loop/schedule.py``.
+    6. transformers calls the optimizer (AdamW) and the schedule.
     7. ``log`` and ``evaluation_loop``, at the steps of ``log_every`` and ``evaluate_every``.
     8. ``_save_checkpoint``.
     """
@@ -118,9 +118,7 @@ class RunTrainer(Trainer):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log values; a mapping, such as the losses by part, becomes one number per entry."""
-        mappings = {name: value for name, value in logs.items() if isinstance(value, dict)}
-        others = {name: value for name, value in logs.items() if name not in mappings}
-        super().log(others | flat(mappings), start_time)
+        super().log(flat(logs), start_time)
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
