@@ -44,7 +44,6 @@ STANDARD_LIMITS = PassLimits()
 def limits_on(device: torch.device) -> PassLimits:
     """Limits for a device that already holds the model, by its free memory.
 
-    A GPU with much free memory gets larger limits; with little, every device gets smaller ones.
     Sizes are powers of two, so that small changes of free memory change no batch and no rounding.
     """
     standard = STANDARD_LIMITS
@@ -332,7 +331,6 @@ class NetworkReader:
 
     @cached_property
     def _cache_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token, summed over layers."""
         probe = self.read([0])
         tensors = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in tensors) or 1

@@ -76,8 +76,7 @@ def train_recall(
     """
     folder = Path(folder)
     require_one_process("a run on a recall task")
-    resolved, engine = config.resolved(), EngineConfig()
-    run = record(config.name, config.model, config.train, resolved, facts or {}, engine)
+    run = record(config, config.resolved(), facts or {}, EngineConfig())
     return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
 
 
@@ -106,8 +105,6 @@ def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
 
 
 class _FreshBatches(Dataset[dict[str, Tensor]]):
-    """The batch of every step, made when it is read."""
-
     def __init__(self, config: RecallConfig) -> None:
         self.task, self.train = config.task, config.train
 
@@ -175,7 +172,6 @@ def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
 def _run(
     config: RecallConfig, folder: Path, on_progress: OnProgress, on_message: OnMessage
 ) -> None:
-    """Train from the start or from the last checkpoint, and write ``results.json``."""
     train = config.train
     set_seed(train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))

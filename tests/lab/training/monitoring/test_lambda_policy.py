@@ -5,7 +5,7 @@ import torch
 
 from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_jsonl
-from diffattn.lab.training.monitoring.lambda_policy import (
+from diffattn.lab.training.monitoring.guard import (
     TOLERANCE,
     clip_lambda,
     draw_lambda_vectors,
