@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.tables import bench_section
-from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
+from diffattn.lab.report.claims.tables import claims_table, evaluation_claims
 from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
 from diffattn.lab.report.page.render import write_document
@@ -84,8 +84,7 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     """Write the page of an evaluation folder. It names results that cannot be shown together."""
     recorded = read_evaluation(folder)
     claims = evaluation_claims([x for results in recorded.results.values() for x in results])
-    document = evaluation_document(recorded, published_values(), claims)
-    return write_document(out or folder / "report.html", document)
+    return write_document(out or folder / "report.html", evaluation_document(recorded, claims))
 
 
 def markdown_results(study: Path) -> str:

@@ -73,15 +73,6 @@ def claims_table(root: Path) -> Table:
     return table_of_claims(caption, known, {})
 
 
-def published_values() -> dict[str, str]:
-    """Protocol -> sentences with the results that the papers print, and their sources."""
-    sentences: dict[str, list[str]] = {}
-    for claim in CLAIMS:
-        if claim.protocol:
-            sentences.setdefault(claim.protocol, []).append(f"{claim.says} ({claim.source})")
-    return {protocol: " ".join(texts) for protocol, texts in sentences.items()}
-
-
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     """Measure the claims that these results are about; ``None`` if there is no such claim."""
     protocols = {result.protocol.removesuffix("_judge") for result in results}

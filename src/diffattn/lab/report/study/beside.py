@@ -9,7 +9,7 @@ from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.elements import Element, Fold, Text, shown
 from diffattn.lab.report.page.run_tables import cost_table
 from diffattn.lab.report.page.study_page import TEXT
-from diffattn.lab.report.page.tables import mean_cell, number_cell, table, type_cell, word_cell
+from diffattn.lab.report.page.tables import table, type_cell
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import LOSS, TextStudy
@@ -90,19 +90,5 @@ def committed_text(
     where = "Longer study: " if trained else ""
     labels += [f"{where}{type_name(entry['variant'])}" for entry in longer]
     drawn = [*trained, *longer]
-    chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    rows = [
-        [
-            type_cell(entry["variant"]),
-            mean_cell(entry, signed=True),
-            number_cell(number(entry["new"], signed=True)),
-            word_cell(entry["verdict"]),
-        ]
-        for entry in committed["differences"]
-    ]
-    headers = ["Model", "Difference", "On new tokens", "In words"]
-    caption = (
-        f"Validation loss minus the Transformer's, nats per token, and its {committed['level']} "
-        "interval; the same on tokens that are new in their window, where nothing can be copied."
-    )
-    return shown(Text(lead), chart, Fold("The longer study", [table(caption, headers, rows)]))
+    bars = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    return shown(Text(lead), bars)

@@ -127,7 +127,6 @@ def _results(study: TextStudy) -> list[Element]:
     how = shown(
         Text(_comparison(study)),
         Text(statement(study)),
-        tables.results_table(study, "common"),
         Text(intervals if level else ""),
         details.runs_table(study) if study.results else None,
     )
