@@ -76,10 +76,10 @@ def results_table(study: TextStudy) -> Table | None:
 
 
 def other_tables(study: TextStudy) -> list[Table]:
-    """Tables of types at the common rate, controls, ablations and other matches."""
+    """Tables of tests, types at the common rate, controls, ablations, matches, and the rows."""
     tested = {row["variant"] for row in study.rows}
     others = {name: v for name, v in study.entries.items() if name not in tested}
-    tables = []
+    tables = [endpoints_table(study)]
     for role in dict.fromkeys((*_CAPTIONS, *(v["role"] for v in others.values()))):
         rows = [
             {"variant": name, "baseline": baseline, "at": at}
@@ -93,7 +93,7 @@ def other_tables(study: TextStudy) -> list[Table]:
         ]
         if rows:
             tables.append(_pairs_table(study, rows, _CAPTIONS.get(role, f"{role.capitalize()}.")))
-    return tables
+    return [values for values in (*tables, rows_table(study)) if values is not None]
 
 
 def rows_table(study: TextStudy) -> Table | None:
