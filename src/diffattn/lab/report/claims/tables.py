@@ -37,9 +37,7 @@ def table_of_claims(
 ) -> Table:
     """Show one row per claim: the statement, the effect, a reservation, and the record.
 
-    Args:
-        places: Folder of a committed record -> its folder here, where that differs. Default: show
-            no column of records.
+    ``places``: folder of a committed record -> its folder here. Default: no column of records.
     """
     rows = []
     for claim, effect in measured:

@@ -69,7 +69,7 @@ def _maps(element_id: str, title: str, axes: Sequence[str], by_model: _ByModel) 
     """One map per model; the first row is on top."""
     across, down = axes
     every = [metric for metrics in by_model.values() for metric in metrics]
-    limits = (0, 1)
+    limits = 0.0, 1.0
     if every[0].unit != "share":
         limits = min(metric.value for metric in every), max(metric.value for metric in every)
     charts = []

@@ -111,7 +111,6 @@ def line(
         label: Name of the run or mean, shown under the pointer.
         thin: Whether it is a single run behind a mean.
         dotted: Whether it is a reference value.
-        color: Default: the colour of the attention type ``group``.
         where: Template of the pointer's text for the place of a point.
     """
     name = type_name(group)
@@ -185,11 +184,9 @@ def lambda_over_training(
     quantity: str,
     element_id: str,
 ) -> Chart:
-    """Draw λ of every layer over training, and λ_init dotted.
+    """Draw λ of every layer over training, and λ_init (``starts``) dotted.
 
-    Args:
-        runs: Name of a run -> steps and λ of all layers.
-        starts: λ_init of every layer, or nothing.
+    ``runs``: name -> steps and λ of all layers.
     """
     traces: list[dict[str, Any]] = []
     num_layers = len(next(iter(runs.values()))[0][1])

@@ -32,10 +32,7 @@ _COLORBAR = {
 
 
 def attention_maps(study: Study, prefix: str) -> list[Element]:
-    """Maps of one head of every attention type in ``maps.json``; empty without that file.
-
-    ``prefix``: start of the element ids, unique in the page.
-    """
+    """Maps of one head of every attention type in ``maps.json``; empty without that file."""
     if study.maps is None:
         return []
     tokens, layers = study.maps["tokens"], study.maps["layers"]

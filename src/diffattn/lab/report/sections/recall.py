@@ -92,9 +92,7 @@ def recall_document(
 ) -> Document:
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
-    Args:
-        claims: Table of the papers' claims and their effects in the committed records.
-        loss: Elements from studies on text; see ``origins`` for their provenance.
+    ``loss``: elements from studies on text; ``origins``: their provenance.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
     answer = shown(tables.learning_chart(study, names[0], "chart-learning"))

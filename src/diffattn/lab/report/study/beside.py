@@ -17,12 +17,7 @@ from diffattn.lab.report.study.tables import difference_cell, loss_cell
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
-    """Differences in loss: of a study on text that has just run, and of the committed study.
-
-    Args:
-        live: Study of the laptop comparison's models. It is left out if its verdict is
-            uninformative, for example because a model is worse than the n-gram count model.
-    """
+    """Differences in loss: of a study that has just run, if informative, and the committed."""
     if live is None or not (sentence := sentence_beside_counts(live)):
         return committed_text()
     rows = [
@@ -41,9 +36,7 @@ def loss_section(live: TextStudy | None = None) -> list[Element]:
 
 
 def sentence_beside_counts(study: TextStudy) -> str:
-    """Losses of the laptop comparison's models beside the n-gram count model with copies, in words.
-
-    Empty for other models, and if the study's verdict is uninformative."""
+    """Losses of the laptop comparison's models beside counting; empty for other models."""
     results = study.results
     if results is None or study.variants != FEW or not results["verdict"]["informative"]:
         return ""
@@ -66,11 +59,9 @@ def sentence_beside_counts(study: TextStudy) -> str:
 def committed_text(
     trained: Sequence[dict[str, Any]] = (), config_hash: str | None = None
 ) -> list[Element]:
-    """The differences of the committed study on text.
+    """The differences of the committed study on text, below those of a study that has just run.
 
-    Args:
-        trained: Differences of a study that has just run, drawn above the committed ones.
-        config_hash: Hash of the page's study. If it is the committed study, nothing is shown.
+    Nothing is shown if ``config_hash`` is that of the committed study.
     """
     committed = read_json(TEXT)
     if config_hash == committed["config_hash"]:

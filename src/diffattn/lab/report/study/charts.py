@@ -36,11 +36,7 @@ from diffattn.lab.report.study.files import (
 
 
 def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Paired differences with their intervals around zero; ``None`` if there are none.
-
-    In a study of ablations, each row is compared with the model that it changes. Else the types
-    and the controls of their side effects are compared with the Transformer.
-    """
+    """Rows minus the model that each changes, else types and controls minus the Transformer."""
     if rows := study.rows:
         recorded = (study.difference(row["variant"], row["baseline"], row["at"]) for row in rows)
         shown = [entry for entry in recorded if entry is not None]
