@@ -77,14 +77,7 @@ def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
         "margin": {"l": 60, "r": 12, "t": 28, "b": 48},
         # The legend is below the plot, as plotly's buttons appear above it.
-        "legend": {
-            "orientation": "h",
-            "yref": "container",
-            "y": 0,
-            "yanchor": "bottom",
-            "x": 0,
-            "xanchor": "left",
-        },
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
         "hoverlabel": {"align": "left"},
         "xaxis": {**axis, "title": {"text": x_title, "font": size}},
         "yaxis": {**axis, "title": {"text": y_title, "font": size}},

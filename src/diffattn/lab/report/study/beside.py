@@ -9,28 +9,17 @@ from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.elements import Element, Fold, Text, shown
 from diffattn.lab.report.page.run_tables import cost_table
 from diffattn.lab.report.page.study_page import TEXT
-from diffattn.lab.report.page.tables import table, type_cell
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import LOSS, TextStudy
-from diffattn.lab.report.study.tables import difference_cell, loss_cell
+from diffattn.lab.report.study.tables import results_table
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
     """Differences in loss: of a study that has just run, if informative, and the committed."""
     if live is None or not (sentence := sentence_beside_counts(live)):
         return committed_text()
-    rows = [
-        [
-            type_cell(name, "" if name == BASELINE else variant["what"]),
-            loss_cell(variant["at"]["best"]),
-            difference_cell(live, name, BASELINE),
-        ]
-        for name, variant in live.entries.items()
-    ]
-    caption = f"Validation loss, {plural(len(live.info['seeds']), 'seed')}."
-    losses = table(caption, ["Model", "Loss", "Minus Transformer"], rows)
-    details = shown(losses, loss_chart(live, "chart-text-loss"), cost_table(live))
+    details = shown(results_table(live), loss_chart(live, "chart-text-loss"), cost_table(live))
     trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
     return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
 
