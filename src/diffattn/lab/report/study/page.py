@@ -186,7 +186,7 @@ def _maps(study: TextStudy) -> list[Element]:
             "wide as the head, and half as many heads as their Transformer twin."
         ),
         *attention_maps(study, "map-"),
-        Fold("λ over training", shown(Pair(lambdas))),
+        Fold("λ over training", shown(Pair(shown(*lambdas)))),
     )
 
 
