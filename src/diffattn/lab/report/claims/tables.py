@@ -37,9 +37,7 @@ def table_of_claims(
 ) -> Table:
     """Show one row per claim: the statement, the effect, a reservation, and the record.
 
-    Args:
-        places: Folder of a committed record -> its folder here, where that differs. Default: show
-            no column of records.
+    ``places``: folder of a committed record -> its folder here. Default: no column of records.
     """
     rows = []
     for claim, effect in measured:
@@ -71,15 +69,6 @@ def claims_table(root: Path) -> Table:
     known = [row for row in every if row.measured is not None]
     caption = f"{plural(len(known), 'claim')} of {len(every)} measured here."
     return table_of_claims(caption, known, {})
-
-
-def published_values() -> dict[str, str]:
-    """Protocol -> sentences with the results that the papers print, and their sources."""
-    sentences: dict[str, list[str]] = {}
-    for claim in CLAIMS:
-        if claim.protocol:
-            sentences.setdefault(claim.protocol, []).append(f"{claim.says} ({claim.source})")
-    return {protocol: " ".join(texts) for protocol, texts in sentences.items()}
 
 
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:

@@ -1,7 +1,7 @@
 """The page of an evaluation folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,10 +113,8 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
     return EvaluationFolder(results=results, records=records, comparison=comparison, gaps=gaps)
 
 
-def evaluation_document(
-    folder: EvaluationFolder, published: Mapping[str, str], claims: Table | None
-) -> Document:
-    """Assemble the page. ``published``: protocol -> results that the papers print."""
+def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Document:
+    """Assemble the page."""
     results = [result for of_variant in folder.results.values() for result in of_variant]
     labels = list(dict.fromkeys(map(label_of, results)))
     compared = folder.comparison.differences if folder.comparison else ()
@@ -134,7 +132,7 @@ def evaluation_document(
         if result.num_failed
     ]
     sections: list[Section] = []
-    if verdicts := _verdicts(folder, differences, published):
+    if verdicts := _verdicts(folder, differences):
         sections.append(Section("verdicts", "What it shows", verdicts))
     if claims is not None:
         limits = Text(
@@ -168,11 +166,8 @@ def evaluation_document(
     )
 
 
-def _verdicts(
-    folder: EvaluationFolder, differences: Sequence[PairedDifference], published: Mapping[str, str]
-) -> list[Element]:
-    protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
-    primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
+def _verdicts(folder: EvaluationFolder, differences: Sequence[PairedDifference]) -> list[Element]:
+    primary = [pair for pair in differences if pair.primary and pair.variant in folder.results]
     primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:
         return []
@@ -189,8 +184,6 @@ def _verdicts(
             f"{pair.variant}{over}: {pair.score} of {pair.model} minus {pair.baseline} "
             f"{number(pair.difference, 3, signed=True)} ({notes}): {pair.verdict}."
         )
-    variants = dict.fromkeys(pair.variant for pair in primary)
-    printed = {variant: published.get(protocols[variant], "") for variant in variants}
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
     terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
     columns = ["Protocol", "Score", "Models", "Verdict", "Difference", "95 % interval", "p, Holm"]
@@ -203,7 +196,6 @@ def _verdicts(
         Bullets(sentences, role="verdict" if is_informative else "verdict uninformative"),
         Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
         difference_table(caption, columns, primary),
-        Bullets([f"{name}: {text}" for name, text in printed.items() if text], "The papers print:"),
         Fold("What the verdicts mean", [Terms(terms)]),
     ]
 

@@ -29,7 +29,6 @@ from diffattn.lab.report.page.study_page import (
 )
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
-from diffattn.lab.report.sections import recall_tables as charts
 from diffattn.lab.report.sections import recall_tables as tables
 from diffattn.lab.report.sections.recall_tables import (
     UNIFORM,
@@ -93,12 +92,10 @@ def recall_document(
 ) -> Document:
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
-    Args:
-        claims: Table of the papers' claims and their effects in the committed records.
-        loss: Elements from studies on text; see ``origins`` for their provenance.
+    ``loss``: elements from studies on text; ``origins``: their provenance.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
-    answer = shown(charts.learning_chart(study, names[0], "chart-learning"))
+    answer = shown(tables.learning_chart(study, names[0], "chart-learning"))
     lead = UNFINISHED
     sooner: list[Element] = []
     maps: list[Element] = []
@@ -246,7 +243,7 @@ def type_sentence(study: Study, task: str) -> str:
 
 
 def _maps(study: Study, task: str) -> list[Element]:
-    chart = charts.share_chart(study, task, "chart-shares")
+    chart = tables.share_chart(study, task, "chart-shares")
     if chart is None:
         return []
     return shown(

@@ -249,9 +249,6 @@ def settings_sentence(task: str, settings: dict[str, Any]) -> str:
     )
 
 
-_AXIS = {"range": [0, 1.03]}
-
-
 def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
     """Accuracy over steps: mean over seeds, with a band from the lowest to the highest seed."""
     traces: list[dict[str, Any]] = []
@@ -263,14 +260,11 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         traces += _band(name, runs) if runs else []
     if not used:
         return None
-    guess = _ceilings_of(study, task).get("pairs")
-    plateau = "" if guess is None else f" A guess among the values shown gives {number(guess, 2)}."
     return Chart(
         element_id=element_id,
         traces=traces,
-        look=layout("training step", "share of queries answered", yaxis=_AXIS),
-        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds."
-        f"{plateau}",
+        look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
+        caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds.",
         runs=names_of(used),
     )
 
@@ -299,10 +293,6 @@ def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
     fill = {"fill": "tonexty", "fillcolor": f"{type_color(name)}33"}
     low, high = ([end(values) for values in filled] for end in (min, max))
     return [band | {"y": low}, band | fill | {"y": high}, mean]
-
-
-def _ceilings_of(study: Study, task: str) -> dict[str, float]:
-    return dict(study.results["tasks"][task]["ceilings"]) if study.results else {}
 
 
 def share_chart(study: Study, task: str, element_id: str) -> Chart | None:

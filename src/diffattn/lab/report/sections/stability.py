@@ -137,15 +137,13 @@ def _differences(results: dict[str, Any]) -> list[Element]:
     )
     stable = "below 0 is more stable"
     every_rate = [
-        _difference_table(at_each, "Rate", stable, " of one measure"),
-        _difference_table(to_nothing, "Rate", uses_context, ""),
+        _difference_table(at_each, stable, " of one measure"),
+        _difference_table(to_nothing, uses_context, ""),
     ]
-    return [_difference_table(overall, "Rates", stable, ""), Fold("At every rate", every_rate)]
+    return [_difference_table(overall, stable, ""), Fold("At every rate", every_rate)]
 
 
-def _difference_table(
-    entries: list[dict[str, Any]], header: str, reading: str, family: str
-) -> Table:
+def _difference_table(entries: list[dict[str, Any]], reading: str, family: str) -> Table:
     rows = [
         [
             f"{type_name(entry['type'])} − {type_name(entry['baseline'])}",
@@ -161,7 +159,16 @@ def _difference_table(
         ]
         for entry in entries
     ]
-    headers = ["Models", "Measure", header, "Difference", "95 % interval", "p", "p, Holm", "Remark"]
+    headers = [
+        "Models",
+        "Measure",
+        "Rates",
+        "Difference",
+        "95 % interval",
+        "p",
+        "p, Holm",
+        "Remark",
+    ]
     caption = (
         f"Paired by seed; {reading}. p: Student's t test. Holm: adjusted for all rows of this "
         f"table{family}, those that say nothing counting with 1."

@@ -9,41 +9,23 @@ from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.elements import Element, Fold, Text, shown
 from diffattn.lab.report.page.run_tables import cost_table
 from diffattn.lab.report.page.study_page import TEXT
-from diffattn.lab.report.page.tables import mean_cell, number_cell, table, type_cell, word_cell
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import LOSS, TextStudy
-from diffattn.lab.report.study.tables import difference_cell, loss_cell
+from diffattn.lab.report.study.tables import results_table
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
-    """Differences in loss: of a study on text that has just run, and of the committed study.
-
-    Args:
-        live: Study of the laptop comparison's models. It is left out if its verdict is
-            uninformative, for example because a model is worse than the n-gram count model.
-    """
+    """Differences in loss: of a study that has just run, if informative, and the committed."""
     if live is None or not (sentence := sentence_beside_counts(live)):
         return committed_text()
-    rows = [
-        [
-            type_cell(name, "" if name == BASELINE else variant["what"]),
-            loss_cell(variant["at"]["best"]),
-            difference_cell(live, name, BASELINE),
-        ]
-        for name, variant in live.entries.items()
-    ]
-    caption = f"Validation loss, {plural(len(live.info['seeds']), 'seed')}."
-    losses = table(caption, ["Model", "Loss", "Minus Transformer"], rows)
-    details = shown(losses, loss_chart(live, "chart-text-loss"), cost_table(live))
+    details = shown(results_table(live), loss_chart(live, "chart-text-loss"), cost_table(live))
     trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
     return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
 
 
 def sentence_beside_counts(study: TextStudy) -> str:
-    """Losses of the laptop comparison's models beside the n-gram count model with copies, in words.
-
-    Empty for other models, and if the study's verdict is uninformative."""
+    """Losses of the laptop comparison's models beside counting; empty for other models."""
     results = study.results
     if results is None or study.variants != FEW or not results["verdict"]["informative"]:
         return ""
@@ -66,11 +48,9 @@ def sentence_beside_counts(study: TextStudy) -> str:
 def committed_text(
     trained: Sequence[dict[str, Any]] = (), config_hash: str | None = None
 ) -> list[Element]:
-    """The differences of the committed study on text.
+    """The differences of the committed study on text, below those of a study that has just run.
 
-    Args:
-        trained: Differences of a study that has just run, drawn above the committed ones.
-        config_hash: Hash of the page's study. If it is the committed study, nothing is shown.
+    Nothing is shown if ``config_hash`` is that of the committed study.
     """
     committed = read_json(TEXT)
     if config_hash == committed["config_hash"]:
@@ -90,19 +70,5 @@ def committed_text(
     where = "Longer study: " if trained else ""
     labels += [f"{where}{type_name(entry['variant'])}" for entry in longer]
     drawn = [*trained, *longer]
-    chart = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
-    rows = [
-        [
-            type_cell(entry["variant"]),
-            mean_cell(entry, signed=True),
-            number_cell(number(entry["new"], signed=True)),
-            word_cell(entry["verdict"]),
-        ]
-        for entry in committed["differences"]
-    ]
-    headers = ["Model", "Difference", "On new tokens", "In words"]
-    caption = (
-        f"Validation loss minus the Transformer's, nats per token, and its {committed['level']} "
-        "interval; the same on tokens that are new in their window, where nothing can be copied."
-    )
-    return shown(Text(lead), chart, Fold("The longer study", [table(caption, headers, rows)]))
+    bars = difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    return shown(Text(lead), bars)

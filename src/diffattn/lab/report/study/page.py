@@ -18,7 +18,7 @@ from diffattn.lab.report.page.elements import (
 )
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.study_page import claims_section, provenance, statement
+from diffattn.lab.report.page.study_page import TIMES, claims_section, provenance, statement
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
 from diffattn.lab.report.study import charts, details, tables
@@ -67,13 +67,9 @@ def text_document(study: TextStudy, claims: Table | None = None) -> Document:
     # Neither the committed study itself nor studies of ablations or ranks show it again.
     config_hash = study.info.get("config_hash")
     committed = committed_text(config_hash=config_hash) if kind == "text" else []
-    times = Text(
-        "Times depend on the machine and on its other load. They describe these runs of this "
-        "implementation, not the methods."
-    )
     costs: list[Element] = [
         cost_table(replace(study, variants=tuple(study.drawn))),
-        Fold("How we know", [models_table(study), cost_table(study), times]),
+        Fold("How we know", [models_table(study), cost_table(study), Text(TIMES)]),
     ]
     sections = [
         Section("results", "Is the loss lower?", _results(study)),
@@ -101,23 +97,13 @@ def text_markdown(study: TextStudy) -> str:
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
-    every = [
-        tables.results_table(study),
-        tables.endpoints_table(study),
-        *tables.other_tables(study),
-        tables.rows_table(study),
-    ]
-    lines += [table_markdown(values).rstrip("\n") for values in every if values is not None]
+    every = [results] if (results := tables.results_table(study)) else []
+    lines += [table_markdown(x).rstrip("\n") for x in (*every, *tables.other_tables(study))]
     return "\n\n".join(lines) + "\n"
 
 
 def _results(study: TextStudy) -> list[Element]:
     recorded = study.recorded.get("verdict") or {}
-    controls = shown(
-        tables.endpoints_table(study),
-        *tables.other_tables(study),
-        tables.rows_table(study),
-    )
     level = tables.level_of(study)
     intervals = (
         f"Intervals are Student's t over seeds, at {level}. They cover the chance of a seed, not "
@@ -127,14 +113,13 @@ def _results(study: TextStudy) -> list[Element]:
     how = shown(
         Text(_comparison(study)),
         Text(statement(study)),
-        tables.results_table(study, "common"),
         Text(intervals if level else ""),
         details.runs_table(study) if study.results else None,
     )
     return shown(
         Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
         charts.loss_chart(study, "chart-loss"),
-        Fold("Controls, ablations and tests", controls),
+        Fold("Controls, ablations and tests", tables.other_tables(study)),
         Fold("How the learning rates were chosen", _rates(study)),
         Fold("How we know", how),
     )
@@ -201,7 +186,7 @@ def _maps(study: TextStudy) -> list[Element]:
             "wide as the head, and half as many heads as their Transformer twin."
         ),
         *attention_maps(study, "map-"),
-        Fold("λ over training", shown(Pair(lambdas))),
+        Fold("λ over training", shown(Pair(shown(*lambdas)))),
     )
 
 
