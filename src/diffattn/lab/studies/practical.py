@@ -94,16 +94,13 @@ def _statement(config: RecallStudyConfig, tasks: dict[str, Any]) -> str:
         which = f"but {listing(some)}" if some else "that attend"
         title = {"lookup": "Lookup", "many_shot": "Many-shot classification"}[name]
         sentences.append(f"{title}: all models {which} learn it on every seed.")
-    size = heads_below(
-        task.model.twin(name, config.match).config for task in config.tasks for name in config.types
-    )
-    seeds = plural(len(config.seeds), "seed")
+    size = heads_below(twin.config for twin in config.twins.values())
     rates = "at one learning rate, which need not be the best of any"
     if len(config.learning_rates) > 1:
         rates = "at rates of their own, chosen on another seed"
     return (
         f"{' '.join(sentences)} {size}{spread(len(config.seeds))} All models train for the same "
-        f"steps {rates}. With {seeds} only large "
+        f"steps {rates}. With {plural(len(config.seeds), 'seed')} only large "
         "differences can be told from chance. Models and sequences are small: this shows how "
         "small models behave here, not what the papers' models can do."
     )

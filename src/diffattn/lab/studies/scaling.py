@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 from functools import partial
 from itertools import chain, product
 from typing import Any
@@ -216,13 +215,9 @@ def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig
 _NEEDS = {"parameters": "parameters", "tokens": "training tokens"}
 
 
-class Need(Enum):
-    """How many parameters or tokens a model needs for the loss of another, as words."""
-
-    FEWER = "fewer are needed by"
-    MORE = "more are needed by"
-    SAME = "no difference is shown for"
-    UNKNOWN = "nothing can be said of"
+# How many parameters or tokens a model needs for the loss of another.
+_FEWER, _MORE = "fewer are needed by", "more are needed by"
+_SAME, _UNKNOWN = "no difference is shown for", "nothing can be said of"
 
 
 def verdict(axes: Mapping[str, ScalingAxis]) -> ScalingVerdict:
@@ -246,7 +241,7 @@ def _headline(axes: Mapping[str, ScalingAxis], verdicts: Mapping[str, Outcome]) 
         types = []
         for kind in axes[name]["types"]:
             rows = [equivalent_at(axes[name], kind, x) for x in (BASELINE, UNIFORM_SECOND)]
-            if VARIANTS[kind].role == "type" and all(_need(row) is Need.FEWER for row in rows):
+            if VARIANTS[kind].role == "type" and all(_need(row) == _FEWER for row in rows):
                 types.append(type_name(kind))
         if types:
             savings.append(f"fewer {_NEEDS[name]} are needed by {listing(types)}")
@@ -262,7 +257,7 @@ def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
     if reason:
         sentence = f"Over {name}, uninformative about attention types: {reason}."
         return {"informative": False, "sentence": sentence}
-    shares: dict[Need, list[str]] = {need: [] for need in Need}
+    shares: dict[str, list[str]] = {need: [] for need in (_FEWER, _MORE, _SAME, _UNKNOWN)}
     for model in axis["types"]:
         if model not in (BASELINE, FLOOR):
             row = equivalent_at(axis, model, BASELINE)
@@ -271,7 +266,7 @@ def _axis_verdict(name: str, axis: ScalingAxis) -> Outcome:
     if axis["unbent"]:
         names = listing(map(type_name, axis["unbent"]))
         head += f"; by fits of a x⁻ᵇ, as for {names} none of a x⁻ᵇ + c was possible"
-    parts = [f"{need.value} {listing(models)}" for need, models in shares.items() if models]
+    parts = [f"{need} {listing(models)}" for need, models in shares.items() if models]
     return {"informative": True, "sentence": f"{head}): {'; '.join(parts)}."}
 
 
@@ -290,19 +285,19 @@ def _uninformative(axis: ScalingAxis) -> str:
             f"{type_name(FLOOR)} has no fit, and softmax attention beats it by less than {MARGIN} "
             f"nats where it is read {losses}"
         )
-    if _need(row) in (Need.MORE, Need.UNKNOWN):  # unknown: outside softmax's points, or no fit
+    if _need(row) in (_MORE, _UNKNOWN):  # unknown: outside softmax's points, or no fit
         return ""
     share = _format_share(axis, FLOOR, row)
     return f"by its fits not even {share} is shown to need more than the Transformer"
 
 
-def _need(row: Equivalent | None) -> Need:
+def _need(row: Equivalent | None) -> str:
     if row is None or row["refused"]:
-        return Need.UNKNOWN
+        return _UNKNOWN
     low, high = row["low"], row["high"]
     if low is None or high is None or low <= 1 <= high:
-        return Need.SAME
-    return Need.FEWER if high < 1 else Need.MORE
+        return _SAME
+    return _FEWER if high < 1 else _MORE
 
 
 def _format_share(axis: ScalingAxis, name: str, row: Equivalent | None) -> str:
@@ -318,10 +313,10 @@ def _format_share(axis: ScalingAxis, name: str, row: Equivalent | None) -> str:
         text += f", {number(100 * row['low'], 0)} to {number(100 * row['high'], 0)} %"
     if row["extrapolated"]:
         text += ", extrapolated"
-    if _need(row) is Need.FEWER and name != UNIFORM_SECOND:
+    if _need(row) == _FEWER and name != UNIFORM_SECOND:
         against = equivalent_at(axis, name, UNIFORM_SECOND)
         if against is None:
             text += ", without a control that would explain it"
-        elif _need(against) is not Need.FEWER:
+        elif _need(against) != _FEWER:
             text += f", not shown to need fewer than {type_name(UNIFORM_SECOND)}"
     return f"{label} ({text})"

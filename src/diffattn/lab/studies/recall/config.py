@@ -217,12 +217,13 @@ class RecallStudyConfig(Study):
         return self.seeds if name in self.swept else self.seeds[: self.control_seeds]
 
     @cached_property
-    def _twins(self) -> dict[Group, Twin]:
+    def twins(self) -> dict[Group, Twin]:
+        """Task and member -> its model."""
         groups = [(task, name) for task in self.tasks for name in self.members]
         return {(t.task_name, x): VARIANTS[x].twin(t.model, self.match) for t, x in groups}
 
     def _member(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> Member:
-        twin = self._twins[task.task_name, name]
+        twin = self.twins[task.task_name, name]
         train = task.train.at(rate, seed)
         return Member.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
 

@@ -141,9 +141,7 @@ def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any
 
 
 def _statement(config: RecallStudyConfig) -> str:
-    size = heads_below(
-        task.model.twin(name, config.match).config for task in config.tasks for name in config.types
-    )
+    size = heads_below(twin.config for twin in config.twins.values())
     if len(config.learning_rates) > 1:
         seeds = plural(len(config.sweep_seeds), "other seed")
         rates = (
