@@ -90,9 +90,7 @@ def no_device() -> Iterator[None]:
             patch.object(layer_parts, "kernels_run_on", lambda device: True),
             patch.object(validation, "_values_of", lambda *arguments: None),
             patch.object(configs, "device_row", lambda device: 90),
-            patch.object(
-                launch, "num_multiprocessors", lambda device: _CHIP["multiprocessor_count"]
-            ),
+            patch.object(launch, "num_multiprocessors", lambda device: number),
         ):
             yield
     finally:

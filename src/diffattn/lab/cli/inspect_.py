@@ -78,7 +78,7 @@ def inspect_(
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
     from diffattn.lab.cli.screen.progress import StderrBars  # late: all checks come before a model
-    from diffattn.lab.inspection.session import inspect_models
+    from diffattn.lab.inspection.maps import inspect_models
 
     progress = StderrBars()
     typer.echo(inspect_models(paths, request, out, **options, on_message=progress.on_message))
