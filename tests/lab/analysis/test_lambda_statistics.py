@@ -5,7 +5,7 @@ import torch
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl
-from diffattn.lab.analysis.lambdas import initial_lambdas, lambda_flags, lambda_log
+from diffattn.lab.analysis.session import initial_lambdas, lambda_flags, lambda_log
 from diffattn.lab.records.run import RunRecord
 from diffattn.ops.inputs.formulas import lambda_init
 from diffattn.probes.activations import LambdaStatistics

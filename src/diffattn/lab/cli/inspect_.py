@@ -74,6 +74,6 @@ def inspect_(
     out = out or default_out("attention", paths, ".html")
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
-    from diffattn.lab.inspection.session import inspect_models  # late: all checks come before
+    from diffattn.lab.inspection.maps import inspect_models
 
     typer.echo(inspect_models(paths, request, out, **options, on_message=say))
