@@ -94,8 +94,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
         scaled_head_init: Draw an untied output head with standard deviation 1/hidden_size, so that
             the first loss is near ln ``vocab_size`` at every width.
-        attention_backend: Backend of the layers' operator under
-            ``attn_implementation="diffattn"``.
+        attention_backend: Backend of our operator, for ``attn_implementation="diffattn"``.
         qkv_bias: Add biases to the projections of queries, keys and values, as in Qwen2.
         qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
             Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
@@ -103,9 +102,6 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
     Raises:
         ConfigError: Settings of the wrong type or that contradict each other; a misspelled field;
             a feature that these models lack, such as ``attention_dropout``.
-
-    Warns:
-        UserWarning: Any other keyword that neither these models nor transformers know.
     """
 
     model_type = "diff_transformer"

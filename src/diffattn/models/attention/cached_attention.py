@@ -24,7 +24,6 @@ from transformers.utils.generic import is_flash_attention_requested
 
 from diffattn.errors import ConfigError
 from diffattn.models.attention import kernels
-from diffattn.models.attention.cache_layout import update
 from diffattn.models.attention.masks import KeyMask
 from diffattn.models.attention.paged_cache import PagedBatch
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -53,7 +52,7 @@ class Attend:
         """Attend to cached and new tokens, by our operator or a kernel: ``[B, T, H, Dv]``."""
         config, layer, mask = self.block.config, self.block.self_attn, self.mask
         if self.past_key_values is not None:
-            k, v = update(self.past_key_values, k, v, layer.layer_idx)
+            k, v = kernels.update_cache(self.past_key_values, k, v, layer.layer_idx)
         if config._attn_implementation != kernels.IMPLEMENTATION:
             return self._by_hugging_face(q, k, v, lam)
         if isinstance(mask, PagedBatch):
