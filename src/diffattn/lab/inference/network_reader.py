@@ -144,7 +144,8 @@ class NetworkReader:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
         other = [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]
-        if "past_key_values" not in inspect.signature(network.forward).parameters:
+        known = inspect.signature(network.forward).parameters
+        if "state" in known and "past_key_values" not in known:
             other.append("a recurrent state")
         if other:  # padding would change a recurrent state, and rows could not share one
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
