@@ -135,11 +135,7 @@ def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Docum
     if verdicts := _verdicts(folder, differences):
         sections.append(Section("verdicts", "What it shows", verdicts))
     if claims is not None:
-        limits = Text(
-            "Effects over seeds of the models, with 95 % intervals; none is tested. These models "
-            "are not of the papers' sizes."
-        )
-        sections.append(Section("claims", "The papers' claims", [limits, claims]))
+        sections.append(Section("claims", "The papers' claims", [claims]))
     note = (
         "The section of each protocol shows its charts and the differences between the models, "
         "over the items that both answered. Its p-values are two-sided and not adjusted for making "
@@ -151,8 +147,8 @@ def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Docum
     overview = shown(headline, Text(note if folder.comparison else ""))
     sections.append(Section("overview", "Results", overview))
     for index, (variant, entries) in enumerate(folder.results.items()):
-        own_differences = [pair for pair in differences if pair.variant == variant]
-        sections.append(_protocol_section(f"protocol-{index}", entries, own_differences))
+        pairs_of_variant = [pair for pair in differences if pair.variant == variant]
+        sections.append(_protocol_section(f"protocol-{index}", entries, pairs_of_variant))
     sections.append(Section("provenance", "Provenance", _provenance(folder, results)))
     names = listing(labels) if len(labels) <= 6 else plural(len(labels), "model")
     words = (

@@ -12,14 +12,19 @@ from diffattn.lab.report.page.study_page import TEXT
 from diffattn.lab.report.page.wording import count, listing, number, plural, type_name
 from diffattn.lab.report.study.charts import difference_bars, loss_chart
 from diffattn.lab.report.study.files import LOSS, TextStudy
-from diffattn.lab.report.study.tables import results_table
+from diffattn.lab.report.study.tables import other_tables, results_table
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
     """Differences in loss: of a study that has just run, if informative, and the committed."""
     if live is None or not (sentence := sentence_beside_counts(live)):
         return committed_text()
-    details = shown(results_table(live), loss_chart(live, "chart-text-loss"), cost_table(live))
+    details = shown(
+        results_table(live),
+        *other_tables(live),
+        loss_chart(live, "chart-text-loss"),
+        cost_table(live),
+    )
     trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
     return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
 
