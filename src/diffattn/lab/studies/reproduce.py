@@ -101,7 +101,6 @@ def reproduce(
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed
             and tokens are copied and not trained again.
         workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
-        on_message: Called with one line per stage.
         on_progress: See :data:`diffattn.lab.studies.study.OnProgress`.
 
     Returns:
@@ -166,10 +165,6 @@ def run_study(
 
     Arguments are those of :func:`reproduce`. ``on_data`` is called with the tokens before the first
     run, with ``None`` for recall tasks.
-
-    Raises:
-        ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
-            study, the first runs do not fit into memory, or the scale needs a missing GPU.
     """
     if study.scale in GPU_SCALES and not torch.cuda.is_available():
         width = recipe(study.scale).model.hidden_size  # settings may shrink models for a CPU
@@ -201,8 +196,7 @@ def run_study(
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
     """Write ``study.json``, or check that the folder holds this study and the same tokens.
 
-    A folder of another configuration or text is refused before any work. If the text is packed
-    already, opening the packed data checks the text's hash.
+    If the text is packed already, opening the packed data checks the text's hash.
     """
     resolved = study.resolved()
     recorded = _recorded_study(folder, resolved)

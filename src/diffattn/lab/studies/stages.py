@@ -39,10 +39,7 @@ def is_long(scale: str) -> bool:
 
 
 def scale_of(study: str, scale: str) -> str:
-    """The scale of one study within the whole reproduction at ``scale``.
-
-    Scaling has no scale above ``laptop``. Studies of many small models have none above ``study``.
-    """
+    """The scale of one study within the whole reproduction at ``scale``."""
     if not is_long(scale):
         return scale
     if study == "scaling":

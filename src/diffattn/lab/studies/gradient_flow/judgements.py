@@ -14,12 +14,11 @@ attention are as large as those of softmax attention with h heads of 2d. The hea
   end of this level's interval lies below :data:`LEVEL`: else seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
   :data:`HALF` of softmax attention's at the first step, or nothing is judged.
-- *Updates.* AdamW moves every weight by about the learning rate, whatever its gradient's size.
-  So updates are equal by construction. If the halved control's updates are equal too, they are
-  uninformative about gradients. The reduction of the loss per unit of learning rate, to first
-  order, is not equal by construction. It is judged like *level*.
+- *Updates.* AdamW moves every weight by about the learning rate. If the updates of the halved
+  control are equal too, they are uninformative about gradients. The reduction of the loss per unit
+  of learning rate, to first order, is not equal by construction. It is judged like *level*.
 - *Large values.* Level and the norm's gain again, for values that start with size 1, as they do in
-  a model as wide as the papers'. A refutation at small width alone may be due to that width.
+  a model as wide as the papers'.
 - *Norm.* Per seed, the largest factor over layers between ‖x‖/√(2d) and 1 − λ_init, and between the
   norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
 

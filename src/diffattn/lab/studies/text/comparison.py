@@ -308,8 +308,7 @@ _ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
 """Scale -> settings that do not change results. A checkpoint of a lease has 350 MB."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """For ablations and ranks: factors of the base's rate, chosen by the sweep of the comparison on
-text. At the base's rate Shared DIFF does not pass the induction phase in time: its rows would be
-uninformative. The factors stay if settings change the model or the rate; the statement says so."""
+text. At the base's rate Shared DIFF does not pass the induction phase in time."""
 _SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
 
 

@@ -68,7 +68,6 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        sweeps: Empty without a sweep.
         phases: Name of a trial -> step of the evaluation at which it has passed the induction
             phase, or ``None``.
         curves: Name of a trial -> validation losses.
@@ -272,8 +271,7 @@ def type_endpoints(
 ) -> list[Endpoint]:
     """Test every type against the Transformer by both measures, at its chosen rate.
 
-    If a model has not begun to copy while another has, its pair enters Holm's adjustment with a
-    p-value of 1.
+    If only one model has begun to copy, the pair enters Holm's adjustment with a p-value of 1.
     """
     rows = [
         (entry["variant"], "loss", entry["values"])
@@ -313,14 +311,8 @@ def adjusted_leads(
     """Losses minus the Transformer's, adjusted to an equal step at which copying begins.
 
     Least squares over all runs at chosen rates: one constant per variant and one slope of the final
-    loss over the step at which a run begins to copy. Variants with a run that does not copy are
-    left out.
-
-    ``starts``: name of a run -> the step at which it begins to copy.
-
-    Returns:
-        One entry per variant, with Student's t interval; none if the Transformer does not copy, or
-        if the runs are too few for an interval.
+    loss over the step at which a run begins to copy, in ``starts``. Variants with a run that does
+    not copy are left out. There is no lead if the Transformer does not copy, or with too few runs.
     """
     groups = {
         name: entry["at"]["best"]
@@ -381,10 +373,7 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never.
-
-    The learning rate is still high at that step: a run planned to end there would need fewer.
-    """
+    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never."""
     groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
     if any(not curves.get(run) for run in groups[0]["runs"]):
         return []
