@@ -22,7 +22,6 @@ class HeadNorm(nn.Module):
     Args:
         value_dim: Dv, channels of one head.
         affine: Learn a scale ``[Dv]``, shared by all heads, starting at 1.
-        eps: Added to the mean square.
         factor: :math:`1 - \lambda_\mathrm{init}`; 1 for attention types without λ_init.
     """
 
@@ -98,7 +97,6 @@ class SwiGLU(nn.Module):
     Source: arXiv:2410.05258v2, after Eq. (5).
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside, in channels; the papers use 8/3 of ``hidden_size``.
     """
 

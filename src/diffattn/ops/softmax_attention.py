@@ -10,7 +10,7 @@ from torch import Tensor
 from diffattn.errors import ShapeError
 from diffattn.ops import second_derivatives
 from diffattn.ops.backends import chunked, custom_op, decode, reference
-from diffattn.ops.backends.sdpa import attend
+from diffattn.ops.backends.composed import attend
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.isolation import in_own_dtype, isolated
 from diffattn.ops.inputs.masking import AttentionMask

@@ -1,8 +1,4 @@
-"""Read the inputs of attention and the output of every block, one sequence at a time.
-
-Memory does not grow with the square of the length: attention logits are computed from the queries
-and keys of a layer, some rows at a time.
-"""
+"""Read the inputs of attention and the output of every block, one sequence at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,7 +1,4 @@
-"""How the chunked backend splits a call: groups of heads, chunks of query rows, reused memory.
-
-Sizes are chosen so that a chunk fits the processor's cache; measurements are in docs/log.md.
-"""
+"""How the chunked backend splits a call: groups of heads, chunks of query rows, reused memory."""
 
 import math
 import threading
