@@ -49,10 +49,7 @@ LAMBDA_STD = 0.1  # standard deviation of the vectors' initial values
 
 
 class LambdaVectors(nn.Module):
-    r"""λ of a layer of V1 or Shared DIFF, the same for every token.
-
-    .. math:: \lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} - e^{\lambda_{q2} \cdot \lambda_{k2}}
-              + \lambda_\mathrm{init}
+    """λ of a layer of V1 or Shared DIFF, the same for every token: ``formulas.diff_lambda``.
 
     The vectors stay float32 in a 16-bit model: ``half()`` and ``to(torch.bfloat16)`` move them and
     round nothing. They are a separate module because sharding needs one dtype per module. With

@@ -69,8 +69,7 @@ def product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Ten
 class Memory:
     """Named buffers, overwritten by every chunk. Small buffers are kept for the thread's next call.
 
-    The first write to fresh memory is slow, as the system maps it page by page. It can take as
-    long as the arithmetic.
+    The first write to fresh memory can take as long as the arithmetic.
     """
 
     def __init__(self, like: Tensor):

@@ -1,7 +1,7 @@
 """PyTorch's softmax attention with our masks, and differential attention composed of its calls."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -15,9 +15,7 @@ from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
 def attend(
     q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
 ) -> Tensor:
-    r"""Softmax attention on ``scaled_dot_product_attention``; inputs are valid.
-
-    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+    """Softmax attention on ``scaled_dot_product_attention``; inputs are valid.
 
     Source: arXiv:1706.03762, Eq. (1).
 
@@ -31,22 +29,18 @@ def attend(
     is_causal = bool(
         mask.causal and num_queries == num_keys and num_queries > 1 and mask.at_most_causal
     )
-    visible = sees_none = None
-    if not is_causal:
-        visible = mask.visible_keys(num_queries, num_keys, device=q.device)
+    visible = None if is_causal else mask.visible_keys(num_queries, num_keys, device=q.device)
+    sees_none = None
     if visible is not None:
         visible = visible[:, None]  # [B or 1, 1, T, S]
         # Kernels return 0 or NaN for a query without visible keys: let it see all, then set it 0.
         sees_none = ~visible.any(-1, keepdim=True)
         visible = visible | sees_none
-    context: AbstractContextManager[None] = nullcontext()
     # On an H100 and an H200 cuDNN's kernel was 1.5 to 2 times as fast as PyTorch's choice. Not in
     # compiled code, which cannot read which kernels the user allows.
     half = q.dtype in (torch.float16, torch.bfloat16) and not torch.compiler.is_compiling()
-    hopper = kernel_support.HOPPER_CAPABILITY
-    if is_causal and half and kernel_support.compute_capability(q.device) == hopper:
-        context = cudnn_first()
-    with context:
+    capability = kernel_support.compute_capability(q.device) if is_causal and half else None
+    with cudnn_first() if capability == kernel_support.HOPPER_CAPABILITY else nullcontext():
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2),
             k.transpose(1, 2),
