@@ -193,11 +193,7 @@ def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> N
 def validate_block_table(
     where: str, q: Tensor, pages: Tensor, block_table: Tensor, kv_lengths: Tensor
 ) -> None:
-    """Raise ShapeError unless every key of every sequence lies in a page of the pool.
-
-    The values of the table and the lengths are checked in eager code on CPU only; elsewhere only
-    dtypes and shapes are.
-    """
+    """Raise ShapeError unless every key of every sequence lies in a page of the pool."""
     batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
     _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
