@@ -282,10 +282,9 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
               A = A_1 - \lambda A_2 \text{ over the keys that a token sees}
 
     The paper says that GroupNorm acts on "attention scores", without a formula. This is one reading
-    of it: the RMS norm of every row of every head over its n visible keys, divided by √n. Without
-    this division the output would grow with n: by √n for a map on one key, by n for a uniform map.
-    Hidden keys are 0 in A and add nothing to a sum, so the norm is causal. No scale is learned,
-    as rows have no fixed width. The layer needs the map itself, so it never runs on fused kernels.
+    of it: the RMS norm of every row of every head over its n visible keys, divided by √n, as else
+    the output would grow with n. Hidden keys are 0 in A and add nothing to a sum, so the norm is
+    causal. No scale is learned, as rows have no fixed width. It never runs on fused kernels.
 
     Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
 

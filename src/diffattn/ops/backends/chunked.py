@@ -135,11 +135,6 @@ def _problem(
     return Problem(q=q, k=k, v=v, lam=lam, scale=scale, mask=AttentionMask(*mask))
 
 
-@_chunked.register_fake
-def _chunked_shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
-
-
 @chunked_backward.register_fake
 def _chunked_backward_shape(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any
@@ -165,4 +160,5 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
 
 
+_chunked.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
 _chunked.register_autograd(_differentiate, setup_context=_save)

@@ -1,7 +1,4 @@
-r"""Gradients of differential attention in closed form: of the operator, and of every weight.
-
-They follow Appendix G of the paper. Tests compare them with automatic differentiation.
-"""
+"""Gradients of differential attention in closed form: of the operator, and of every weight."""
 
 from dataclasses import dataclass
 

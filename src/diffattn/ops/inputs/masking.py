@@ -15,8 +15,6 @@ class AttentionMask:
     so the last query is at the last key (bottom-right alignment). Schemas of registered operators
     are flat: they take the options of :meth:`flat` and build the mask again. In all methods
     ``num_queries`` is T, ``num_keys`` is S, and results are on ``device``.
-
-    Source: the project's definition of the options of ``diff_attention``.
     """
 
     causal: bool = True
