@@ -267,9 +267,9 @@ def run_with_progress(
     from diffattn.lab.cli.screen import RunsProgress
     from diffattn.lab.studies.reproduce import run_study
 
-    steps_of = study.steps_by_run()
-    done = sum(steps_of(path.parent.name) for path in (folder / "runs").glob("*/results.json"))
-    with RunsProgress(study.total_steps, done, steps_of) as progress:
+    finished = (folder / "runs").glob("*/results.json")
+    done = sum(study.steps_of(path.parent.name) for path in finished)
+    with RunsProgress(study.total_steps, done, study.steps_of) as progress:
         return run_study(
             study,
             folder,
