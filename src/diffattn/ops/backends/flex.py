@@ -223,9 +223,8 @@ def range_mask(
         seen = (j >= first[row, i]) & (j < last[row, i])
         return seen if key_padding_mask is None else seen & key_padding_mask[b, j]
 
-    partial = some & ~whole
     return BlockMask.from_kv_blocks(
-        *_ordered(partial),
+        *_ordered(some & ~whole),
         *_ordered(whole),
         BLOCK_SIZE=_BLOCK,
         mask_mod=mask_mod,
