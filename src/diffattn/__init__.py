@@ -20,7 +20,7 @@ _PUBLIC = {
     "backends": "diffattn.ops.inputs.backends",
     "diff_attention": "diffattn.ops.attention",
     "diff_attention_maps": "diffattn.ops.attention",
-    "paged_decode": "diffattn.ops.paged_decode",
+    "paged_decode": "diffattn.ops.attention",
     "flex_diff_attention": "diffattn.ops.backends.flex",
     "softmax_attention": "diffattn.ops.softmax_attention",
     "softmax_attention_maps": "diffattn.ops.softmax_attention",

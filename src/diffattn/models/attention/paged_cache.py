@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import ConfigError
-from diffattn.ops.attention import diff_attention
+from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
 from diffattn.ops.inputs.masking import num_heads_of
-from diffattn.ops.paged_decode import gathered_pages, paged_decode
 from diffattn.ops.softmax_attention import softmax_attention
 
 _FEW_QUERIES = 16

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
-from diffattn.ops.inputs.isolation import in_own_dtype
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range, paired
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_own_dtype, in_range, paired
 from diffattn.ops.inputs.operators import TRANSFORMS, registered, transformed
 from diffattn.ops.inputs.validation import (
     checked_lambda,
