@@ -26,7 +26,7 @@ _PUBLIC = {
     "softmax_attention_maps": "diffattn.ops.softmax_attention",
     "rotary_embedding": "diffattn.ops.inputs.formulas",
     "DiffAttention": "diffattn.layers.diff_attention",
-    "DiffAttentionV2": "diffattn.layers.diff_attention_v2",
+    "DiffAttentionV2": "diffattn.layers.diff_attention",
     "DexAttention": "diffattn.layers.gated_attention",
     "GroupedDiffAttention": "diffattn.layers.diff_attention",
     "SharedDiffAttention": "diffattn.layers.shared_diff_attention",

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.layers.gated_attention import TokenAfterAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
