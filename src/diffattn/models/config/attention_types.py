@@ -103,7 +103,7 @@ _V1 = AttentionType(
     head_norm=True, lambda_vectors=True,
 )  # fmt: skip
 _V2 = AttentionType(
-    name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+    name="diff_v2", layer=("diffattn.layers.diff_attention", "DiffAttentionV2"),
     source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
     attention_units=4, head_norm=False, lambda_projection=True,
 )  # fmt: skip
