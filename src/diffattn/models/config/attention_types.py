@@ -193,9 +193,3 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
             f"got {len(names)}."
         )
     return names[0] if len(set(names)) == 1 else ",".join(names)
-
-
-def types_with(fact: str) -> str:
-    """The papers' types for which a fact is true, for messages: ``"'diff' and 'shared_diff'"``."""
-    *others, last = [repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact)]
-    return f"{', '.join(others)} and {last}" if others else last
