@@ -1,26 +1,21 @@
 """Greedy decoding, with shared prefixes read once; complete prompts and score right answers."""
 
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix, batches
 from diffattn.lab.inference.scoring import Continuation, score
 from diffattn.lab.inference.shared_prefixes import (
+    Rows,
     can_branch,
     common_length,
     grow_branches,
     share_prefixes,
 )
-
-Rows = Generator[Tensor, Mapping[int, int], None]
-"""Yields next-token logits ``[rows, vocab_size]``. After ``send({row: token})`` it yields the next
-logits of these rows."""
-_BRANCH_TOKENS = 2_048  # most tokens of rows in one tree: the mask has this many rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,8 @@ def generate(
         copied = len(rows) * prefix.length
         branched = copied >= model.limits.copied_tokens and can_branch(model, prefix)
         if branched:
-            grouped = _batches_by_tokens(room, min(prefix.length, _BRANCH_TOKENS))
+            # The mask has as many rows as the tree has tokens.
+            grouped = _batches_by_tokens(room, min(prefix.length, 2_048))
         else:
             grouped = model.row_batches(room, prefix, all_logits=False)
             if not prefix.keeps_all:  # padding would take up places in a window
@@ -245,7 +241,8 @@ def complete(
         return min(length, min(map(len, sequences)) - 1)
 
     sizes, whole = [len(ids) + max_new_tokens for ids in asked], list(range(len(asked)))
-    share_all = not model.rows_alone and shared(whole) >= _WORTH_READING
+    # A shorter shared prefix is read per prompt.
+    share_all = not model.rows_alone and shared(whole) >= 128
     grouped: Iterable[list[int]] = [whole]
     if not share_all:
         grouped = model.row_batches(sizes, model.read([]), all_logits=False)
@@ -268,10 +265,6 @@ def complete(
                 prompt=prompts[i],
             )
     return [completions[i] for i in whole]
-
-
-_WORTH_READING = 128
-"""Shortest shared prefix, in tokens, that is read once; a shorter one is read per prompt."""
 
 
 def _continuation(model: NetworkReader, prompt: str, answer: str, *, special: bool) -> Continuation:

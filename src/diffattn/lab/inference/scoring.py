@@ -77,7 +77,8 @@ def _branches(
     most = max(1, model.limits.chunk_logits // logits_of_row)
     for batch in passes([len(row) for row in rows], most):
         if len(batch) == 1:  # one row needs no mask of its own
-            yield from _rows(model, prefix, rows, keep, batch)
+            for _, alone in _rows(model, prefix, [rows[batch[0]]], [keep[batch[0]]]):
+                yield batch[0], alone
             continue
         tree = TokenTree()
         wanted = [tree.add(rows[j])[-keep[j] :] for j in batch]
@@ -86,18 +87,12 @@ def _branches(
 
 
 def _rows(
-    model: NetworkReader,
-    prefix: Prefix,
-    rows: Sequence[Sequence[int]],
-    keep: Sequence[int],
-    chosen: Sequence[int] | None = None,
+    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]], keep: Sequence[int]
 ) -> Iterator[tuple[int, Tensor]]:
     """Index and last ``keep`` logits of each row, as padded rows with a copy of the prefix each."""
-    chosen = range(len(rows)) if chosen is None else chosen
-    for batch in model.row_batches([len(rows[j]) for j in chosen], prefix, all_logits=True):
-        some = [chosen[i] for i in batch]
-        logits, _ = model.forward_rows(prefix, [rows[j] for j in some])
-        for padded, j in zip(logits, some, strict=True):
+    for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
+        logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
+        for padded, j in zip(logits, batch, strict=True):
             yield j, padded[len(rows[j]) - keep[j] : len(rows[j])]
 
 
@@ -304,9 +299,6 @@ def _read_by_rows(
 ) -> LabelReading:
     rows = [[*prompt, *path[:-1]] for path in trie.paths]
     logits_at: dict[int, Tensor] = {}
-    for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):
-        logits, _ = model.forward_rows(prefix, [rows[j] for j in batch])
-        for row, j in zip(logits, batch, strict=True):
-            for step, at in enumerate(trie.walks[j]):
-                logits_at[trie.tree.parents[at]] = row[len(prompt) - 1 + step]
+    for j, logits in _rows(model, prefix, rows, [len(path) for path in trie.paths]):
+        logits_at |= zip((trie.tree.parents[at] for at in trie.walks[j]), logits, strict=True)
     return trie.reading(torch.stack([logits_at[at] for at in trie.inner]))

@@ -13,8 +13,9 @@ from transformers.cache_utils import DynamicLayer
 from diffattn.lab.inference.network_reader import ItemError, NetworkReader, Prefix, batches
 from diffattn.probes.attention_rows import attention_implementation
 
-_PASS_TOKENS = 384
-"""Most tokens of one pass. More are not faster: every token has all others as masked keys."""
+Rows = Generator[Tensor, Mapping[int, int], None]
+"""Yields next-token logits ``[rows, vocab_size]``. After ``send({row: token})`` it yields the next
+logits of these rows."""
 
 
 class TokenTree:
@@ -71,9 +72,10 @@ class _Borrowed(DynamicLayer):
 def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
     """Indices of the branches of each pass, in order, at most ``most`` of them."""
 
+    # More than 384 tokens are not faster: every token has all others as masked keys.
     return batches(
         range(len(sizes)),
-        lambda batch: len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS,
+        lambda batch: len(batch) <= most and sum(sizes[i] for i in batch) <= 384,
     )
 
 
@@ -102,13 +104,8 @@ def forward_tree(
     return _forward(model, prefix, cache, tree.tokens, tree.depths, seen, wanted)
 
 
-def grow_branches(
-    model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]
-) -> Generator[Tensor, Mapping[int, int], None]:
-    """Extend rows token by token after one prefix, whose keys and values are held once.
-
-    It yields logits like :data:`diffattn.lab.inference.decoding.Rows`.
-    """
+def grow_branches(model: NetworkReader, prefix: Prefix, rows: Sequence[Sequence[int]]) -> Rows:
+    """Extend rows token by token after one prefix, whose keys and values are held once."""
     cache, lengths, tree = prefix.rows(1), [len(row) for row in rows], TokenTree()
     ends = [tree.add(row)[-1] for row in rows]
     ancestors = torch.from_numpy(tree.ancestors())

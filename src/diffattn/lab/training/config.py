@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 Count = Annotated[int, AtLeast(1)]
 
-_TRACKERS = ("tensorboard", "wandb", "trackio")
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineConfig:
@@ -47,15 +45,13 @@ class EngineConfig:
     keep_checkpoints: Count = 2
     """How many of the newest checkpoints are kept until the run ends."""
     keep_every: Count | None = None
-    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model.
-    Default: none."""
+    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: Count | None = None
     """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
     peak_flops: float | None = None
-    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU).
-    Default: unknown, and no MFU is written."""
+    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -64,7 +60,7 @@ class EngineConfig:
         must = "peak_flops must come with watch_every, whose rows hold the MFU"
         require(where, peak is None or self.watch_every is not None, must, peak)
         for name in self.trackers:
-            check_known(where, "report_to", name, ("none", *_TRACKERS))
+            check_known(where, "report_to", name, ("none", "tensorboard", "wandb", "trackio"))
         must = "report_to must be none or names of trackers"
         require(where, "none" not in self.trackers, must, self.report_to)
 
@@ -118,7 +114,6 @@ class WindowConfig:
     """Documents of more tokens are read more often, within each source; see
     :class:`diffattn.lab.data.tokens.UpsampledTokens`. Default: all are read equally often."""
     upsample_factor: float = _UPSAMPLE_FACTOR
-    """Factor by which long documents are read more often."""
 
     def __post_init__(self) -> None:
         check_settings(self)

@@ -234,7 +234,6 @@ class Monitor:
 
 
 POSTMORTEM = "postmortem.json"
-_ROWS = 50
 
 
 def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: DivergenceError) -> None:
@@ -256,7 +255,7 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
         "step": error.step,
         "updates_made": trainer.state.global_step,
         "windows": step_windows(trainer.train_dataset, step, step, config),
-        "losses_before": losses[-_ROWS:],
+        "losses_before": losses[-50:],
         "weights_not_finite": [saved_name(n) for n, x in weights if not x.isfinite().all()],
         **_diagnosis(config, trainer, step),
     }

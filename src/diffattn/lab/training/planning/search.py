@@ -18,12 +18,6 @@ from diffattn.models.chunked_loss import MOST_LOGITS
 from diffattn.models.memory import available_bytes, require_memory
 from diffattn.models.twins import parameter_count
 
-_CHUNK = 1_024
-"""Tokens whose logits exist at once, if they are computed in chunks."""
-_ENOUGH_TOKENS = 4_096
-"""Tokens per pass at which speed was measured. A plan has fewer only if no other plan fits."""
-_DOUBLINGS = 7
-"""How many numbers of devices are tried, each twice the last."""
 SEARCHED = (
     "train.micro_batch_sequences",
     "engine.parallel",
@@ -61,7 +55,8 @@ def best_plan(
             continue
         if micro != share or train.micro_batch_sequences is not None:
             candidate = replace(candidate, train=replace(train, micro_batch_sequences=micro))
-        if micro * train.seq_len >= min(_ENOUGH_TOKENS, most * train.seq_len):
+        # The speed was measured at 4,096 tokens per pass.
+        if micro * train.seq_len >= min(4_096, most * train.seq_len):
             best = candidate
             break
         best = best or candidate
@@ -77,7 +72,7 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
     parallel = ("ddp", "fsdp") if devices > 1 else ("ddp",)
     for again in values("activation_checkpointing", False, True):
         for kind in values("parallel", *parallel):
-            for chunk in values("loss_chunk_tokens", None, _CHUNK):
+            for chunk in values("loss_chunk_tokens", None, 1_024):
                 changes = {"activation_checkpointing": again, "parallel": kind}
                 yield replace(config, engine=replace(engine, loss_chunk_tokens=chunk, **changes))
 
@@ -110,7 +105,7 @@ def enough_devices(
     many larger ones. A run on CPUs gets GPUs, from one H100."""
     kind, least = (device, 2 * devices) if device.memory_bytes else (DEVICES["h100"], 1)
     larger = sorted(DEVICES.values(), key=lambda row: row.memory_bytes or 0)
-    more = [(kind, least * 2**n) for n in range(_DOUBLINGS)]
+    more = [(kind, least * 2**n) for n in range(7)]
     others = [
         (row, devices) for row in larger if (row.memory_bytes or 0) > (kind.memory_bytes or 0)
     ]
@@ -121,10 +116,6 @@ def enough_devices(
 
     first = (next((x for x in group if is_enough(*x)), None) for group in (more, others))
     return [x for x in first if x is not None]
-
-
-_PLENTY = 50
-"""If the free memory is so many times the rough estimate, the run fits without a count."""
 
 
 def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
@@ -150,7 +141,8 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     _require_room(least, on_host, side_by_side, on_gpu)
     room = torch.cuda.mem_get_info()[0] if on_gpu else available_bytes()
     estimate = side_by_side * local * (sum(least.values()) + _map_bytes(config))
-    if room is not None and _PLENTY * estimate > room:
+    # With 50 times the rough estimate, the run fits without a count.
+    if room is not None and 50 * estimate > room:
         memory = RunMemory(config, GPU_HERE if on_gpu else DEVICES["cpu"], num_processes())
         _require_room(memory.parts(micro_batch(train)), on_host, side_by_side, on_gpu)
 
