@@ -22,7 +22,7 @@ from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.formulas import diff_lambda
 from diffattn.probes.attention_rows import attention_implementation
 
 KINDS = (*ATTENTION_TYPES, "llama", "diffllama")

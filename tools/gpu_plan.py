@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.lab.benchmark.config import contender_names
 from diffattn.lab.records.results import BenchResult
 from diffattn.lab.records.run import RunRecord
 from diffattn.ops.inputs.kernel_support import BY_MAP

@@ -27,7 +27,7 @@ from diffattn import DiffAttention
 from diffattn.files.io import write_json
 from diffattn.lab.layer_check import formula as formulas
 from diffattn.lab.layer_check.formula import FACTS, PLANTED, Formula, LayerWeights, attend
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.formulas import lambda_init
 
 WIDTH, HEADS, KV_HEADS, HEAD_DIM, LAYERS, DEPTH = 64, 4, 2, 8, 2, 12
 STEPS, BATCH, LENGTH, SEEDS, RATE = 1_500, 8, 64, 3, 3e-3

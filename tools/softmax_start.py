@@ -39,8 +39,8 @@ from diffattn.lab.training.initial import initial_config, initial_weights
 from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
-from diffattn.models.accounting import parameter_count
 from diffattn.models.conversion.convert import convert
+from diffattn.models.twins import parameter_count
 
 WAYS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "softmax": (None, {}),

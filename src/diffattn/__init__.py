@@ -17,17 +17,17 @@ _PUBLIC = {
     "ConfigError": "diffattn.errors",
     "CheckpointError": "diffattn.errors",
     "BackendError": "diffattn.errors",
-    "backends": "diffattn.ops.inputs",
+    "backends": "diffattn.ops.inputs.backends",
     "diff_attention": "diffattn.ops.attention",
     "diff_attention_maps": "diffattn.ops.attention",
     "paged_decode": "diffattn.ops.paged_decode",
     "flex_diff_attention": "diffattn.ops.backends.flex",
     "softmax_attention": "diffattn.ops.softmax_attention",
     "softmax_attention_maps": "diffattn.ops.softmax_attention",
-    "rotary_embedding": "diffattn.ops.inputs.rotary",
+    "rotary_embedding": "diffattn.ops.inputs.formulas",
     "DiffAttention": "diffattn.layers.diff_attention",
     "DiffAttentionV2": "diffattn.layers.diff_attention_v2",
-    "DexAttention": "diffattn.layers.dex",
+    "DexAttention": "diffattn.layers.gated_attention",
     "GroupedDiffAttention": "diffattn.layers.diff_attention",
     "SharedDiffAttention": "diffattn.layers.shared_diff_attention",
     "SoftmaxAttention": "diffattn.layers.attention",
@@ -45,10 +45,7 @@ def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module 'diffattn' has no attribute {name!r}")
     module = import_module(_PUBLIC[name])
-    value = (
-        import_module(f"{_PUBLIC[name]}.{name}") if name == "backends" else getattr(module, name)
-    )
-    globals()[name] = value
+    value = globals()[name] = module if name == "backends" else getattr(module, name)
     return value
 
 

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from diffattn.models.accounting import attention_parameters
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import attention_parameters
 
 PAGE = Path(__file__).parents[2] / "docs" / "records" / "shared_rank.md"
 RANKS = (1, 2, 4, 8, 16, 32, 64)

@@ -25,7 +25,7 @@ def use(folder):
     """Run an operator, train one step, save, load, convert and probe a model."""
     import_all()
     from diffattn.models.conversion.convert import convert
-    from diffattn.probes.lambdas import layer_lambdas
+    from diffattn.probes.activations import layer_lambdas
 
     q, v = torch.randn(1, 3, 2, 2, 4), torch.randn(1, 3, 2, 8)
     assert diffattn.diff_attention(q, q, v, torch.tensor(0.3)).shape == (1, 3, 2, 8)

@@ -11,10 +11,10 @@ from diffattn.errors import ConfigError
 from diffattn.layers.attention import SoftmaxAttention
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops.attention import diff_attention
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import rotary_embedding
 from diffattn.ops.softmax_attention import softmax_attention
 
 HIDDEN, LENGTH, DIM = 12, 7, 4

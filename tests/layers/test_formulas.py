@@ -7,14 +7,12 @@ import torch
 from torch import nn
 
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.dex import DexAttention
 from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
 from diffattn.layers.diff_attention_v2 import DiffAttentionV2
-from diffattn.layers.feed_forward import SwiGLU
-from diffattn.layers.gated_attention import ElementGatedAttention, GatedAttention
+from diffattn.layers.gated_attention import DexAttention, ElementGatedAttention, GatedAttention
+from diffattn.layers.parts import SwiGLU
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
-from diffattn.ops.inputs.lambda_param import lambda_init
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import lambda_init, rotary_embedding
 
 HIDDEN, LENGTH, DIM = 12, 6, 4
 V1_LAYERS = (

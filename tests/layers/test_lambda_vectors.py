@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LambdaVectors
+from diffattn.layers.parts import LAMBDA_NAMES, LambdaVectors
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from diffattn.errors import ConfigError
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention, folded_weight
 from diffattn.ops.attention import diff_attention_maps
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import rotary_embedding
 from tensor_sizes import Sizes
 
 HIDDEN, LENGTH, DIM, RANK = 12, 6, 4, 3

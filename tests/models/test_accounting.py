@@ -7,8 +7,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES, CONTROL_TYPES
+from diffattn.models.twins import flops_per_token, parameter_count
 
 NUM_TOKENS = 16
 

@@ -6,7 +6,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from diffattn.errors import CheckpointError
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES
+from diffattn.layers.parts import LAMBDA_NAMES
 from diffattn.models.loading import bfloat16_advice, load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from model_folders import edit_weights

@@ -6,7 +6,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import CONTROL_TYPES
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 
 
 @pytest.fixture(params=CONTROL_TYPES)

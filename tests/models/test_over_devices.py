@@ -8,7 +8,7 @@ from transformers.distributed import DistributedConfig
 
 from children import launched, values
 from diffattn.lab.training.distributed import joined
-from diffattn.layers.lambda_vectors import LambdaVectors
+from diffattn.layers.parts import LambdaVectors
 from diffattn.models.config.attention_types import ATTENTION, ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

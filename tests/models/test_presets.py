@@ -2,9 +2,9 @@
 
 import pytest
 
-from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.presets import preset, preset_table
+from diffattn.models.twins import parameter_count
 
 PAPERS = ("830m", "1.4b", "2.8b", "3b", "gpt2-small", "6.8b", "13.1b")
 # Billions, tied embedding counted once. Left: with the FFN at 8/3 of hidden unrounded, norms and

@@ -5,12 +5,12 @@ import torch
 from transformers import AutoConfig
 
 from diffattn.errors import ConfigError
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.models.twins import flops_per_token, parameter_count
+from diffattn.probes.activations import layer_lambdas
 from model_folders import edit_config
 
 MIXES = [
@@ -63,7 +63,7 @@ def test_a_twin_and_back(config, kind, built_parameters):
 
 
 def test_a_twin_of_equal_attention_needs_equal_layers(make_config):
-    with pytest.raises(ConfigError, match="needs layers of equal FLOPs per head, got softmax, dif"):
+    with pytest.raises(ConfigError, match="of equal FLOPs, got softmax, dif"):
         make_config("softmax").twin("softmax,diff", "attention_flops")
 
 

@@ -6,7 +6,7 @@ import torch
 from diffattn.lab.testing.inputs import OP_CASES, make_diff_attention_inputs
 from diffattn.layers.attention import SoftmaxAttention
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES
+from diffattn.layers.parts import LAMBDA_NAMES
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends.gradients import (
     AttentionWeights,
@@ -18,8 +18,7 @@ from diffattn.ops.backends.gradients import (
     head_norm_gradients,
     softmax_attention_weight_gradients,
 )
-from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda
+from diffattn.ops.inputs.formulas import diff_lambda, head_norm
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
 

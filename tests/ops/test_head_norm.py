@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.formulas import head_norm
 
 SHAPE = (2, 3, 4, 8)
 

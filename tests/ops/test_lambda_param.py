@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck
 
 from diffattn.lab.testing.assertions import assert_equal_to_rounding
-from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
+from diffattn.ops.inputs.formulas import diff_lambda, lambda_init, sigmoid_lambda
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_lengths_that_nobody_looked_at_are_cut(causal, window):
         return (
             mask.visible_keys(4, 5, device=CPU),
             *mask.key_ranges(4, 5, device=CPU),
-            mask.unseen_keys(4, 5, device=CPU),
+            *mask.without_unseen(4, torch.ones(4, 5, 1, 1)),
         )
 
     wild = masked(6, 2**31 - 1, -1, -(2**31))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from diffattn.lab.testing.assertions import assert_equal_to_rounding
-from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.inputs.formulas import apply_rotary, rotary_embedding
 
 DIM = 8
 

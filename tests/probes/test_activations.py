@@ -5,8 +5,12 @@ from itertools import pairwise
 import pytest
 import torch
 
-from diffattn.probes.activations import largest_logit, layer_activations, residual_writes
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import (
+    largest_logit,
+    layer_activations,
+    layer_lambdas,
+    residual_writes,
+)
 
 
 @pytest.fixture

@@ -150,7 +150,7 @@ def test_what_is_checked_is_compiled_as_what_is_timed(few):
     with launched_as_on(90):
         for timed, checked in ((1, 1), (3, 2)):
             subject = module._subjects(replace(TINY, batch=timed), 90)[0]
-            shapes = [of.backward.leaves[0].shape[0] for of in (subject.small, subject.large)]
+            shapes = [of.backward.args[0][0].shape[0] for of in (subject.small, subject.large)]
             assert shapes == [checked, timed]
 
 

@@ -18,7 +18,7 @@ from diffattn.files.io import read_jsonl
 from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.catalog import PROTOCOLS
 from diffattn.lab.evaluation.lm_tasks.documents import TASKS
-from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.evaluation.protocol import parts, protocol_class
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.models.attention.kernels import AttentionMapRecorder

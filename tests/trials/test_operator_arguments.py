@@ -14,9 +14,14 @@ from diffattn.errors import BackendError, ConfigError, ShapeError
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.backends.flex import flex_diff_attention
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda, lambda_init, sigmoid_lambda
-from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.inputs.formulas import (
+    apply_rotary,
+    diff_lambda,
+    head_norm,
+    lambda_init,
+    rotary_embedding,
+    sigmoid_lambda,
+)
 from diffattn.ops.paged_decode import paged_decode
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from tally import trial

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import NoneType
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
-from diffattn.lab.evaluation.registry import protocol_class
+from diffattn.lab.evaluation.protocol import protocol_class
 
 
 @dataclass(frozen=True, slots=True)

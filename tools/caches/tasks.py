@@ -86,9 +86,8 @@ def trained(task: str, name: str, seed: int, out: Path) -> Path:
 def inputs(task: str, out: Path) -> tuple[Tensor, Tensor]:
     """Held-out sequences, and the tokens that follow each of their last tokens."""
     if task == "recall":
-        config = recall_run("softmax", 0)
-        test = held_out(config, TEST)
-        return test.input_ids, test.labels[:, -config.task.num_queries :]
+        test = held_out(recall_run("softmax", 0), TEST)
+        return test.input_ids, test.labels[:, -test.queries.shape[1] :]
     text = TokenDataset(text_data(out).validation, _LENGTH + 1)
     step = len(text) // _WINDOWS
     windows = torch.stack([text[i * step]["input_ids"] for i in range(_WINDOWS)])

@@ -37,10 +37,8 @@ def require_folder_destination(path: Path) -> None:
 def require_replaceable(
     path: Path, begins: str, kind: str, way_out: str = "Name another file, or delete this one."
 ) -> None:
-    """Raise a ConfigError if no file can be written, or a file of another kind is there.
-
-    All files of the ``kind``, in words like ``"a report"``, begin with the text ``begins``.
-    """
+    """Raise a ConfigError if no file can be written, or if one is there that does not begin as all
+    of the ``kind`` (such as ``"a report"``) do."""
     path = Path(path)
     require_file_destination(path)
     if not path.exists() or not path.stat().st_size:

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
-from diffattn.files.io import file_hash, make_folder, read_record, sync, write_json
-from diffattn.files.temporary import LOCK, clean_leftovers, open_locked
+from diffattn.files import io
 
 MANIFEST = "manifest.json"
 """The file with sizes and hashes of all files of a folder."""
@@ -22,39 +21,37 @@ def new_folder(out: Path) -> Iterator[Path]:
     anything fails it is removed. The next call removes the leftovers of a killed process.
     """
     out = out.absolute()
-    make_folder(out.parent)
-    clean_leftovers(out.parent, out.name)
+    io.make_folder(out.parent)
+    io.clean_leftovers(out.parent, out.name)
     folder = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     folder.mkdir()
     try:
-        with open_locked(folder / LOCK):
+        with io.open_locked(folder / io.LOCK):
             yield folder
-            (folder / LOCK).unlink()
+            (folder / io.LOCK).unlink()
             for path in folder.iterdir():
-                sync(path)
-            sync(folder)
+                io.sync(path)
+            io.sync(folder)
             folder.rename(out)
-            sync(out.parent)
+            io.sync(out.parent)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_manifest(folder: Path) -> None:
-    """Hash the files of a folder, wait until all are on the disk, then write the manifest.
-
-    It leaves out hidden files and ``README.md``, the model card, which users edit.
-    """
+    """Hash the files of a folder, wait until all are on the disk, then write the manifest. It
+    leaves out hidden files and the model card, which users edit."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.name == MANIFEST or path.name.startswith("."):
             continue
-        sync(path)
+        io.sync(path)
         if path.is_file() and path.name != "README.md":
             name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": file_hash(path)}
-    sync(folder)
-    sync(folder.parent)
-    write_json(folder / MANIFEST, {"kind": _KIND, "schema": _SCHEMA, "files": files})
+            files[name] = {"bytes": path.stat().st_size, "sha256": io.file_hash(path)}
+    io.sync(folder)
+    io.sync(folder.parent)
+    io.write_json(folder / MANIFEST, {"kind": _KIND, "schema": _SCHEMA, "files": files})
 
 
 def verify_manifest(folder: Path) -> None:
@@ -63,13 +60,13 @@ def verify_manifest(folder: Path) -> None:
     def files(value: dict[str, Any]) -> list[tuple[str, int, str]]:
         return [(name, facts["bytes"], facts["sha256"]) for name, facts in value["files"].items()]
 
-    for name, size, content in read_record(folder / MANIFEST, _KIND, _SCHEMA, files):
+    for name, size, content in io.read_record(folder / MANIFEST, _KIND, _SCHEMA, files):
         file = folder / name
         if not file.is_file():
             got = "no file"
         elif file.stat().st_size != size:
             got = f"{file.stat().st_size} bytes where {size} were written"
-        elif file_hash(file) != content:
+        elif io.file_hash(file) != content:
             got = "other content"
         else:
             continue

@@ -1,39 +1,49 @@
 """Read and write JSON and JSON-lines records that show when they are damaged.
 
 Every object has a checksum field, and every row of JSON lines its number. The readers check these
-fields and remove them.
+fields and remove them. Temporary files are locked while written, so that leftovers are recognised.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import math
 import os
+import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from diffattn.errors import CheckpointError, short
-from diffattn.files.temporary import temporary_file
 
 Record = TypeVar("Record")
 _CHECKSUM, _NUMBER = "checksum", "row"
 _MAX_BYTES = 1 << 32
+LOCK = ".lock"
+"""The file in a temporary folder that is locked instead of the folder."""
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write ``value`` so that a reader never sees half a file, even after a power failure."""
-    make_folder(path.parent)
     write_text(path, json.dumps(sealed(value), indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
     """Replace ``path`` by ``text`` in one step; on failure the old file stays."""
-    with temporary_file(path) as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-        Path(file.name).replace(path)
-        sync(path.parent)
+    make_folder(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    clean_leftovers(path.parent, path.name)
+    try:
+        with open_locked(temporary) as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+            temporary.replace(path)
+            sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> None:
@@ -81,15 +91,11 @@ def read_record(
 
 def write_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write one JSON object per line, whole or not at all."""
-    make_folder(path.parent)
     write_text(path, "".join(_line(row, number) for number, row in enumerate(rows)))
 
 
 def append_jsonl(path: Path, row: Mapping[str, Any]) -> None:
-    """Append one row to a file, so that an interrupted run keeps its measurements.
-
-    If the disk is full or not writable, earlier rows are kept.
-    """
+    """Append one row to a file, so that an interrupted run keeps its measurements."""
     line = _line(row, _next_number(path)).encode()
     before = path.stat().st_size if path.exists() else 0
     try:
@@ -121,11 +127,8 @@ def read_jsonl(path: Path, *, recorded: Mapping[str, Any] | None = None) -> list
 
 
 def recover_jsonl(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Keep the whole rows of an unfinished file, and remove the others.
-
-    Returns the rows, and a sentence for each damaged or missing row. Half a row at the end does not
-    count: a killed writer leaves one.
-    """
+    """Remove damaged rows of an unfinished file. Returns the others, and a sentence for each
+    damaged or missing row, except half a row at the end, which a killed writer leaves."""
     if not path.exists():
         return [], []
     cut_half_row(path)
@@ -283,3 +286,40 @@ def file_hash(path: Path) -> str:
 def _checksum(plain: Mapping[str, Any]) -> str:
     text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def clean_leftovers(folder: Path, name: str | None = None) -> None:
+    """Remove temporary files and folders of dead processes for ``name``; default: all files."""
+    temporary_name = re.compile(
+        rf"\.{'.+' if name is None else re.escape(name)}\.\d+\.tmp", re.DOTALL
+    )
+    for entry in folder.iterdir():
+        is_folder = name is not None and entry.is_dir()
+        if not temporary_name.fullmatch(entry.name) or not (is_folder or entry.is_file()):
+            continue
+        locked = entry / LOCK if is_folder else entry
+        # OSError: a process has the lock and writes, or the file system has no locks.
+        with contextlib.suppress(OSError), locked.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if is_folder:
+                shutil.rmtree(entry)
+            elif _still_has_name(file, entry):
+                entry.unlink()
+
+
+def open_locked(path: Path) -> IO[str]:
+    """A new text file, locked where the file system has locks."""
+    while True:
+        file = path.open("w", encoding="utf-8")
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _still_has_name(file, path):
+            return file
+        file.close()  # another process removed it as a leftover before it was locked
+
+
+def _still_has_name(file: IO[str] | IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

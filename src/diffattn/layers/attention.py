@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import HeadNorm
 from diffattn.layers.saved_names import present_name
 from diffattn.ops.layer_parts import rotate_both
 from diffattn.ops.softmax_attention import softmax_attention

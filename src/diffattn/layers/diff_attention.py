@@ -7,9 +7,9 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import AttentionLayer
-from diffattn.layers.lambda_vectors import LambdaVectors
+from diffattn.layers.parts import LambdaVectors
 from diffattn.ops.attention import diff_attention
-from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
 
 
 class DiffAttention(AttentionLayer):

@@ -49,17 +49,11 @@ class DiffAttentionV2(AttentionLayer):
 
     def lambdas(self, x: Tensor) -> tuple[Tensor]:
         """λ of every token and head, ``[B, T, H]``, float32."""
-        return (self.lambda_of(token_lambda_logits(self.lambda_proj, x)),)
-
-
-def token_lambda_logits(projection: nn.Module, x: Tensor) -> Tensor:
-    """Logits of λ for every token, computed in the dtype of the projection's weights.
-
-    This dtype may be wider than that of ``x``: Hugging Face loads the projection in float32 in a
-    float16 model, and does not quantise it in a quantised one. A module without floating-point
-    weights, like a quantised layer, gets ``x`` unchanged.
-    """
-    weight = getattr(projection, "weight", None)  # some quantised layers have a method ``weight``
-    if not isinstance(weight, Tensor):
-        weight = next((p for p in projection.parameters() if p.is_floating_point()), x)
-    return projection(x.to(weight.dtype) if weight.is_floating_point() else x)
+        # Hugging Face keeps this projection in float32 in a float16 model, and unquantised in a
+        # quantised one. A module without floating-point weights gets x unchanged.
+        weight = getattr(self.lambda_proj, "weight", None)  # in some quantised layers a method
+        if not isinstance(weight, Tensor):
+            weight = next((p for p in self.lambda_proj.parameters() if p.is_floating_point()), x)
+        if weight.is_floating_point():
+            x = x.to(weight.dtype)
+        return (self.lambda_of(self.lambda_proj(x)),)

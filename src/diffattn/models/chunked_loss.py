@@ -25,9 +25,8 @@ def chunked_token_losses(
 ) -> Tensor:
     r"""The loss of every token, :math:`-\log \mathrm{softmax}(\mathrm{head}(h_t))_{y_t}`.
 
-    Only one chunk's logits are in memory. The backward pass computes them again.
-
-    Inputs are ``[N, hidden_size]``, targets and losses ``[N]``. Losses are in nats, 0 for targets
+    Only one chunk's logits are in memory. The backward pass computes them again. Inputs are
+    ``[N, hidden_size]``, targets and losses ``[N]``. Losses are in nats, 0 for targets
     :data:`IGNORED`, in float32, or float64 for float64 logits.
     """
 

@@ -13,20 +13,18 @@ from diffattn.errors import ConfigError, did_you_mean, shown
 from diffattn.models import twins
 from diffattn.models.config.settings import NAMED_WHERE_SET, OPTIONS, ModelSettings
 from diffattn.models.remote_code.saving import NamesItsCode
-from diffattn.ops.inputs.lambda_param import lambda_init as scheduled_lambda_init
+from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
 from diffattn.ops.inputs.numbers import as_float, plain
 
 _DERIVED_HEADS = ("num_attention_heads", "num_key_value_heads")
 _OFF_VALUES: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (False, None), "attention_chunk_size": (None,),
-    "attention_dropout": (0, None), "attn_dropout": (0, None), "attn_pdrop": (0, None),
-    "decoder": (None,), "distributed_config": (None,), "dropout": (0, None),
-    "embd_pdrop": (0, None), "fusion_config": (None,), "generator": (None,),
-    "hidden_act": ("silu", "swish", None), "hidden_dropout": (0, None), "is_causal": (True, None),
-    "kv_sharing_modes": (None,), "mlp_bias": (False, None),
-    "num_kv_shared_layers": (0, None), "per_layer_config": (None,),
-    "resid_pdrop": (0, None), "sliding_window": (None,), "text_config": (None,),
-    "text_encoder": (None,), "transformers_weights": (None,), "use_sliding_window": (False, None),
+    "hidden_act": ("silu", "swish", None), "is_causal": (True, None),
+    **dict.fromkeys(("attention_bias", "mlp_bias", "use_sliding_window"), (False, None)),
+    **dict.fromkeys(("attention_dropout", "attn_dropout", "attn_pdrop", "dropout", "embd_pdrop",
+                     "hidden_dropout", "num_kv_shared_layers", "resid_pdrop"), (0, None)),
+    **dict.fromkeys(("attention_chunk_size", "decoder", "distributed_config", "fusion_config",
+                     "generator", "kv_sharing_modes", "per_layer_config", "sliding_window",
+                     "text_config", "text_encoder", "transformers_weights"), (None,)),
 }  # fmt: skip
 """Settings of other model families -> values that switch them off, the only values allowed here.
 transformers would keep any value, and its caches, masks and loader read some of them."""
@@ -96,19 +94,14 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
             into the residual stream by √(2 num_hidden_layers), as GPT-2 does. The papers do not.
         scaled_head_init: Draw an untied output head with standard deviation 1/hidden_size, so that
             the first loss is near ln ``vocab_size`` at every width.
-        attention_backend: Backend of the layers' operator under
-            ``attn_implementation="diffattn"``.
+        attention_backend: Backend of our operator, for ``attn_implementation="diffattn"``.
         qkv_bias: Add biases to the projections of queries, keys and values, as in Qwen2.
         qk_norm: RMSNorm with ``rms_norm_eps`` over every query and key before rotation, as in
             Qwen3; both maps share its scales (:class:`~diffattn.layers.attention.AttentionLayer`).
 
     Raises:
-        ConfigError: Settings of the wrong type or that contradict each other; unknown
-            ``attention_type``; a keyword that looks like a misspelled field; a feature that these
-            models lack, such as ``attention_dropout`` or ``sliding_window``.
-
-    Warns:
-        UserWarning: Any other keyword that neither these models nor transformers know.
+        ConfigError: Settings of the wrong type or that contradict each other; a misspelled field;
+            a feature that these models lack, such as ``attention_dropout``.
     """
 
     model_type = "diff_transformer"
@@ -226,10 +219,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        """Query heads of a layer's attention call under Hugging Face's kernels. Read-only.
-
-        Each map is one head for every D channels of V. If layers differ, the largest number.
-        """
+        """Query heads of a layer's attention call under Hugging Face's kernels: each map is one
+        head for every D channels of V. If layers differ, the largest number."""
         return max(
             kind.num_heads * kind.attention.query_maps * kind.attention.value_width
             for kind, _ in self.by_type()
@@ -237,11 +228,8 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        """Key/value heads, ``head_dim`` wide, for Hugging Face's kernels and caches. Read-only.
-
-        A cache made by these two numbers holds V1's K and V twice; ours are smaller, see
-        :attr:`cached_kv_shape`. If layers differ, the largest number.
-        """
+        """Key/value heads, ``head_dim`` wide, for Hugging Face's kernels and caches, which hold
+        V1's K and V twice. If layers differ, the largest number."""
         return max(
             kind.num_kv_heads
             * kind.attention.value_width
@@ -251,19 +239,14 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
 
     @property
     def cached_kv_shape(self) -> tuple[int, int]:
-        """Heads, and width of keys and values, in a dynamic or static cache.
-
-        For several types it is that of the widest; the others have more heads of less width.
-        """
+        """Heads, and width of keys and values, in a dynamic or static cache. For several types it
+        is that of the widest; the others have more heads of less width."""
         return self.num_kv_heads, self.value_width * self.head_dim
 
     @property
     def adapter_targets(self) -> dict[str, list[str]]:
-        """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``.
-
-        All projections of the attention layers get low-rank updates; λ's vectors and DEX's matrix
-        are trained in full.
-        """
+        """Default targets of an adapter: ``peft.LoraConfig(**config.adapter_targets)``. λ's vectors
+        and DEX's matrix are trained in full."""
         names = ["q_proj", "k_proj", "v_proj", "o_proj"] if self.uses("query_projections") else []
         if self.uses("low_rank_maps"):
             names += ["q_down_proj", "k_down_proj"]

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from diffattn.layers.feed_forward import SwiGLU
+from diffattn.layers.parts import SwiGLU
 from diffattn.models.attention.cached_attention import Attend
 from diffattn.models.attention.kernels import AttentionMapRecorder, KernelCall
 from diffattn.models.config.attention_types import ATTENTION

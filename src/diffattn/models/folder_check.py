@@ -14,10 +14,10 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from diffattn.errors import CheckpointError, first_line, short
-from diffattn.models.accounting import parameter_count
 from diffattn.models.checkpoint_folder import Find, weights_of
 from diffattn.models.configuration_diff_transformer import OTHER_NAMES, DiffTransformerConfig
 from diffattn.models.memory import available_bytes
+from diffattn.models.twins import parameter_count
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
 
 _SETTINGS = (
@@ -45,11 +45,9 @@ _FLOATS = ("auto", "float16", "float32", "float64", "bfloat16")
 def check_folder(
     name: str, folder: str, find: Find, *, in_memory: bool = True, revision: str | None = None
 ) -> None:
-    """Raise a CheckpointError if a folder cannot hold a model.
-
-    Time and memory are bounded by the sizes of its files. ``name`` is the user's, ``folder`` the
-    path or hub name for transformers. If ``in_memory``, all weights must fit the free main memory.
-    """
+    """Raise a CheckpointError if a folder cannot hold a model, in time and memory bounded by the
+    sizes of its files. ``name`` is the user's, ``folder`` the path or hub name for transformers. If
+    ``in_memory``, all weights must fit the free main memory."""
     settings: dict[str, Any] = {}
     for file in (*_SETTINGS, *_VOCABULARIES):
         path = find(file)

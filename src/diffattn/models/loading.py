@@ -125,9 +125,8 @@ def usable_device(name: str | None) -> torch.device:
 
 def bfloat16_advice(device: torch.device, dtype: torch.dtype, remedy: str) -> str | None:
     """A sentence that ends with ``remedy``, for bfloat16 on a CPU where PyTorch is slow."""
-    if device.type != "cpu" or dtype != torch.bfloat16:
-        return None
-    if torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    fast = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if fast or device.type != "cpu" or dtype != torch.bfloat16:
         return None
     return (
         "PyTorch uses no bfloat16 instructions on this CPU, which makes bfloat16 many times slower "
@@ -167,14 +166,9 @@ def _find(folder: Path, revision: str | None, name: str) -> Path | None:
     """Path of a file of a model folder, or of a hub model after downloading it; else ``None``."""
     if folder.is_dir():
         return files_in(folder)(name)
-    path = cached_file(
-        str(folder),
-        name,
-        revision=revision,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    faults = ("gated_repo", "missing_entries", "connection_errors")
+    options = {f"_raise_exceptions_for_{fault}": False for fault in faults}
+    path = cached_file(str(folder), name, revision=revision, **options)
     return None if path is None else Path(path)
 
 
@@ -195,9 +189,8 @@ def _require_all_weights(name_or_path: str, model: Any, report: Any) -> None:
     """Raise for missing, reshaped and (in our models) unknown weights: transformers only logs."""
     missing = sorted(report["missing_keys"])
     reshaped = sorted(name for name, *_ in report["mismatched_keys"])
-    unknown = sorted(report["unexpected_keys"])
-    if not isinstance(model, DiffTransformerForCausalLM):
-        unknown = []  # other families' checkpoints may hold heads for other tasks
+    is_ours = isinstance(model, DiffTransformerForCausalLM)  # others may hold other tasks' heads
+    unknown = sorted(report["unexpected_keys"]) if is_ours else []
     for names, fault in ((missing, "no"), (reshaped, "another shape of"), (unknown, "also")):
         if names:
             raise CheckpointError(

@@ -9,10 +9,8 @@ from diffattn.errors import ConfigError
 
 
 def require_memory(where: str, parts: Mapping[str, int], *, available: int | None = None) -> None:
-    """Raise a ConfigError if a task needs more memory than is available, both in bytes.
-
-    ``parts`` are lower bounds, by name, of all that is in memory at the same time.
-    """
+    """Raise a ConfigError if less memory is ``available`` than ``parts``, lower bounds of all that
+    is in memory at the same time, by name, in bytes."""
     available = available_bytes() if available is None else available
     needed = sum(parts.values())
     if available is None or needed <= available:
@@ -37,11 +35,7 @@ def _machine_bytes() -> int | None:
         kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
         return 1024 * (kib["MemAvailable"] + kib["SwapFree"])
     except (OSError, KeyError, ValueError, IndexError):  # another system than Linux
-        pass
-    try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 def _container_bytes() -> int | None:

@@ -1,6 +1,7 @@
 """The DIFF Transformer family as Hugging Face models: one file for every attention type."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,20 +23,11 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from diffattn.errors import ConfigError, ShapeError, check_known
 from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.lambda_vectors import LAMBDA_NAMES, LAMBDA_STD, LambdaVectors
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD, HeadNorm, LambdaVectors
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
+from diffattn.models.attention import masks
 from diffattn.models.attention.cached_attention import only_through_our_models
 from diffattn.models.attention.kernels import IMPLEMENTATION, AttentionMapRecorder
-from diffattn.models.attention.masks import (
-    check_embeds,
-    checked_ids,
-    checked_labels,
-    checked_positions,
-    kernel_mask,
-    key_mask,
-    positions,
-)
 from diffattn.models.attention.paged_cache import BatchesContinuously, paged_batch
 from diffattn.models.chunked_loss import mean_loss, takes_gradients_at_once
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -101,25 +93,16 @@ class DiffTransformerPreTrainedModel(SavesItsCode, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        std = self.config.initializer_range
-        if isinstance(module, nn.Linear):
-            if self.config.depth_scaled_init and hasattr(module, "writes_residual"):
-                std /= (2 * self.config.num_hidden_layers) ** 0.5
-            if self.config.scaled_head_init and module is getattr(self, "lm_head", None):
-                std = 1 / self.config.hidden_size
+        config = self.config
+        if config.depth_scaled_init and hasattr(module, "writes_residual"):
+            std = config.initializer_range / (2 * config.num_hidden_layers) ** 0.5
             init.normal_(module.weight, std=std)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=std)
-            fresh = not getattr(module.weight, "_is_hf_initialized", False)  # a slice has no flag
-            if module.padding_idx is not None and fresh:
-                init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.RMSNorm | HeadNorm):
-            if module.weight is not None:
-                init.ones_(module.weight)
-        elif isinstance(module, LlamaRotaryEmbedding):
+        elif config.scaled_head_init and module is getattr(self, "lm_head", None):
+            init.normal_(module.weight, std=1 / config.hidden_size)
+        else:
             super()._init_weights(module)
+        if isinstance(module, HeadNorm) and module.weight is not None:
+            init.ones_(module.weight)
         elif isinstance(module, DiffAttention):
             # Here, not in the vectors' module, which is visited earlier: so a seed still gives
             # the same weights. The order of the names is fixed for the same reason.
@@ -187,11 +170,11 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
             raise ConfigError(
                 f"DiffTransformer: input_ids or inputs_embeds must be given, got {got}."
             )
-        input_ids = checked_ids("input_ids", input_ids, below=self.config.vocab_size)
+        input_ids = masks.checked_ids("input_ids", input_ids, below=self.config.vocab_size)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        check_embeds(inputs_embeds, self.config.hidden_size)
-        position_ids = checked_positions(position_ids, *inputs_embeds.shape[:2])
+        masks.check_embeds(inputs_embeds, self.config.hidden_size)
+        position_ids = masks.checked_positions(position_ids, *inputs_embeds.shape[:2])
         mask, position_ids = self._mask_and_positions(
             attention_mask, position_ids, past_key_values, inputs_embeds, kwargs
         )
@@ -228,25 +211,22 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         cu_seqlens = kwargs.get("cu_seq_lens_q")
         given = position_ids
         if position_ids is None:
-            position_ids = positions(inputs_embeds, cache, cu_seqlens)
+            position_ids = masks.positions(inputs_embeds, cache, cu_seqlens)
         if self.config._attn_implementation != IMPLEMENTATION:
-            mask, kwargs["position_ids"] = kernel_mask(
+            mask, kwargs["position_ids"] = masks.kernel_mask(
                 self.config, attention_mask, position_ids, cache, inputs_embeds
             )
         elif kwargs.get("cache") is not None:
             mask = paged_batch(inputs_embeds.shape[1], kwargs)
         else:
-            mask = key_mask(attention_mask, given, cache, inputs_embeds, cu_seqlens)
+            mask = masks.key_mask(attention_mask, given, cache, inputs_embeds, cu_seqlens)
         return mask, position_ids
 
 
 class DiffTransformerForCausalLM(
     DiffTransformerPreTrainedModel, BatchesContinuously, GenerationMixin
 ):
-    """Decoder with a language-model head; trains and generates like any Hugging Face model.
-
-    Source: arXiv:2410.05258v2, section 2.
-    """
+    """Decoder with a language-model head; trains and generates like any Hugging Face model."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -299,7 +279,9 @@ class DiffTransformerForCausalLM(
         if labels is None:
             logits = self.lm_head(hidden[:, logits_to_keep])
         else:
-            labels, kwargs = checked_labels(labels, kwargs, below=self.vocab_size)
+            checked = partial(masks.checked_ids, below=self.vocab_size, ignored=True)
+            labels = checked("labels", labels)
+            kwargs["shift_labels"] = checked("shift_labels", kwargs.get("shift_labels"))
             chunk, head, at_once = plain(self.loss_chunk_tokens), self.lm_head, skip_logits
             if skip_logits is None:
                 skip_logits, at_once = self.training, self.skips_logits
@@ -347,10 +329,8 @@ class DiffTransformerForCausalLM(
 class DiffTransformerForSequenceClassification(
     GenericForSequenceClassification, DiffTransformerPreTrainedModel
 ):
-    """Decoder with a linear head on its last real token: classifiers and reward models.
-
-    Batches of several rows need ``pad_token_id`` in the configuration.
-    """
+    """Decoder with a linear head on its last real token: classifiers and reward models. Batches of
+    several rows need ``pad_token_id`` in the configuration."""
 
 
 ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, only_through_our_models)

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import check_known
-from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.config.settings import ModelSettings
-from diffattn.models.twins import twin
+from diffattn.models.twins import parameter_count, twin
 
 if TYPE_CHECKING:
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -29,6 +28,7 @@ _SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "34b": ("no paper's", (8_192, 48, 32, 128, 4_096, 100_288)),
     "70b": ("no paper's", (8_192, 80, 32, 128, 4_096, 100_288)),
 }
+NAMES = tuple(_SIZES)
 _EXTRA_FIELDS: dict[str, dict[str, int]] = {
     "34b": {"num_kv_heads": 4, "intermediate_size": 22_016},
     "70b": {"num_kv_heads": 4, "intermediate_size": 28_672},
@@ -39,11 +39,6 @@ is published. These two have the shapes of Code Llama 34B (arXiv:2308.12950) and
 that of the other sizes."""
 
 
-def names() -> tuple[str, ...]:
-    """Names of the presets, in the order of :func:`preset_table`."""
-    return tuple(_SIZES)
-
-
 def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     """The configuration of a named size: the DIFF V1 model, or its twin of equal parameters.
 
@@ -51,10 +46,8 @@ def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     is ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters. The sizes that it prints
     give 3.171B parameters without embeddings, 3.479B with tied and 3.787B with untied embeddings.
 
-    The FFN is 8/3 of the hidden size, rounded to the nearest multiple of 64. The rounding changes
-    the totals of four sizes by up to 0.22 %. ``"gpt2-small"`` is not from the paper, and has fewer
-    DIFF heads than the paper's smallest number, 8. ``"34b"`` and ``"70b"`` have the shapes of other
-    models, for planning larger runs.
+    ``"gpt2-small"`` is not from the paper, and has fewer DIFF heads than the paper's smallest
+    number, 8. ``"34b"`` and ``"70b"`` have the shapes of other models, for planning larger runs.
 
     Source: arXiv:2410.05258v2, Appendices D and E (hyperparameters).
     """

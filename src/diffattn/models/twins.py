@@ -1,4 +1,4 @@
-"""Twins: models of another attention type with the same parameters, heads or FLOPs."""
+"""Exact counts of parameters and FLOPs, and twins: models of another attention type that match."""
 
 from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from diffattn.errors import ConfigError, check_known
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.config.attention_types import ATTENTION, AttentionType, checked_types
 from diffattn.models.config.settings import ModelSettings, kept_backend
 
@@ -21,7 +20,6 @@ class Twin(Generic[SomeSettings]):
     """A matched configuration, and the differences that remain."""
 
     config: SomeSettings
-    match: str
     parameter_difference: int
     """Parameters of the twin minus those of the original."""
     flops_difference: int
@@ -68,7 +66,6 @@ def twin(
             result.intermediate_size = _match_intermediate_size(result, config, training_flops)
     return Twin(
         config=result,
-        match=match,
         parameter_difference=parameter_count(result) - parameter_count(config),
         flops_difference=training_flops(result) - training_flops(config),
     )
@@ -77,11 +74,6 @@ def twin(
 def _convert_settings(config: ModelSettings, attention_type: str, match: str) -> dict[str, Any]:
     """The settings that change with the attention type."""
     types = [ATTENTION[name] for name in attention_type.split(",")]
-    if match == "attention_flops" and any(x.grouped for x in (*types, *config.attention_by_layer)):
-        raise ConfigError(
-            "twin: match of 'grouped_diff' must be 'params', 'heads' or 'flops', got "
-            "'attention_flops', which whole heads cannot reach."
-        )
     # ``None``: the default of the new type.
     values: dict[str, Any] = dict.fromkeys(("shared_rank", "group_ratio", "head_norm"))
     values |= {
@@ -108,9 +100,9 @@ def _convert_settings(config: ModelSettings, attention_type: str, match: str) ->
 def _softmax_heads(types: Sequence[AttentionType], match: str) -> int:
     """Number of softmax heads that match one head of the widest type."""
     counts = {facts.softmax_heads(match) for facts in types}
-    if match == "attention_flops" and len(counts) > 1:
+    if match == "attention_flops" and (len(counts) > 1 or any(x.grouped for x in types)):
         raise ConfigError(
-            "twin: match 'attention_flops' needs layers of equal FLOPs per head, got "
+            "twin: match 'attention_flops' needs heads that do not share maps, of equal FLOPs, got "
             f"{', '.join(dict.fromkeys(facts.name for facts in types))}."
         )
     return max(counts)
@@ -125,3 +117,77 @@ def _match_intermediate_size(
     channel = count(wider) - count(config)
     width = config.intermediate_size - (count(config) - count(original)) / channel
     return max(multiple, round(width / multiple) * multiple)
+
+
+def attention_parameters(config: ModelSettings) -> int:
+    """Parameters of one attention layer; all layers must have one type (see ``of_layer``).
+
+    Source: arXiv:2410.05258v2, Eq. (1) to (3); arXiv:2501.17900 for Shared DIFF.
+    """
+    facts, count = config.attention, _matrix_parameters(config)
+    count += 4 * config.head_dim if facts.lambda_vectors else 0
+    count += config.head_dim**2 if facts.head_matrix else 0
+    count += config.lambda_rows if config.lambda_bias else 0
+    if not facts.query_projections:
+        return count
+    if config.qkv_bias:
+        queries, keys = config.num_projected_queries, facts.key_projections
+        if facts.low_rank_maps:
+            queries, keys = config.num_heads, 1
+        count += config.head_dim * (queries + config.num_kv_heads * (keys + facts.value_width))
+    if config.qk_norm:
+        count += 2 * config.head_dim
+    if config.uses_head_norm and config.head_norm_affine:
+        count += facts.value_width * config.head_dim
+    return count
+
+
+def _matrix_parameters(config: ModelSettings) -> int:
+    """Weights of the projections of one attention layer, with the λ projection."""
+    facts, hidden, width = config.attention, config.hidden_size, config.head_dim
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    if not facts.query_projections:
+        return 0
+    count = hidden * facts.value_width * width * (kv_heads + heads)  # v_proj, o_proj
+    if facts.low_rank_maps:
+        low = 2 * config.shared_rank * (hidden + width)
+        count += (heads + kv_heads) * (hidden * width + low)
+    else:
+        count += hidden * width * (config.num_projected_queries + kv_heads * facts.key_projections)
+    return count + config.lambda_rows * hidden
+
+
+def parameter_count(config: ModelSettings, *, embeddings: bool = True) -> int:
+    """Parameters of the model. ``embeddings`` counts embedding and head, once if tied."""
+    block = 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
+    count = config.num_hidden_layers * block + config.hidden_size
+    count += sum(layers * attention_parameters(kind) for kind, layers in config.by_type())
+    if embeddings:
+        matrices = 1 if config.tie_word_embeddings else 2
+        count += matrices * config.vocab_size * config.hidden_size
+    return count
+
+
+def flops_per_token(
+    config: ModelSettings, seq_len: int | None = None, *, training: bool = False
+) -> int:
+    """Floating-point operations per token: matrix products only, two per multiply-add.
+
+    A token sees (seq_len + 1) / 2 keys on average; ``seq_len`` is by default
+    ``max_position_embeddings``. ``training`` counts three times the forward pass.
+
+    Source: arXiv:2001.08361, section 2.1, with attention counted exactly.
+    """
+    seq_len = config.max_position_embeddings if seq_len is None else seq_len
+    feed_forward = 3 * config.hidden_size * config.intermediate_size
+    products: float = config.vocab_size * config.hidden_size
+    for kind, layers in config.by_type():
+        facts = kind.attention
+        # The scores of a group's subtracted map are computed once for all its heads.
+        units = facts.attention_units * kind.num_heads - (kind.num_heads - kind.num_groups)
+        per_key = units * kind.head_dim
+        of_heads = kind.num_heads * kind.head_dim**2 if facts.head_matrix else 0
+        matrices = _matrix_parameters(kind) + of_heads + feed_forward
+        products += layers * (matrices + per_key * (seq_len + 1) / 2)
+    forward = 2 * products
+    return round((3 if training else 1) * forward)

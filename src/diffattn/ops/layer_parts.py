@@ -12,31 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.ops.inputs import kernel_support, lambda_param
-from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs import formulas, kernel_support
 from diffattn.ops.inputs.operators import is_plain
-from diffattn.ops.inputs.rotary import apply_rotary, check_tables
 
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def rotate_both(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys by :func:`diffattn.ops.inputs.rotary.apply_rotary`, in one kernel."""
+    """Queries and keys by :func:`diffattn.ops.inputs.formulas.apply_rotary`, in one kernel."""
     tables_learn = cos.requires_grad or sin.requires_grad
     if tables_learn or q.dtype != k.dtype or not _take_kernel(q, k, cos, sin):
-        return apply_rotary(q, cos, sin), apply_rotary(k, cos, sin)
+        return formulas.apply_rotary(q, cos, sin), formulas.apply_rotary(k, cos, sin)
     for x in (q, k):
-        check_tables(x, cos, sin)
+        formulas.check_tables(x, cos, sin)
     rotated: tuple[Tensor, Tensor] = _Rotation.apply(q, k, cos, sin, False)
     return rotated
 
 
 def normalise_heads(x: Tensor, weight: Tensor | None, eps: float, factor: float) -> Tensor:
-    """:func:`diffattn.ops.inputs.head_norm.head_norm`, in one kernel.
+    """:func:`diffattn.ops.inputs.formulas.head_norm`, in one kernel.
 
     Source: arXiv:2410.05258v2, Eq. (3).
     """
-    formula = partial(head_norm, eps=eps, factor=factor)
+    formula = partial(formulas.head_norm, eps=eps, factor=factor)
     tensors = (x,) if weight is None else (x, weight)
     if tensors[-1].shape not in (x.shape, x.shape[-1:]) or not _take_kernel(*tensors):
         return formula(x, weight)
@@ -51,13 +49,13 @@ def normalise_heads(x: Tensor, weight: Tensor | None, eps: float, factor: float)
 def lambda_of_vectors(
     lambda_q1: Tensor, lambda_k1: Tensor, lambda_q2: Tensor, lambda_k2: Tensor, lambda_init: float
 ) -> Tensor:
-    """:func:`diffattn.ops.inputs.lambda_param.diff_lambda` of four vectors, in one kernel.
+    """:func:`diffattn.ops.inputs.formulas.diff_lambda` of four vectors, in one kernel.
 
     Source: arXiv:2410.05258v2, Eq. (2).
     """
     vectors = lambda_q1, lambda_k1, lambda_q2, lambda_k2
     fits = all(x.dtype == torch.float32 and x.shape == vectors[0].shape for x in vectors)
-    formula = partial(lambda_param.diff_lambda, lambda_init=lambda_init)
+    formula = partial(formulas.diff_lambda, lambda_init=lambda_init)
     if not (fits and _take_kernel(*vectors)):
         return formula(*vectors)
     from diffattn.ops.triton import layer_parts as kernels
@@ -68,18 +66,18 @@ def lambda_of_vectors(
 
 
 def lambda_of_logits(logits: Tensor) -> Tensor:
-    """:func:`diffattn.ops.inputs.lambda_param.sigmoid_lambda`, in one kernel.
+    """:func:`diffattn.ops.inputs.formulas.sigmoid_lambda`, in one kernel.
 
     Source: DIFF V2 note (January 2026), λ projection.
     """
     if not _take_kernel(logits):
-        return lambda_param.sigmoid_lambda(logits)
+        return formulas.sigmoid_lambda(logits)
     from diffattn.ops.triton import layer_parts as kernels
 
     def gradients(grad: Tensor, logits: Tensor) -> tuple[Tensor]:
         return (kernels.sigmoid(logits, grad),)
 
-    lam: Tensor = _ByKernel.apply(kernels.sigmoid, gradients, lambda_param.sigmoid_lambda, logits)
+    lam: Tensor = _ByKernel.apply(kernels.sigmoid, gradients, formulas.sigmoid_lambda, logits)
     return lam
 
 
@@ -122,7 +120,7 @@ class _Rotation(torch.autograd.Function):
         else:
             # Transposed, the halves of sin trade places and its sign turns.
             back = sin if ctx.transposed else -sin.roll(sin.shape[-1] // 2, dims=-1)
-            turned = (apply_rotary(grad, cos, back) for grad in (grad_q, grad_k))
+            turned = (formulas.apply_rotary(grad, cos, back) for grad in (grad_q, grad_k))
         return *turned, None, None, None
 
 

@@ -13,7 +13,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32
-from diffattn.probes.lambdas import diffllama_lambda
+from diffattn.probes.activations import diffllama_lambda
 from diffattn.probes.passes import (
     require_finite_logits,
     require_finite_maps,

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from diffattn.layers.norm import HeadNorm
+from diffattn.layers.parts import HeadNorm
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 MATRICES = ("q", "k", "v", "o")

@@ -1,8 +1,4 @@
-"""Read the inputs of attention and the output of every block, one sequence at a time.
-
-Memory does not grow with the square of the length: attention logits are computed from the queries
-and keys of a layer, some rows at a time.
-"""
+"""Read the inputs of attention and the output of every block, one sequence at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,10 +14,9 @@ from transformers.masking_utils import flash_attention_mask
 from diffattn.errors import ConfigError
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
+from diffattn.probes.activations import diffllama_lambda
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
-from diffattn.probes.lambdas import diffllama_lambda
 from diffattn.probes.passes import (
-    evaluating,
     require_finite_logits,
     require_one_row,
     require_same_logits,
@@ -62,20 +57,17 @@ class LogitRows:
     """bool ``[R, S]``, True where key j <= query i. Ignore the logits of other pairs."""
 
 
-OnAttention = Callable[[int, AttentionInputs], None]
-"""Called with the layer, counted from 0, and the inputs of its attention."""
-
-
 @torch.no_grad()
 def read_layers(
     network: Any,
     input_ids: Tensor,
-    on_attention: OnAttention,
+    on_attention: Callable[[int, AttentionInputs], None],
     on_hidden: Callable[[int, Tensor], None] = lambda layer, x: None,
-) -> None:
-    """Run one sequence, and pass each layer's activations to the two callbacks.
+) -> Tensor:
+    """Run one sequence, and pass each layer's activations to the two callbacks; returns logits.
 
-    ``on_hidden`` gets a layer and the residual stream after it, ``[T, hidden_size]``.
+    Both get the layer, counted from 0. ``on_hidden`` gets the residual stream after it,
+    ``[T, hidden_size]``.
 
     In our models a hook reads the inputs of the operator. Other models run with our attention
     function in transformers' interface. DiffLlama calls it once for each half of its values. The
@@ -105,6 +97,7 @@ def read_layers(
             )
         output = network(input_ids=input_ids.to(network.device), use_cache=False, logits_to_keep=1)
     require_finite_logits(str(network.config.model_type), output.logits, network)
+    return output.logits
 
 
 @torch.no_grad()
@@ -131,17 +124,14 @@ def require_readable(network: Any, num_tokens: int) -> None:
     ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
     expected = network(input_ids=ids, use_cache=False, logits_to_keep=1).logits
     require_finite_logits(kind, expected, network)
-    seen: list[Tensor] = []
-    head = network.get_output_embeddings()
-    with evaluating(network, head.register_forward_hook(lambda *call: seen.append(call[2]))):
-        read_layers(network, ids, lambda layer, inputs: called.add(layer))
+    logits = read_layers(network, ids, lambda layer, inputs: called.add(layer))
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"analysis: every layer of {kind} must hand over its queries and keys, got "
             f"{len(called)} of {config.num_hidden_layers}."
         )
     must = f"analysis: attention of {kind} must be softmax(QK^T scale) V over all tokens before"
-    require_same_logits(must, seen[-1][:, -1:].reshape(expected.shape), expected, network)
+    require_same_logits(must, logits, expected, network)
 
 
 def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterator[LogitRows]:
@@ -165,7 +155,7 @@ def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterato
 
 def _watch_attention(
     layer: int,
-    on_attention: OnAttention,
+    on_attention: Callable[[int, AttentionInputs], None],
     operator: Callable[..., Tensor],
     q: Tensor,
     k: Tensor,
@@ -187,7 +177,7 @@ def _watch_attention(
 class _Interface:
     """An attention function for transformers' interface that passes its inputs to a callback."""
 
-    def __init__(self, network: Any, on_attention: OnAttention) -> None:
+    def __init__(self, network: Any, on_attention: Callable[[int, AttentionInputs], None]) -> None:
         self.kind = _kind(network)
         self.is_diffllama = network.config.model_type == "diffllama"
         self.on_attention = on_attention

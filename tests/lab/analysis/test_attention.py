@@ -6,8 +6,7 @@ import math
 import pytest
 import torch
 
-from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
-from diffattn.lab.analysis.redundancy import HeadCka
+from diffattn.lab.analysis.attention import DISTANCES, HeadCka, LayerAttention, uniform_masses
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.layer_reader import AttentionInputs, logit_rows, read_layers
 from tensor_sizes import Sizes

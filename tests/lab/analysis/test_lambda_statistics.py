@@ -5,10 +5,10 @@ import torch
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl
-from diffattn.lab.analysis.lambdas import initial_lambdas, lambda_flags, lambda_log
+from diffattn.lab.analysis.session import initial_lambdas, lambda_flags, lambda_log
 from diffattn.lab.records.run import RunRecord
-from diffattn.ops.inputs.lambda_param import lambda_init
-from diffattn.probes.lambdas import LambdaStatistics
+from diffattn.ops.inputs.formulas import lambda_init
+from diffattn.probes.activations import LambdaStatistics
 
 
 def test_statistics_are_those_of_all_tokens():

@@ -11,8 +11,7 @@ import torch
 
 from diffattn.lab.benchmark import contenders as module
 from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contenders import operator_contenders
-from diffattn.lab.benchmark.flops import diff_flops, pairs, softmax_flops
+from diffattn.lab.benchmark.contenders import count_flops, operator_contenders, pairs
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs import backends
@@ -41,7 +40,7 @@ def test_every_backend_of_the_table_stands_and_is_right(shape):
 def test_softmax_reads_the_memory_that_diff_reads():
     """A twin on its own copy would see another state of the cache."""
     contenders = {c.name: c for c in operator_contenders(CASE)}
-    softmax, diff = contenders["sdpa"].backward.leaves, contenders["composed"].backward.leaves
+    softmax, diff = (contenders[name].backward.args[0] for name in ("sdpa", "composed"))
     for ours, theirs in zip(softmax, diff, strict=False):
         assert ours.untyped_storage().data_ptr() == theirs.untyped_storage().data_ptr()
         assert ours.numel() == theirs.numel()
@@ -114,12 +113,12 @@ def test_operations_follow_the_documented_widths():
 
     def counted(backend):
         modes = ("forward", "backward", "forward_backward")
-        counts = [diff_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
+        counts = [count_flops(inputs, backend, mode=mode, **facts) // unit for mode in modes]
         assert counts[2] == counts[0] + counts[1]
         return counts[:2]
 
-    assert softmax_flops(inputs, batch=1, num_heads=4, mode="forward") == 2 * unit
-    assert softmax_flops(inputs, batch=1, num_heads=4, mode="backward") == 5 * unit
+    assert count_flops(inputs, None, batch=1, num_heads=4, mode="forward") == 2 * unit
+    assert count_flops(inputs, None, batch=1, num_heads=4, mode="backward") == 5 * unit
     assert counted("reference") == [2, 4]
     assert counted("chunked") == counted("not known yet") == [2, 5]
     assert counted("flash_diff_attn_1") == [3, 7]

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from diffattn.lab.benchmark import models
-from diffattn.lab.benchmark.config import BenchConfig
-from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.lab.benchmark.config import BenchConfig, contender_names
 from diffattn.lab.benchmark.model_check import check_model
 from diffattn.lab.benchmark.models import (
     SIZES,
@@ -18,8 +17,7 @@ from diffattn.lab.benchmark.models import (
     model_config,
     smallest_bytes,
 )
-from diffattn.lab.benchmark.session import run_bench
-from diffattn.lab.benchmark.suites import plan
+from diffattn.lab.benchmark.session import plan, run_bench
 from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.ops.inputs import backends
 

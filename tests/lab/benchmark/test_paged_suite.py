@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from diffattn.lab.benchmark import paged as module
-from diffattn.lab.benchmark.config import BenchConfig, Case
-from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.lab.benchmark.config import BenchConfig, Case, contender_names
 from diffattn.lab.benchmark.paged import paged_contenders
-from diffattn.lab.benchmark.suites import plan
+from diffattn.lab.benchmark.session import plan
 from diffattn.ops.inputs import kernel_support
+from diffattn.ops.inputs.masking import AttentionMask
 
 CASE = Case(
     suite="paged", device="cpu", dtype="float32", mode="decode",
@@ -46,7 +46,8 @@ def test_the_kernels_are_compared_with_softmax_of_their_technique(attention, mon
     assert all("interpreter" in c.refusal for c in made[1:])
     assert all(c.check(False)["passed"] for c in made)
     assert made[1].flops == made[0].flops
-    monkeypatch.setattr(module, "_lengths", lambda case: torch.tensor([21, 20], dtype=torch.int32))
+    mask = AttentionMask(kv_lengths=torch.tensor([21, 20], dtype=torch.int32))
+    monkeypatch.setattr(module, "AttentionMask", lambda kv_lengths: mask)
     (short,) = (c for c in paged_contenders(case) if c.name == "softmax_triton")
     assert not short.check(False)["passed"]
 

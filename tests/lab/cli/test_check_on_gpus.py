@@ -1,6 +1,7 @@
 """What ``diffattn check`` says of GPUs: the choice of ``auto``, and bfloat16 as in training."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -46,7 +47,8 @@ def test_check_says_for_each_gpu_what_auto_does(
 def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
     """On the CPU, shorter and narrower, but of too many pairs to be compared whole."""
     small = {"num_queries": 513, "head_dim": 16, "value_dim": 32}
-    monkeypatch.setattr(backends_here, "TRAINING_SHAPE", backends_here.TRAINING_SHAPE | small)
+    shape = replace(backends_here.TRAINING_SHAPE, **small)
+    monkeypatch.setattr(backends_here, "TRAINING_SHAPE", shape)
     right = backends_here.at_training_shape("chunked", "cpu", True)
     assert right["passed"]
     assert right["compared"].endswith(" rows of 8 heads")
@@ -69,8 +71,9 @@ def test_the_training_shape_is_compared_by_the_derived_budget(monkeypatch):
 
 
 def test_check_measures_every_backend_and_fails_if_one_is_wrong_or_fails(cli, monkeypatch):
-    small = ((1, 4, 4, 2, 32), (1, 8, 2, 2, 32), (1, 8, 2, 64), (4,))  # for the interpreter
-    monkeypatch.setattr(backends_here, "_SMALL_SHAPES", small)
+    small = {"num_queries": 4, "num_keys": 8, "batch": 1, "head_dim": 32, "value_dim": 64}
+    shape = replace(backends_here.SMALL_SHAPE, **small)  # for the interpreter
+    monkeypatch.setattr(backends_here, "SMALL_SHAPE", shape)
     real = api.diff_attention
 
     def broken(*tensors, backend, **options):

@@ -48,9 +48,7 @@ def test_train_from_packed_data_and_generate(cli, small, corpus, tmp_path):
         f"Model: {run / 'model'}\n"
     )
     assert "is finished: checking" in resumed.err.splitlines()[0]
-    assert resumed.err.splitlines()[2:] == [
-        "run 'smoke' is finished: engine.save_every, engine.watch_every had no effect"
-    ]
+    assert len(resumed.err.splitlines()) == 2
     longer = ("--out", tmp_path / "other", "--set", "train.num_steps=600")
     shown = cli(*train, *longer, "--dry-run")
     times = 600 * 64 / facts["train_tokens"]

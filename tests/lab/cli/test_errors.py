@@ -34,7 +34,7 @@ def test_wrong_options_are_two_and_name_the_help(arguments, message, fails):
     assert line.endswith(" --help'.")
 
 
-NO_RECORDS = "must hold study.json, evaluation.json or analysis.json, got"
+NO_RECORDS = "must hold study.json or evaluation.json or analysis.json, got"
 
 
 def test_missing_and_foreign_folders(fails, trained, tmp_path, monkeypatch):

@@ -34,10 +34,10 @@ def test_lines_are_sparse_and_end_at_the_end(clock, capsys):
     assert err.splitlines() == [
         "packing",
         "1/200 steps (0%); a loss 2.500",
-        "41/200 steps (20%), about 1 min 22 s left; a loss 2.500",
-        "81/200 steps (40%), about 1 min 01 s left; a loss 2.500",
-        "121/200 steps (60%), about 40 s left; a loss 2.500",
-        "161/200 steps (80%), about 20 s left; a loss 2.500",
+        "41/200 steps (20%), about 0:01:22 left; a loss 2.500",
+        "81/200 steps (40%), about 0:01:01 left; a loss 2.500",
+        "121/200 steps (60%), about 0:00:40 left; a loss 2.500",
+        "161/200 steps (80%), about 0:00:20 left; a loss 2.500",
         "200/200 steps (100%); b",
     ]
 
@@ -49,7 +49,7 @@ def test_what_earlier_calls_did_is_done_but_not_timed(clock, capsys):
         shown.on_progress("b", {"step": 76, "loss": 1.0})
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("161/300 steps (54%); b loss 1.000")
-    assert lines[1].startswith("176/300 steps (59%), about 1 h 22 min left")  # 40 s a step
+    assert lines[1].startswith("176/300 steps (59%), about 1:22:40 left")  # 40 s a step
 
 
 @pytest.fixture
@@ -86,10 +86,10 @@ def test_lines_over_items_are_sparse_and_show_the_time_left(clock, capsys):
     assert capsys.readouterr().err.splitlines() == [
         "1 of 2: a/needle: preparing",
         "1 of 2: a/needle: 2/10 items",
-        "1 of 2: a/needle: 6/10 items, about 30 s left",
-        "1 of 2: a/needle: 10 items, 1 min 00 s",
+        "1 of 2: a/needle: 6/10 items, about 0:00:30 left",
+        "1 of 2: a/needle: 10 items, 0:01:00",
         "2 of 2: b/needle: preparing",
-        "2 of 2: b/needle: 5 items, 0 s",
+        "2 of 2: b/needle: 5 items, 0:00:00",
     ]
 
 
@@ -102,7 +102,7 @@ def test_bars_of_what_has_ended_or_could_not_run_make_room(screen):
         shown.on_progress("a/needle", 10, 10)
         shown.on_start("b/needle")
         assert [task.description for task in shown.bars.tasks] == ["3 of 3: b/needle, preparing"]
-    assert "2 of 3: a/needle: 10 items, 0 s" in screen.getvalue()
+    assert "2 of 3: a/needle: 10 items, 0:00:00" in screen.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,11 @@ def test_bars_of_what_has_ended_or_could_not_run_make_room(screen):
         ("packing",
          [(10, 400, 1_000, 5),  # an interrupted call had packed so much
           (10, 500, 1_000, 1_500), (5, 550, 1_000, 2_000), (25, 800, 1_000, 2_500)],
-         ["1,500 tokens, 50% read, about 50 s left", "2,500 tokens, 80% read, about 20 s left"]),
+         ["1,500 tokens, 50% read, about 0:00:50 left",
+          "2,500 tokens, 80% read, about 0:00:20 left"]),
         ("packing", [(30, 400, None, 5)], ["5 tokens"]),
         ("writing", [(10, 0, 2_000), (0, 5, 2_000), (10, 1_000, 2_000)],
-         ["1,000/2,000 bytes, about 11 s left"]),
+         ["1,000/2,000 bytes, about 0:00:11 left"]),
     ],
 )  # fmt: skip
 def test_bytes_are_shown_with_the_time_left_where_the_size_is_known(

@@ -8,7 +8,7 @@ from lab.cli.misuse import BEFORE_TORCH
 LISTINGS = ["recipes", "presets", "types", "backends", "protocols"]
 MODEL = "must be a run directory, a model folder or a hub name, got nothing."
 EVALUATION = "must be a folder that 'diffattn evaluate' wrote (evaluation.json), got nothing."
-RECORDS = "must hold study.json, evaluation.json or analysis.json, got no such folder."
+RECORDS = "must hold study.json or evaluation.json or analysis.json, got no such folder."
 ANSWERED = ("--version", "list", *(f"list {x}{y}" for x in LISTINGS for y in ("", " --json")))
 MISSING = (
     ("generate {out} --prompt a", MODEL),

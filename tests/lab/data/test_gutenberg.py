@@ -2,7 +2,7 @@
 
 import pytest
 
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import strip_gutenberg
 
 BODY = "CHAPTER I\n\nIt began. He wrote *** in the margin.\n\nThe end of the project was near."
 HEADER = "The Project Gutenberg EBook of A Book, by An Author\n\nThis eBook is for anyone.\n\n"

@@ -131,14 +131,6 @@ def test_another_packing_is_not_overwritten(documents, packed, tokenizer):
     assert contents(packed) == before
 
 
-@pytest.mark.parametrize("name", ["train.bin", "validation.json"])
-def test_foreign_files_are_not_overwritten(documents, tokenizer, tmp_path, name):
-    (tmp_path / name).write_bytes(b"mine")
-    with pytest.raises(CheckpointError, match=rf"got only {name}, not .*\. Choose another folder"):
-        pack(documents, tokenizer, tmp_path)
-    assert contents(tmp_path) == {name: b"mine"}
-
-
 def test_failing_corpus_leaves_nothing(documents, tokenizer, tmp_path):
     def failing():
         yield from documents

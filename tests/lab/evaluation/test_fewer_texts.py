@@ -2,8 +2,7 @@
 
 import pytest
 
-from diffattn.lab.evaluation.protocol import shortfall, used_of
-from diffattn.lab.evaluation.registry import protocol_class
+from diffattn.lab.evaluation.protocol import protocol_class, shortfall, used_of
 from evaluation_folders import evaluated
 
 PROTOCOLS = {

@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.outliers import LARGEST, Outliers, scan_window
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import parts
 from diffattn.lab.report.claims.tables import CLAIMS
 from diffattn.probes.outliers import HIDDEN, LOGITS, WITH, OutlierScan, outlier_summary, pooled
 from evaluation_folders import evaluated

@@ -5,7 +5,7 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.catalog import PRESETS
 from diffattn.lab.evaluation.hallucination.data import TASKS
-from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.evaluation.protocol import parts, protocol_class
 
 WRONG = [
     ("ar_hits", {"n": (1,)}, "n must be 2 or more"),

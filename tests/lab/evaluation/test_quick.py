@@ -5,7 +5,7 @@ import json
 import pytest
 
 from diffattn.lab.evaluation.catalog import PROTOCOLS
-from diffattn.lab.evaluation.registry import parts, protocol_class
+from diffattn.lab.evaluation.protocol import parts, protocol_class
 from diffattn.lab.inference.named_models import shortest_context
 
 

@@ -14,9 +14,8 @@ from diffattn.lab.evaluation.long_context import haystack
 from diffattn.lab.evaluation.long_context.needle import Needle
 from diffattn.lab.evaluation.perplexity.ar_hits import ArHits, _Sequence
 from diffattn.lab.evaluation.perplexity.perplexities import WordPerplexity
-from diffattn.lab.evaluation.protocol import Item, Part
+from diffattn.lab.evaluation.protocol import Item, Part, protocol_class
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
-from diffattn.lab.evaluation.registry import protocol_class
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.evaluation.selection import data_digest
 

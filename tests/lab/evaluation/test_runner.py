@@ -8,8 +8,7 @@ from diffattn.errors import CheckpointError, ConfigError, DiffAttnError
 from diffattn.files.io import read_jsonl
 from diffattn.lab.evaluation.catalog import ProtocolFacts
 from diffattn.lab.evaluation.judge.interface import JudgeFailure
-from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import Item, Part, Protocol, Summary, parts
 from diffattn.lab.evaluation.runner import evaluate
 from diffattn.lab.inference.network_reader import ItemError, ModelError
 from diffattn.lab.records.evaluations import EvalResult, Metric

@@ -101,7 +101,7 @@ def test_a_special_token_stops_and_is_no_part_of_the_text(written, stop, text):
 
 @pytest.mark.parametrize("prompt", [[], [1] * 1020])
 def test_what_does_not_fit(models, prompt):
-    with pytest.raises(ItemError, match="must fit the model's 1024 tokens"):
+    with pytest.raises(ItemError, match=r"a token or more|must fit the model's 1024 tokens"):
         models["diff"].generate([prompt], max_new_tokens=5)
 
 
@@ -109,5 +109,5 @@ def test_what_was_read_before_counts(model):
     long, *rows = [3, 5, 8] * 90, [7], [9, 2, 4], [11] * 6
     wanted = model.generate([long + row for row in rows], max_new_tokens=8)
     assert model.generate(rows, max_new_tokens=8, before=model.read(long)) == wanted
-    with pytest.raises(ItemError, match=r"got 1020 \+ 8"):
+    with pytest.raises(ItemError, match="got 1028"):
         model.generate([[1] * 750], max_new_tokens=8, before=model.read(long))

@@ -9,7 +9,7 @@ from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inference.scoring import Continuation
-from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.config.settings import steady_positions
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from language_models import plain_logprobs, tiny_llama

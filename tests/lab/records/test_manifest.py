@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.errors import CheckpointError
-from diffattn.files import folders
+from diffattn.files import io
 from diffattn.files.folders import MANIFEST, verify_manifest, write_manifest
 from diffattn.files.io import read_json
 
@@ -35,7 +35,7 @@ def test_the_card_too_lies_on_the_disk(folder, monkeypatch):
     """Nothing would write it again after a loss of power."""
     synced = []
     (folder / "README.md").write_text("mine")
-    monkeypatch.setattr(folders, "sync", lambda path: synced.append(path.name))
+    monkeypatch.setattr(io, "sync", lambda path: synced.append(path.name))
     write_manifest(folder)
     assert "README.md" in synced
 

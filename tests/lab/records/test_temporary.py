@@ -4,8 +4,7 @@ import fcntl
 
 import pytest
 
-from diffattn.files.io import write_text
-from diffattn.files.temporary import clean_leftovers, temporary_file
+from diffattn.files.io import clean_leftovers, write_text
 from diffattn.lab.records.lock import sole_writer
 from record_files import contents, entries
 
@@ -49,11 +48,9 @@ def test_a_file_taken_for_a_leftover_is_made_again(tmp_path, monkeypatch):
         real(file, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with temporary_file(tmp_path / "a") as file:
-        file.write("a")
-        assert len(list(tmp_path.iterdir())) == 1
+    write_text(tmp_path / "a", "a")
     assert len(times) == 2
-    assert not list(tmp_path.iterdir())
+    assert contents(tmp_path) == {"a": b"a"}
 
 
 def test_without_locks_leftovers_stay(tmp_path, monkeypatch):

@@ -189,7 +189,7 @@ def test_printed_numbers_are_those_that_were_checked():
     content = b"".join((folder / f"{name}.json").read_bytes() for name in names)
     assert hashlib.sha256(content).hexdigest()[:16] == "071c221100324e36"
     for name, curve in many_shot_curves().items():
-        assert list(ManyShot(dataset=name).grid) == curve.shots
+        assert list(ManyShot(dataset=name).grid) == curve["shots"]
 
 
 def test_every_published_table_is_on_the_page(committed):

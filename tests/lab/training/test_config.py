@@ -7,8 +7,8 @@ import pytest
 from diffattn.errors import ConfigError
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.training.settings import apply_settings
-from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import parameter_count
 
 
 def changed(*settings):

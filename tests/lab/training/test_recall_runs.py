@@ -23,7 +23,7 @@ from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 from record_files import entries
 
 TINY = {"num_keys": 4, "num_values": 4, "num_noise": 4, "num_pairs": 2}

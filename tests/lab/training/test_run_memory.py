@@ -10,8 +10,8 @@ from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, Tr
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models import memory as machine
-from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import parameter_count
 
 MODEL = DiffTransformerConfig(
     attention_type="diff",

@@ -24,8 +24,8 @@ from diffattn.lab.training.callbacks import require_finite
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.loop.trainer import RunTrainer, learning_rate_factor
 from diffattn.lab.training.run import train
-from diffattn.models.accounting import parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import parameter_count
 from record_files import contents, snapshot
 
 

@@ -22,7 +22,7 @@ from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 
 APART = WindowConfig(documents="apart")
 SEQ_LEN = 256  # about the length of a document

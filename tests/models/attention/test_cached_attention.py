@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention.cache_layout import in_kernel_layout
+from diffattn.models.attention.kernels import in_kernel_layout
 from diffattn.models.attention.masks import KeyMask, key_mask
 from diffattn.ops.inputs.masking import AttentionMask
 

@@ -9,7 +9,7 @@ from transformers import AutoConfig
 from diffattn.errors import ConfigError
 from diffattn.models.config.settings import OPTIONS
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.ops.inputs.formulas import lambda_init
 from diffattn.ops.inputs.numbers import plain
 from model_folders import edit_config
 

@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.models.config.rope_settings import check_rope_parameters
+from diffattn.models.config.settings import check_rope_parameters
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 

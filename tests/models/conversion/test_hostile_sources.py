@@ -14,8 +14,8 @@ from transformers import LlamaForCausalLM, Qwen3ForCausalLM
 import diffattn.models.conversion.convert as writer
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.folders import new_folder
-from diffattn.files.temporary import clean_leftovers
-from diffattn.models.conversion import layouts, verifier
+from diffattn.files.io import clean_leftovers
+from diffattn.models.conversion import layouts
 from diffattn.models.conversion.convert import convert
 from model_folders import WEIGHTS, edit_config, edit_weights
 
@@ -87,7 +87,7 @@ CASES = {
     ),
     "quantized": (
         lambda folder: edit_config(folder, quantization_config={"bits": 4}),
-        "must hold weights as they are, got quantized ones",
+        "must hold plain weights, got a quantization_config",
     ),
     "more layers than there are": (
         lambda folder: edit_config(folder, num_hidden_layers=3),
@@ -182,7 +182,7 @@ def test_an_interruption_and_a_full_disk_leave_nothing(whole, tmp_path, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(verifier, "compute_logits", interrupted)
+        patch.setattr(writer, "compute_logits", interrupted)
         with pytest.raises(KeyboardInterrupt):
             convert(str(whole), "diffattn", tmp_path / "out")
     usage = shutil.disk_usage(tmp_path)

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from diffattn.errors import CheckpointError
-from diffattn.models.conversion.attention_layers import load_attention_layer
 from diffattn.models.conversion.convert import convert
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.models.conversion.our_model import load_attention_layer
+from diffattn.ops.inputs.formulas import rotary_embedding
 from model_folders import edit_config
 
 pytestmark = pytest.mark.scheduled

@@ -5,9 +5,9 @@ import re
 import pytest
 import yaml
 
-from diffattn.models.accounting import parameter_count
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.remote_code.saving import model_card
+from diffattn.models.twins import parameter_count
 
 
 def table(card):

@@ -137,4 +137,4 @@ def test_a_configuration_can_be_sent_by_value(make_config):
         sent = cloudpickle.dumps(config)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
-    assert b"held_once" in sent  # a variable of a method: with the code, not by its name
+    assert b"is_there" in sent  # a variable of a method: with the code, not by its name

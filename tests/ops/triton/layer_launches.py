@@ -23,8 +23,9 @@ from diffattn.layers.diff_attention_v2 import DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops import layer_parts
 from diffattn.ops.inputs import operators
-from diffattn.ops.inputs.rotary import rotary_embedding
-from diffattn.ops.triton import backward, forward, launcher
+from diffattn.ops.inputs.formulas import rotary_embedding
+from diffattn.ops.triton import backward, forward
+from diffattn.ops.triton import launch as launcher
 from diffattn.ops.triton import layer_parts as kernels
 
 

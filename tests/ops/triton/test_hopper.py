@@ -1,15 +1,16 @@
 """The Hopper forward: its source emulated on CPU, and the kernel itself on a Hopper GPU."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
-from diffattn.ops.backends import hopper_op, reference
+from diffattn.ops.backends import reference
+from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .gluon_emulation import emulate
@@ -165,14 +166,12 @@ def test_kernel_gives_the_same_bits_again(form):
         assert torch.equal(run(**inputs.tensors(), backend=form), first)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"scale": -1.0}, "got scale -1.0"),
-        ({"mask": AttentionMask(window=3)}, "got a mask besides causal, window"),
-    ],
-)
-def test_what_the_kernel_is_not_built_for(option, message):
-    inputs = make_diff_attention_inputs(OpCase(name="", num_queries=2, **D64), dtype=torch.bfloat16)
-    with pytest.raises(BackendError, match=message):
-        hopper_op.diff_attention(**inputs.tensors(), **({"scale": 0.125} | option))
+def test_what_the_kernel_is_not_built_for():
+    inputs = backends.Inputs(
+        device="cuda", dtype=torch.bfloat16, batch=1, num_heads=2, num_queries=2, num_keys=2,
+        head_dim=64, value_dim=128, elsewhere=True,
+    )  # fmt: skip
+    row = backends.row("diff_attention", "hopper")
+    assert row.refuses(inputs) is None
+    refusal = row.refuses(replace(inputs, at_most_causal=False))
+    assert refusal == "needs a scale above 0 and no mask besides causal"

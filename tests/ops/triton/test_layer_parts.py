@@ -7,9 +7,13 @@ import torch
 
 from diffattn.errors import ShapeError
 from diffattn.ops import layer_parts
-from diffattn.ops.inputs.head_norm import head_norm
-from diffattn.ops.inputs.lambda_param import diff_lambda, sigmoid_lambda
-from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.inputs.formulas import (
+    apply_rotary,
+    diff_lambda,
+    head_norm,
+    rotary_embedding,
+    sigmoid_lambda,
+)
 
 pytest.importorskip("triton")
 chosen = layer_parts.kernels_run_on

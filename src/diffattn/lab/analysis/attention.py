@@ -1,10 +1,13 @@
-"""Attention statistics of the heads of one layer, summed over blocks of rows and over texts.
+r"""Attention statistics of the heads of one layer, summed over blocks of rows and over texts.
 
-Let a text have T tokens, :math:`i` a query, :math:`j \\le i` the keys it sees, :math:`n_i = i + 1`
-their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \\lambda A_2` the signed map
+Let a text have T tokens, :math:`i` a query, :math:`j \le i` the keys it sees, :math:`n_i = i + 1`
+their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \lambda A_2` the signed map
 (:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute map. The first query sees
-only itself in any model. So all statistics of maps are over the queries :math:`i \\ge 1` of all
+only itself in any model. So all statistics of maps are over the queries :math:`i \ge 1` of all
 texts. The Context RMS and CKA are over all queries.
+
+Two heads with equal maps may read different values. CKA tells whether their outputs are equal up to
+a rotation and a factor.
 """
 
 import math
@@ -14,8 +17,96 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.lab.analysis.redundancy import NOISE, HeadCka, MapGram
 from diffattn.probes.layer_reader import AttentionInputs, LogitRows
+
+NOISE = 1e-6
+"""A sum of squares of a centred map below this share of the uncentred sum is rounding error."""
+
+
+class MapGram:
+    r"""Products of the maps of all pairs of heads, summed over rows.
+
+    Cosine of heads g and h: :math:`\sum_{ij} A^g_{ij} A^h_{ij} / (\lVert A^g \rVert \lVert A^h
+    \rVert)` over the visible keys j of the queries i that :meth:`add` got. Causal maps are alike
+    because early queries see few keys. So we also give the correlation: the cosine after each
+    row's mean over visible keys is subtracted. It is undefined for a uniform map.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.products = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+        self.means = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+
+    def add(self, maps: Tensor, visible_keys: Tensor) -> None:
+        """Add rows of maps ``[H, R, S]``, 0 at hidden keys; ``visible_keys`` is ``[R]``."""
+        flat = maps.flatten(1)
+        self.products += (flat @ flat.T).double().cpu()
+        sums = maps.sum(-1).double()  # [H, R]
+        self.means += ((sums / visible_keys.double()) @ sums.T).cpu()
+
+    def mean_cosine(self) -> float | None:
+        """Mean over pairs of different heads; ``None`` with one head or without rows."""
+        return _mean_normalised(self.products)
+
+    def mean_correlation(self) -> float | None:
+        """Mean correlation over pairs of heads; ``None`` also if the map of any head is uniform."""
+        centred = self.products - self.means
+        uniform = centred.diagonal() <= NOISE * self.products.diagonal()
+        return None if bool(uniform.any()) else _mean_normalised(centred)
+
+
+class HeadCka:
+    r"""Linear CKA of the features of all pairs of heads, by an estimator without bias.
+
+    The features of head h are its output of attention, :math:`X_h \in \mathbb{R}^{n \times D_v}`,
+    before head norm and projection. With :math:`K = X_g X_g^\top, L = X_h X_h^\top`,
+    :math:`\tilde K` being K with a zero diagonal,
+
+    .. math:: \mathrm{HSIC}_1(K, L) = \frac{1}{n (n - 3)} \Bigl[\mathrm{tr}(\tilde K \tilde L)
+        + \frac{1^\top \tilde K 1\, 1^\top \tilde L 1}{(n - 1)(n - 2)}
+        - \frac{2}{n - 2} 1^\top \tilde K \tilde L 1\Bigr]
+
+    is summed over texts of four tokens or more. CKA is :math:`\mathrm{HSIC}_1(K, L) /
+    \sqrt{\mathrm{HSIC}_1(K, K)\,\mathrm{HSIC}_1(L, L)}` of the sums: 1 for features that agree
+    up to rotation and factor, around 0 for independent features. No n by n matrix is held.
+
+    Source: arXiv:2010.15327, Eq. (2) and (3); arXiv:1905.00414 for linear CKA.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        self.hsic = torch.zeros(num_heads, num_heads, dtype=torch.float64)
+
+    def add(self, features: Tensor) -> None:
+        """Add the features ``[H, n, Dv]`` of one text. Texts below four tokens are skipped."""
+        num_heads, n, _ = features.shape
+        if n < 4:
+            return
+        x = features.double()
+        diagonal = x.square().sum(-1)  # [H, n]
+        row_sums = (x @ x.sum(1)[..., None])[..., 0] - diagonal  # rows of K without its diagonal
+        totals = row_sums.sum(-1)
+        traces = torch.stack(
+            # [H, Dv, Dv] at a time: head g with all others
+            [(x[g].T @ x).square().sum((-1, -2)) for g in range(num_heads)]
+        )
+        traces = traces - diagonal @ diagonal.T
+        together = totals[:, None] * totals / ((n - 1) * (n - 2))
+        mixed = 2 / (n - 2) * (row_sums @ row_sums.T)
+        self.hsic += ((traces + together - mixed) / (n * (n - 3))).cpu()
+
+    def mean(self) -> float | None:
+        """Mean CKA over pairs of different heads; ``None`` with one head, or too few tokens."""
+        return _mean_normalised(self.hsic)
+
+
+def _mean_normalised(products: Tensor) -> float | None:
+    """Mean of x_gh / sqrt(x_gg x_hh) over g < h."""
+    size = products.diagonal()
+    if len(size) < 2 or not bool((size > 0).all()):
+        return None
+    normalised = products / (size[:, None] * size).sqrt()
+    above = torch.ones_like(normalised, dtype=torch.bool).triu(1)
+    return float(normalised[above].mean())
+
 
 DISTANCES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 """First distance i − j of each range of distances, in tokens; the last range has no end."""
@@ -55,10 +146,7 @@ class LayerAttention:
         self.cka = HeadCka(num_heads)
 
     def block(self, entries: int) -> int:
-        """Number of logits to hold at a time, so that no tensor exceeds ``entries`` elements.
-
-        The largest tensor may be the one-hot ranges of distances, ``len(DISTANCES)`` per pair.
-        """
+        """Number of logits to hold at a time, so that no tensor exceeds ``entries`` elements."""
         maps = self.num_heads * self.maps
         return entries * maps // max(maps, len(DISTANCES))
 
@@ -75,7 +163,7 @@ class LayerAttention:
         self.cka.add(context)
 
     def _add_rows(self, inputs: AttentionInputs, rows: LogitRows, values: Tensor) -> Tensor:
-        """Add some query rows, and return their output of attention, ``[H, R, Dv]``."""
+        """The output of attention of some rows, ``[H, R, Dv]``, which are added."""
         logits = rows.logits.masked_fill_(~rows.visible, -torch.inf)
         both = logits.softmax(-1)  # [H, maps, R, S]
         num_rows, num_keys = rows.visible.shape
@@ -128,7 +216,6 @@ class LayerAttention:
     def _add_cancelled(
         self, map_1: Tensor, map_2: Tensor, lam: Tensor, visible_keys: Tensor, buckets: Tensor
     ) -> None:
-        """Overlap of A1 and λA2 by distance, and the overlap of A1 with a uniform second map."""
         lam = lam.clamp(min=0)  # a map that is added cancels nothing
         self._add_masses("cancelled", torch.minimum(map_1, lam * map_2), buckets)
         even = torch.minimum(map_1, lam / visible_keys[:, None])  # 0 at hidden keys, as A1 is
@@ -171,7 +258,7 @@ class LayerAttention:
         :data:`DISTANCES`. ``cancelled_share`` is the cancelled share of A1's mass there.
 
         ``map_cosine``, ``map_correlation`` and ``cka``: see
-        :mod:`diffattn.lab.analysis.redundancy`. Undefined values are ``None``; without queries
+        :mod:`diffattn.lab.analysis.attention`. Undefined values are ``None``; without queries
         there are no map statistics.
 
         Source: arXiv:2410.05258v2, Eq. (1); DIFF V2 note (January 2026), Context RMS.

@@ -3,22 +3,24 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt, lt
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from diffattn.errors import ConfigError
+from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.files.io import read_jsonl
 from diffattn.lab.analysis.attention import DISTANCES, LayerAttention, uniform_masses
-from diffattn.lab.analysis.lambdas import initial_lambdas, lambda_flags, lambda_log
-from diffattn.lab.data.corpora import Document
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import Document, strip_gutenberg
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.records.analysis import AnalysisResult, ModelAnalysis
-from diffattn.lab.records.run import has_log, is_log_alone
+from diffattn.lab.records.run import RunRecord, has_log, is_log_alone
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.probes.lambdas import LambdaStatistics
+from diffattn.ops.inputs.formulas import lambda_init
+from diffattn.probes.activations import LambdaStatistics
 from diffattn.probes.layer_reader import (
     BLOCK_ENTRIES,
     AttentionInputs,
@@ -30,8 +32,75 @@ from diffattn.probes.layer_reader import (
 from diffattn.probes.outliers import OutlierScan, common_scale, layer_rows, outlier_summary, pooled
 from diffattn.probes.passes import unwrapped
 
-WINDOW_TOKENS = 1024
-"""Tokens of a window, or fewer if the model takes fewer."""
+
+def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each layer in which λ is below 0, and one for each in which it is above 1.
+
+    Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
+    than 0. V1 does not clamp λ (arXiv:2410.05258v2, Eq. (2)).
+    """
+    flags = []
+    for number, layer in enumerate(layers):
+        for side, end in (("below_0", min(layer["min"])), ("above_1", max(layer["max"]))):
+            if share := sum(layer[side]) / len(layer[side]):
+                flags.append(
+                    f"Layer {number}: λ is {side.replace('_', ' ')} for {share:.1%} of tokens and "
+                    f"heads, as far as {end:.3f}."
+                )
+    return flags
+
+
+def initial_lambdas(model: dict[str, Any]) -> list[float] | None:
+    """λ_init of every layer of a recorded configuration; ``None`` for types without λ vectors.
+
+    Source: arXiv:2410.05258v2, after Eq. (2).
+    """
+    names = str(model.get("attention_type")).split(",")
+    if not any(name in ATTENTION and ATTENTION[name].lambda_vectors for name in names):
+        return None
+    given, layers = model.get("lambda_init"), range(model["num_hidden_layers"])
+    if isinstance(given, list):
+        return [float(value) for value in given]
+    return [lambda_init(layer) if given is None else float(given) for layer in layers]
+
+
+def lambda_log(folder: Path) -> Any:
+    """λ of every layer from the training log of a run; ``None`` if no λ was logged.
+
+    ``values`` holds one λ per layer for each of ``steps``, in V2 the mean over tokens and heads.
+    """
+    record = RunRecord.read(folder)
+    rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("lam") is not None]
+    if not rows:
+        return None
+    model = record.config.get("model", {})
+    layers = model.get("num_hidden_layers")
+    for row in rows:
+        values = row["lam"]
+        numbers = isinstance(values, list) and all(isinstance(x, int | float) for x in values)
+        if not numbers or len(values) != layers:
+            raise CheckpointError(
+                f"{folder / 'metrics.jsonl'}: lam must hold a number for each of {short(layers)} "
+                f"layers, got {short(values)}."
+            )
+    flags = []
+    for layer in range(layers):
+        for words, is_beyond, bound in (("below 0", lt, 0), ("above 1", gt, 1)):
+            steps = [row["step"] for row in rows if is_beyond(row["lam"][layer], bound)]
+            if steps:
+                flags.append(
+                    f"Layer {layer}: λ was {words} at {len(steps)} of {len(rows)} logged steps, "
+                    f"first at step {steps[0]}."
+                )
+    return {
+        "run": record.name,
+        "steps": [row["step"] for row in rows],
+        "values": [row["lam"] for row in rows],
+        "lambda_init": initial_lambdas(model),
+        "flags": flags,
+    }
+
+
 OnProgress = Callable[[str, int, int], None]
 """Given the model's label, and its windows done and in all."""
 
@@ -43,7 +112,7 @@ class AnalysisSettings:
     tokens: int = 16_384
     """Most tokens of text that a model reads; BOS is not counted."""
     window_tokens: int | None = None
-    """Tokens of a window, BOS included. Default: 1,024, or the most that the model takes."""
+    """Tokens of a window, BOS included. Default: 1,024, or fewer if the model takes fewer."""
     dtype: str = "float32"
     device: str | None = None
     bos: bool | None = None
@@ -88,15 +157,11 @@ def analyze(
     digest = hashlib.sha256()
     for text in used.values():
         digest.update(hashlib.sha256(text.encode()).digest())
+    names = ("tokens", "window_tokens", "bos", "dtype")
+    recorded: Any = {name: getattr(settings, name) for name in names}
     return AnalysisResult(
         text={"source": source, "documents": list(used), "sha256": digest.hexdigest()},
-        settings={
-            "tokens": settings.tokens,
-            "window_tokens": settings.window_tokens,
-            "bos": settings.bos,
-            "dtype": settings.dtype,
-            "distances": list(DISTANCES),
-        },
+        settings=recorded | {"distances": list(DISTANCES)},
         models=done,
     )
 
@@ -117,14 +182,8 @@ def _analyze_model(
             lambda_log=log,
             notes=[f"{label} has no weights: only λ of its training log is shown."],
         )
-    model = LanguageModel.load(
-        path,
-        label=label,
-        device=settings.device,
-        dtype=settings.dtype,
-        add_bos=settings.bos,
-        verify=verify,
-    )
+    arithmetic: dict[str, Any] = {"device": settings.device, "dtype": settings.dtype}
+    model = LanguageModel.load(path, label=label, add_bos=settings.bos, verify=verify, **arithmetic)
     windows = _windows(model, documents(), settings, used)
     require_readable(model.network, max(map(len, windows)))
     config = unwrapped(model.network).config
@@ -181,7 +240,7 @@ class _Collector:
         read_layers(self.model.network, tokens[None], on_attention, on_hidden)
 
     def result(self) -> dict[str, Any]:
-        scales = [self.scan.scales[layer] for layer in sorted(self.scan.scales)]
+        scales = [scale for _, scale in sorted(self.scan.scales.items())]
         lambdas = [self.lambdas[layer].result() for layer in sorted(self.lambdas)]
         network = self.model.network
         config = network.config.get_text_config()
@@ -216,7 +275,7 @@ def _windows(
     ``used`` receives the name and the whole text of each document that was read from.
     """
     start = model.start()
-    size = settings.window_tokens or min(WINDOW_TOKENS, model.max_length)
+    size = settings.window_tokens or min(1024, model.max_length)
     if size > model.max_length:
         raise ConfigError(
             f"analyze: window_tokens must be at most the {model.max_length} tokens of "

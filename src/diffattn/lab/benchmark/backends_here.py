@@ -7,27 +7,19 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.benchmark.checking import Exact, error_line
+from diffattn.lab.testing.assertions import exact_weights, output_and_gradients
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention
 from diffattn.ops.inputs import backends, kernel_support
 
-TRAINING_SHAPE: dict[str, Any] = {
-    "batch": 1,
-    "num_queries": 2048,
-    "num_heads": 8,
-    "num_kv_heads": 8,
-    "head_dim": 128,
-    "value_dim": 256,
-    "lam_axes": "bth",
-}
+_WIDTHS: dict[str, Any] = {"num_heads": 8, "num_kv_heads": 8, "head_dim": 128, "value_dim": 256}
+TRAINING_SHAPE = OpCase("training", 2048, batch=1, lam_axes="bth", **_WIDTHS)
 """The shape checked in bfloat16 on a GPU: one sequence in a layer of 2,048 channels."""
-_SMALL_SHAPES = ((2, 16, 4, 2, 64), (2, 64, 2, 2, 64), (2, 64, 2, 128), (4,))
-"""Shapes of q, k, v and λ of the small input."""
+SMALL_SHAPE = OpCase("small", 16, 64, num_kv_heads=2, head_dim=64, value_dim=128, lam_axes="h")
 
 
 def list_gpus() -> list[dict[str, str]]:
     """Each GPU with its name, compute capability, and whether ``auto`` chooses kernels on it."""
-    devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
     return [
         {
             "device": str(device),
@@ -35,7 +27,7 @@ def list_gpus() -> list[dict[str, str]]:
             "capability": kernel_support.dotted(capability),
             "auto": kernel_support.auto_says(capability),
         }
-        for device in devices
+        for device in (torch.device("cuda", i) for i in range(torch.cuda.device_count()))
         if (capability := kernel_support.compute_capability(device)) is not None
     ]
 
@@ -92,26 +84,17 @@ def _compute(
     dtype: torch.dtype, device: str, backend: str, differentiable: bool
 ) -> list[torch.Tensor]:
     """Output of a small input, and its gradients if ``differentiable``, float64 on the CPU."""
-    generator = torch.Generator().manual_seed(0)
-    q, k, v, lam = (
-        torch.randn(shape, generator=generator, dtype=torch.float64)
-        .to(device, torch.float32 if dtype != torch.float64 and shape == (4,) else dtype)
-        .requires_grad_()
-        for shape in _SMALL_SHAPES
-    )
+    tensors = make_diff_attention_inputs(SMALL_SHAPE, dtype=dtype, device=device).tensors()
     with torch.set_grad_enabled(differentiable):
-        out = attention.diff_attention(q, k, v, lam, backend=backend)
-    gradients: tuple[torch.Tensor, ...] = ()
-    if differentiable:
-        gradients = torch.autograd.grad(out.square().sum(), (q, k, v, lam))
-    return [x.detach().double().cpu() for x in (out, *gradients)]
+        out = attention.diff_attention(*tensors.values(), backend=backend)
+    weights = exact_weights(out) if differentiable else None
+    return [x.double().cpu() for x in output_and_gradients(out, tensors, weights).values()]
 
 
 def at_training_shape(name: str, device: str, gradients: bool) -> dict[str, Any] | None:
     """Check at the training shape, see :meth:`Exact.check`; ``None`` if the backend refuses it."""
-    case = OpCase(name="training", **TRAINING_SHAPE)
-    inputs = make_diff_attention_inputs(case, dtype=torch.bfloat16, device=device)
-    call = partial(attention.diff_attention, inputs.q, inputs.k, inputs.v, inputs.lam, backend=name)
+    inputs = make_diff_attention_inputs(TRAINING_SHAPE, dtype=torch.bfloat16, device=device)
+    call = partial(attention.diff_attention, *inputs.tensors().values(), backend=name)
     try:
         return Exact.diff(inputs).check(call, gradients)
     except BackendError:

@@ -1,15 +1,12 @@
 """Compare a contender with the float64 reference on the same tensors that are timed.
 
-The contender always runs on the whole timed shape. A small shape is compared in full. For a large
-shape samples of query rows are compared: three ranges of 64 rows in two heads, and 8 rows in every
-other head. The gradient of the output is zero in all other rows. So the gradients of keys, values
+The contender always runs on the whole timed shape. For a large shape samples of query rows are
+compared. The gradient of the output is zero in all other rows. So the gradients of keys, values
 and λ depend only on the sampled rows, and the reference computes only their part of the maps.
-``diffattn.lab.testing.budget`` defines which errors pass.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -41,8 +38,7 @@ def parts(batch: int, num_heads: int, num_queries: int, num_keys: int) -> list[P
     """The parts to compare: everything, or some rows of every head.
 
     In the last batch row, the first and last head are compared in their first, middle and last
-    rows. Every other head is compared in 8 rows, at a different position for each head. So no head
-    and no long range of rows is left out.
+    64 rows. Every other head is compared in 8 rows, at a different position for each head.
     """
     every = [(b, h) for b in range(batch) for h in range(num_heads)]
     if batch * num_heads * num_queries * num_keys <= _WHOLE_PAIRS:
@@ -110,9 +106,8 @@ class Exact:
     def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
         """Compare a contender's output, and with ``gradients`` the gradients of all tensors.
 
-        Returns:
-            ``passed``; ``worst``, the tensor with the largest ratio of error to budget, and its
-            ``error`` (``None`` if not finite) and ``budget``; ``compared``, the rows in words.
+        Returns ``passed``; ``worst``, the tensor with the largest ratio of error to budget, and its
+        ``error`` (``None`` if not finite) and ``budget``; ``compared``, the rows in words.
         """
         out = run() if gradients else torch.no_grad()(run)()
         values = output_and_gradients(out, self.leaves, self.grad_output if gradients else None)
@@ -145,10 +140,7 @@ def error_line(error: Exception) -> str:
 
 
 def device_lost() -> bool:
-    """Whether the CUDA context is unusable, so that every later call of this process fails.
-
-    An illegal access has this effect; a launch that is refused does not.
-    """
+    """Whether the CUDA context is unusable, as after an illegal access."""
     if not torch.cuda.is_initialized():
         return False
     try:
@@ -158,15 +150,13 @@ def device_lost() -> bool:
     return False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Compared:
+class _Compared(NamedTuple):
     exact: Tensor
     rounding_error: Tensor
     places: list[Any]
 
 
 def _worst(values: Mapping[str, Tensor], exact: Mapping[str, _Compared]) -> dict[str, Any]:
-    """The check of the tensor with the largest ratio of error to budget."""
     worst: dict[str, Any] = {"worst": "output", "error": 0.0, "budget": 0.0, "passed": True}
     most = -1.0
     for name, expected in exact.items():
@@ -180,8 +170,7 @@ def _worst(values: Mapping[str, Tensor], exact: Mapping[str, _Compared]) -> dict
             most = share
             worst = {"worst": name, "error": result.error, "budget": result.budget}
             worst["passed"] = whole and result.problem is None
-            if not whole:
-                worst |= {"error": None, "worst": f"{name} (not finite)"}
+            worst |= {} if whole else {"error": None, "worst": f"{name} (not finite)"}
     return worst
 
 

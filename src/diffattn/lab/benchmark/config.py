@@ -1,4 +1,4 @@
-"""The settings of a benchmark, and one measured shape."""
+"""The settings of a benchmark, one shape, and the names of contenders: what is timed together."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,12 +6,50 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError, check_known
-from diffattn.lab.benchmark.contender_names import contender_names
+from diffattn.ops.inputs import backends
 
 if TYPE_CHECKING:
     import torch
 
-SUITES = ("ops", "models", "decode", "paged", "generation")
+T, TC, DIFF = "T", "TC", "DIFF"
+"""Roles. T: PyTorch's softmax attention. TC: softmax attention by a technique of ours. DIFF:
+differential attention."""
+SDPA = "sdpa"
+FLASH_4, FLASH_4_ONE, TWO_CUDNN = "flash_attn_4", "flash_attn_4_one_call", "two_calls_cudnn"
+"""GPU only: T by FlashAttention 4 (package flash-attn-4), V2 by one call of it, maps by cuDNN."""
+DIFFATTN, TRANSFORMERS = "diffattn", "transformers"
+FOLDED = "shared_diff_folded"
+"""Folding changes how a model trains, but not its logits, so it is timed in generation only."""
+MODEL_CONTENDERS = {
+    # name: role, technique, attention type, package of the model, attention implementation
+    "softmax_sdpa": (T, "sdpa", "softmax", DIFFATTN, "sdpa"),
+    "softmax": (TC, DIFFATTN, "softmax", DIFFATTN, "diffattn"),
+    "diff": (DIFF, DIFFATTN, "diff", DIFFATTN, "diffattn"),
+    "diff_v2": (DIFF, DIFFATTN, "diff_v2", DIFFATTN, "diffattn"),
+    "shared_diff": (DIFF, DIFFATTN, "shared_diff", DIFFATTN, "diffattn"),
+    "llama": (TC, TRANSFORMERS, "softmax", TRANSFORMERS, "sdpa"),
+    "diffllama": (DIFF, TRANSFORMERS, "diff", TRANSFORMERS, "sdpa"),
+    FOLDED: (DIFF, DIFFATTN, "shared_diff", DIFFATTN, "diffattn"),
+}
+PAGED_SOFTMAX = "softmax_triton"
+"""TC of the suite ``paged``: softmax attention on pages, by the technique of ``triton``."""
+DENSE = {"dense_decode": "decode", "dense_triton_decode": "triton_decode"}
+"""Contenders of ``paged`` whose keys and values are not in pages, and their backends."""
+
+
+def contender_names(suite: str) -> tuple[str, ...]:
+    """Names that ``only`` may hold in a suite: models, or backends of the operators."""
+    if suite in OF_MODELS:
+        return tuple(x for x in MODEL_CONTENDERS if x != FOLDED or suite == "generation")
+    if suite == "paged":
+        return (SDPA, PAGED_SOFTMAX, *backends.names("paged_decode"), *DENSE)
+    known = [*backends.names("diff_attention"), *backends.names("softmax_attention"), SDPA]
+    known += [FLASH_4_ONE, TWO_CUDNN] if suite == "ops" else []
+    return tuple(dict.fromkeys(known))
+
+
+OF_MODELS = ("models", "generation")
+SUITES = ("ops", "decode", "paged", *OF_MODELS)
 HOST = "host"
 """The suite that measures the host's time for one call. It has no cases and no contenders."""
 SCALES = ("quick", "full", "cut")
@@ -21,10 +59,7 @@ ATTENTIONS = ("v1", "v2")
 
 
 def check_names(given: Mapping[str, Any]) -> None:
-    """Check names and numbers of a :class:`BenchConfig`; raises ``ConfigError``. Needs no torch.
-
-    ``device`` may be ``None``, if it is not chosen yet.
-    """
+    """Check names and numbers of a :class:`BenchConfig`, whose device may be ``None``."""
     suite, scale = given["suite"], given["scale"]
     for name, (least, most) in {"rounds": (1, 1_000_000), "seconds": (0, 10_000_000)}.items():
         if not least <= given[name] <= most:
@@ -45,7 +80,7 @@ def check_names(given: Mapping[str, Any]) -> None:
 
 
 def require_cuda() -> None:
-    """Raise ``ConfigError`` if there is no CUDA device."""
+    """Refuse device ``cuda`` where there is none."""
     import torch
 
     if not torch.cuda.is_available():
@@ -65,7 +100,6 @@ class BenchConfig:
     """One call of ``diffattn bench``. Written into the record."""
 
     suite: str
-    """One of :data:`SUITES`."""
     scale: str = "full"
     """``"quick"`` (a minute on a CPU), ``"full"``, or ``"cut"``: models of two small depths, whose
     difference gives the time per layer, and so the time of the whole model."""
@@ -73,7 +107,7 @@ class BenchConfig:
     dtypes: tuple[str, ...] = ()
     """Default: the dtypes of the scale."""
     lengths: tuple[int, ...] = ()
-    """Tokens; for decode, paged and generation cached tokens. Default: the scale's lengths."""
+    """Tokens; for decode, paged and generation cached tokens. Default: those of the scale."""
     only: tuple[str, ...] = ()
     """Contenders to time besides PyTorch's softmax attention. Default: all."""
     attention: str = "v1"
@@ -97,10 +131,7 @@ class BenchConfig:
             )
 
     def settings(self) -> dict[str, Any]:
-        """The settings that must be equal in an older result that is used again.
-
-        They include ``only``, as a result holds only the contenders that were asked for.
-        """
+        """The settings that must be equal in an older result that is used again."""
         return {"only": sorted(self.only), "rounds": self.rounds, "seconds": self.seconds}
 
 
@@ -117,7 +148,7 @@ class Case:
 
     @property
     def torch_dtype(self) -> "torch.dtype":
-        """The dtype as PyTorch's object."""
+        """The dtype."""
         import torch
 
         return getattr(torch, self.dtype)

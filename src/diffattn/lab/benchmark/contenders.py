@@ -21,23 +21,29 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffattn.lab.benchmark.checking import Exact
-from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contender_names import (
+from diffattn.lab.benchmark.config import (
     DIFF,
     FLASH_4,
     FLASH_4_ONE,
     SDPA,
     TC,
     TWO_CUDNN,
+    Case,
     T,
 )
-from diffattn.lab.benchmark.flops import diff_flops, softmax_flops
 from diffattn.lab.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends.composed import flash_diff_attn_1
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 
+_EACH_MAP = (
+    *("composed", "flash_diff_attn_1", "flash_diff_attn_2", "flex"),
+    # The forward computes O1 and O2 apart for the backward, which needs dP and dV only once.
+    *("triton", "hopper", "triton_decode"),
+)
+"""Backends that apply each map to V. The others combine the maps first."""
+_SHARED_BACKWARD = ("triton", "hopper")
 TWO_CALLS = "flash_diff_attn_1"
 MAP_BYTES_LIMIT = 4 * 2**30
 """A backend that holds whole maps is left out if forward and backward would take more bytes."""
@@ -53,11 +59,10 @@ Qkv = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contender:
-    """One implementation, ready to run on one case."""
+    """One implementation, ready to run on one case; its role is T, TC or DIFF."""
 
     name: str
     role: str
-    """``"T"``, ``"TC"`` or ``"DIFF"``."""
     backend: str
     technique: str
     """A DIFF contender is compared with the TC of the same technique."""
@@ -67,18 +72,15 @@ class Contender:
     """``check(gradients)`` returns a result as of :meth:`Exact.check`."""
     flops: int = 0
     tokens: int | None = None
-    """Number of tokens that one run reads; ``None`` for operators."""
+    """Number of tokens that one run of a model reads."""
     cache_bytes: int | None = None
-    """Bytes of keys and values that one run reads or writes; ``None`` except in generation."""
+    """In generation: bytes of keys and values that one run reads or writes."""
     refusal: str | None = None
-    """Why the contender cannot run on this case; ``None`` if it can."""
+    """Why the contender cannot run on this case."""
 
 
 def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender on one shape of the operator, T first; ``only`` names contenders besides T.
-
-    The case's shape has ``B``, ``H``, ``d``, ``N`` (and ``S``: cached keys), ``attention``.
-    """
+    """Every contender on one shape of the operator, T first, or T and ``only`` these."""
     inputs = draw_inputs(case)
     q, k, v = softmax_twin(inputs)
     if case.mode == "decode":  # the layout of a model's cache
@@ -180,9 +182,9 @@ def cached(x: Tensor) -> Tensor:
 
 
 def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
-    """Inputs of the softmax twin: views of the differential inputs, but V2's queries are copied.
+    """Views of the differential inputs: V1: 2H heads, one per map, each with half of V.
 
-    V1: 2H heads, one per map, each with half of V. V2: H heads with the queries of map 1.
+    V2: H heads with the queries of map 1, which are copied.
     """
     q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
     if k.ndim == 5:
@@ -244,38 +246,72 @@ def contender(
     """Build a contender on the tensors of ``exact``: differential or softmax attention."""
     leaves = tuple(exact.leaves.values())
     facts = facts_of(case, *leaves[:3])
-    size: dict[str, Any] = {"batch": case.shape["B"], "mode": case.mode}
-    if exact.maps == 1:
-        flops = softmax_flops(facts, num_heads=leaves[0].shape[2], **size)
-    else:
-        flops = diff_flops(facts, backend, num_heads=case.shape["H"], **size)
+    heads, form = (case.shape["H"], backend) if exact.maps == 2 else (leaves[0].shape[2], None)
     return Contender(
         name=name,
         role=role,
         backend=backend,
         technique=technique or (name if role == DIFF else backend),
         forward=run,
-        backward=Gradients(leaves),
+        backward=partial(_gradients, leaves, []),
         check=partial(exact.check, run),
-        flops=flops,
+        flops=count_flops(facts, form, batch=case.shape["B"], num_heads=heads, mode=case.mode),
         refusal=refusal,
     )
 
 
-def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
-    """``diff_attention``, compiled for the backend ``flex`` on a GPU, which is fused only then.
+def pairs(num_queries: int, num_keys: int) -> int:
+    """Number of visible query-key pairs of one head, causal and aligned at the last key."""
+    return sum(max(0, num_keys - num_queries + i + 1) for i in range(num_queries))
 
-    PyTorch keeps 8 compiled forms of a function and runs it unfused from the ninth on. So the forms
-    of earlier cases are dropped. With ``fullgraph`` it raises instead of running a part unfused.
+
+def count_flops(
+    inputs: backends.Inputs, backend: str | None, *, batch: int, num_heads: int, mode: str
+) -> int:
+    """Operations of ``diff_attention`` by a backend, or of softmax attention (``None``).
+
+    With P query-key pairs per head, a product of width w over all heads takes 2 P w operations. In
+    each form, scores have total width s and values total width v (value width Dv):
+
+    ======================================== =============== ===============
+    form                                     s               v
+    ======================================== =============== ===============
+    softmax twin of V1 (2H heads of D)       2 H D           2 H D
+    softmax twin of V2 (H heads of D)        H D             H D
+    maps combined before V                   2 H D           H Dv
+    each map applied to V                    2 H D           2 H Dv
+    V1 in one call, queries padded to 2D     4 H D           2 H Dv
+    V1 in four calls                         4 H D           2 H Dv
+    ======================================== =============== ===============
+
+    The width of the forward pass is s + v, of the backward pass 2 s + 2 v. All forms but the
+    reference compute the maps again in the backward pass, which adds s. Masked pairs are not
+    counted, even if a form computes them, so rates are of useful work.
     """
+    scores = values = backward_values = num_heads * inputs.head_dim
+    if backend is not None:
+        pads = backend == "composed" and inputs.value_dim == 2 * inputs.head_dim
+        scores *= 4 if pads or backend == "flash_diff_attn_2" else 2
+        value = num_heads * inputs.value_dim
+        values = 2 * value if backend in _EACH_MAP else value
+        backward_values = value if backend in _SHARED_BACKWARD else values
+    forward = scores + values
+    backward = (2 if backend == "reference" else 3) * scores + 2 * backward_values
+    width = {"backward": backward, "forward_backward": forward + backward}.get(mode, forward)
+    return 2 * batch * pairs(inputs.num_queries, inputs.num_keys) * width
+
+
+def _operator(case: Case, backend: str) -> Callable[..., Tensor]:
+    """``diff_attention``, compiled for the backend ``flex`` on a GPU, which is fused only then."""
     if backend == "flex" and case.device == "cuda":
+        # PyTorch keeps 8 compiled forms of a function and runs it unfused from the ninth on.
         torch.compiler.reset()
         return torch.compile(diff_attention, dynamic=False, fullgraph=True)
     return diff_attention
 
 
 def facts_of(case: Case, q: Tensor, k: Tensor, v: Tensor) -> backends.Inputs:
-    """The facts of a call by which backends are chosen, with gradients if the case has them."""
+    """The facts of a call by which backends are chosen."""
     with torch.set_grad_enabled("backward" in case.mode):
         return backends.describe(q, k, v)
 
@@ -291,25 +327,18 @@ def refuses(case: Case, backend: backends.Backend, facts: backends.Inputs) -> st
 
 def _too_large(case: Case, backend: str, facts: backends.Inputs) -> str | None:
     fused = backend != "flex" or case.device == "cuda"
-    size = 4 * case.shape["B"] * case.shape["H"] * facts.num_queries * facts.num_keys
-    size *= _MAP_SIZED_TENSORS
+    size = 4 * _MAP_SIZED_TENSORS * case.shape["B"] * case.shape["H"]
+    size *= facts.num_queries * facts.num_keys
     if (backend not in _HOLD_MAPS and fused) or size <= MAP_BYTES_LIMIT:
         return None
     limit = MAP_BYTES_LIMIT / 2**30
     return f"its maps would take about {size / 2**30:.1f} GiB, the limit is {limit:.0f}"
 
 
-class Gradients:
-    """Computes the gradients of all inputs, for a fixed random gradient of the output."""
-
-    def __init__(self, leaves: tuple[Tensor, ...]) -> None:
-        self.leaves = leaves
-        self.weights: Tensor | None = None
-
-    def __call__(self, out: Tensor) -> object:
-        """Run the backward pass of an output."""
-        if self.weights is None:
-            generator = torch.Generator(out.device).manual_seed(1)
-            drawn = torch.randn(out.shape, generator=generator, device=out.device)
-            self.weights = drawn.to(out)
-        return torch.autograd.grad(out, self.leaves, self.weights)
+def _gradients(leaves: tuple[Tensor, ...], drawn: list[Tensor], out: Tensor) -> object:
+    """The gradients of all inputs, for a random gradient of the output that is ``drawn`` once."""
+    if not drawn:
+        generator = torch.Generator(out.device).manual_seed(1)
+        weights = torch.randn(out.shape, generator=generator, device=out.device)
+        drawn.append(weights.to(out))
+    return torch.autograd.grad(out, leaves, drawn[0])

@@ -1,9 +1,4 @@
-"""Time of the host for one call of the operator, from the call in Python to the last launch.
-
-With a GPU, the device is idle before each call, so that the call never waits. Without a GPU,
-kernels are compiled for an H100 but not started. The times then lack Triton's C launcher, some
-microseconds per launch.
-"""
+"""Time of the host for one call of the operator, from the call in Python to the last launch."""
 
 import json
 import statistics
@@ -103,26 +98,21 @@ def no_device() -> Iterator[None]:
 
 
 def measure_host(device: str, out: Path) -> dict[str, Any]:
-    """Time V1 and V2, forward alone and with backward, and write the record, which is returned.
-
-    ``device`` is ``"cpu"`` or ``"cuda"``. The machine should do nothing else.
-    """
+    """Time V1 and V2, forward alone and with backward, and write the record, which is returned."""
     torch.set_num_threads(1)
     with no_device() if device == "cpu" else nullcontext():
         calls = [
             measure_call(name, with_backward, device)
             for name, with_backward in product(SHAPES, (False, True))
         ]
-    run = asdict(describe_run(device, {}))
-    record = {"scope": _SCOPE[device], "run": run, "calls": calls}
-    out.parent.mkdir(parents=True, exist_ok=True)
+    record = {"scope": _SCOPE[device], "run": asdict(describe_run(device, {})), "calls": calls}
     write_text(out, json.dumps(record, indent=1) + "\n")
     return record
 
 
 def measure_call(name: str, with_backward: bool, device: str) -> dict[str, Any]:
     """Time one call of type ``name`` in ``SHAPES``, and its three stages, in milliseconds."""
-    from diffattn.ops.triton.launcher import run_kernel
+    from diffattn.ops.triton.launch import run_kernel
 
     public, inner = host_call(name, with_backward, device)
     launches = record_launches(public)
@@ -166,7 +156,8 @@ def host_call(name: str, with_backward: bool, device: str) -> tuple[Callable[[],
 
 def record_launches(call: Callable[[], Any]) -> list[tuple[Any, ...]]:
     """Run a call, and return the arguments of each of its kernel launches."""
-    from diffattn.ops.triton import backward, forward, launcher
+    from diffattn.ops.triton import backward, forward
+    from diffattn.ops.triton import launch as launcher
 
     launches = []
 

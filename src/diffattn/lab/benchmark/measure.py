@@ -9,12 +9,12 @@ from typing import Any
 import torch
 
 from diffattn.errors import BackendError
+from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.checking import device_lost, error_line, problem
-from diffattn.lab.benchmark.config import BenchConfig, Case
-from diffattn.lab.benchmark.contender_names import DIFF, TC, T
-from diffattn.lab.benchmark.contenders import TWO_CALLS, Contender
+from diffattn.lab.benchmark.config import DIFF, OF_MODELS, TC, BenchConfig, Case, T
+from diffattn.lab.benchmark.contenders import TWO_CALLS, Contender, operator_contenders
 from diffattn.lab.benchmark.memory import peak_memory
-from diffattn.lab.benchmark.suites import contenders
+from diffattn.lab.benchmark.paged import paged_contenders
 from diffattn.lab.benchmark.targets import judge
 from diffattn.lab.benchmark.timing import Timed, Timer, host_time, interleave, ratios, spread
 from diffattn.lab.records.results import BenchCase, BenchRow, Spread
@@ -33,14 +33,15 @@ class _Entry:
 def measure(
     case: Case, config: BenchConfig, *, run: str, timer: Timer, matmul_rate: float | None
 ) -> BenchCase:
-    """Check, time and judge one case.
+    """Check, time and judge one case; ``matmul_rate`` is of the fastest plain matrix product.
 
     If a contender raises (compilers raise errors of any class), only this contender ends: its row
-    has the error and no number. If measuring memory fails, the row keeps its times. ``run`` names
-    the run in the record; ``matmul_rate`` is that of the fastest plain matrix product.
+    has the error and no number. If measuring memory fails, the row keeps its times.
     """
     gradients = case.mode in ("backward", "forward_backward")
-    entries = [_Entry(contender=c) for c in contenders(case, config.only)]
+    find = {"paged": paged_contenders}.get(case.suite, operator_contenders)
+    contenders = (models.contenders if case.suite in OF_MODELS else find)(case, config.only)
+    entries = [_Entry(contender=c) for c in contenders]
     for entry in entries:
         _check(entry, gradients)
     running = {e.contender.name + e.contender.role: e for e in entries if e.status == "ok"}
@@ -101,7 +102,6 @@ def _check(entry: _Entry, gradients: bool) -> None:
 
 
 def _end(entry: _Entry, error: Exception) -> None:
-    """Record the error of a contender as status and reason, and free the memory that it held."""
     refused = isinstance(error, torch.OutOfMemoryError | BackendError)
     entry.status, entry.reason = "not run" if refused else "failed", error_line(error)
     _free(error)
@@ -132,14 +132,12 @@ def _rows(
     # The baseline is the fastest T contender; on a CPU there is only one.
     of_t = [key for key in samples if by_key[key].role == T]
     baseline = min(of_t, key=lambda key: spread(samples[key]).median, default=None)
-    two_calls = TWO_CALLS + DIFF if TWO_CALLS + DIFF in samples else None
-
     # Technique to the key of its first TC.
     of_tc = [key for key in samples if by_key[key].role == TC]
     techniques = {by_key[key].technique: key for key in reversed(of_tc)}
 
     def over(key: str, other: str | None) -> Spread | None:
-        if key not in samples or other is None:
+        if key not in samples or other is None or other not in samples:
             return None
         return ratios(samples[key], samples[other])
 
@@ -161,7 +159,7 @@ def _rows(
                 host_seconds=entry.host_seconds if seconds else None,
                 ratio_t=over(key, baseline),
                 ratio_tc=over(key, technique),
-                ratio_two_calls=over(key, two_calls),
+                ratio_two_calls=over(key, TWO_CALLS + DIFF),
                 **entry.peak,
                 flops=contender.flops or None,
                 flops_per_second=rate,

@@ -1,8 +1,7 @@
 """Peak memory of one contender's forward and backward pass, in addition to its inputs.
 
 On a CPU it is the peak of resident memory in a separate process, so that memory of other contenders
-does not count. A warm-up on the same shape comes first, since the first call of a shape also
-compiles matrix products, which the library keeps. On a GPU PyTorch counts the allocated bytes.
+does not count. On a GPU PyTorch counts the allocated bytes.
 """
 
 import gc
@@ -24,10 +23,9 @@ _ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "6553
 
 
 def peak_memory(case: Case, contender: Contender) -> dict[str, int | None]:
-    """Measure ``peak_bytes`` of a contender's forward and backward pass, and ``held_bytes``.
+    """``peak_bytes`` of both passes; ``held_bytes`` between them, ``None`` if unknown.
 
-    Those are held between the passes, output included; ``None`` if unknown. The result is empty if
-    the measuring process (CPU only) failed, for example because memory ran out.
+    Empty if the measuring process (CPU only) failed, for example because memory ran out.
     """
     if case.device == "cuda":
         torch.cuda.synchronize()
@@ -54,7 +52,10 @@ def peak_memory(case: Case, contender: Contender) -> dict[str, int | None]:
 
 
 def _cpu_peak(case: Case, name: str, role: str) -> dict[str, int | None]:
-    """Measure an operator in this process, which must be a new one."""
+    """Measure an operator in this process, which must be a new one.
+
+    The first call of a shape also compiles matrix products, which the library keeps.
+    """
     from diffattn.ops.backends.chunk_layout import release_memory
 
     torch.set_num_threads(1)

@@ -17,8 +17,6 @@ from diffattn.lab.testing.budget import compare, measured_errors
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 CHECKED_LAYERS = 2
-"""Number of layers of the checked model, if the timed model has more."""
-_NUDGED_RUNS = 2
 
 
 def check_model(
@@ -36,9 +34,7 @@ def check_model(
 
     .. math:: \|x - x_{64}\| \le 2\,(\|x_\mathrm{eager} - x_{64}\| + \epsilon \|x_{64}\|)
 
-    The eager error is the larger of two runs whose weights are moved by up to one rounding.
-
-    ``make`` builds the model of package ``whose`` from a configuration and ``implementation``. With
+    The eager error is the larger of two runs whose weights are moved by up to one rounding. With
     ``cached`` only the last token's logits are compared, computed with a cache. The result is that
     of :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
     """
@@ -64,7 +60,7 @@ def check_model(
         results = actual(build(config, implementation, each))
         exact = expected(build(eager, eager_form, each).double())
         reference = build(eager, eager_form, each)
-        off = measured_errors(expected, reference, exact, num_runs=_NUDGED_RUNS, size=_norm)
+        off = measured_errors(expected, reference, exact, num_runs=2, size=_norm)
         for name, want in exact.items():
             result = compare(results[name], want, off[name], size=_norm)
             if result.share > most:
@@ -89,7 +85,6 @@ def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def _last(model: nn.Module, ids: Tensor, cached: bool) -> dict[str, Tensor]:
-    """Logits of the last token, read with a cache of all tokens before it or with them."""
     options: dict[str, Any] = {"use_cache": False}
     if cached:
         options = {"past_key_values": DynamicCache(config=model.config)}

@@ -14,22 +14,23 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import DynamicCache
 
-from diffattn.lab.benchmark.config import BenchConfig, Case
-from diffattn.lab.benchmark.contender_names import (
+from diffattn.lab.benchmark.config import (
     DIFFATTN,
     FOLDED,
-    GENERATION_CONTENDERS,
+    MODEL_CONTENDERS,
+    BenchConfig,
+    Case,
     T,
     contender_names,
 )
 from diffattn.lab.benchmark.contenders import Contender
 from diffattn.lab.benchmark.model_check import CHECKED_LAYERS, check_model
 from diffattn.models import presets
-from diffattn.models.accounting import flops_per_token
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
+from diffattn.models.twins import flops_per_token
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class ModelSize:
     lengths: tuple[int, ...]
 
     def config(self) -> DiffTransformerConfig:
-        """The configuration of the DIFF V1 model."""
+        """Of the DIFF V1 model."""
         return DiffTransformerConfig(
             attention_type="diff",
             vocab_size=self.vocab_size,
@@ -59,8 +60,7 @@ class ModelSize:
 
 def _paper_size(name: str, num_layers: int) -> ModelSize:
     config = presets.preset_settings(name)
-    heads = (config.num_heads, config.head_dim)
-    lengths = (2_048, 4_096)
+    heads, lengths = (config.num_heads, config.head_dim), (2_048, 4_096)
     return ModelSize(config.hidden_size, num_layers, *heads, config.vocab_size, 1, lengths)
 
 
@@ -110,24 +110,26 @@ def shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
         return [
             dict.fromkeys(
                 ("forward", "forward_backward"),
-                {"size": name, "B": size.batch, "N": length}
-                | {"layers": size.num_layers, "H": size.num_heads, "d": size.head_dim},
+                _shape(name) | {"B": SIZES[name].batch, "N": length},
             )
-            for name, size in ((name, SIZES[name]) for name in _SIZES_OF_SCALE[scale])
-            for length in lengths or size.lengths
+            for name in _SIZES_OF_SCALE[scale]
+            for length in lengths or SIZES[name].lengths
         ]
     name, pairs = _GENERATION[scale]
     if lengths:
         pairs = tuple((batch, n) for batch in dict.fromkeys(b for b, _ in pairs) for n in lengths)
-    size = SIZES[name]
-    shape = {"size": name, "layers": size.num_layers, "H": size.num_heads, "d": size.head_dim}
     return [
         {
-            "prefill": shape | {"B": batch, "N": context},
-            "decode": shape | {"B": batch, "N": 1, "S": context},
+            "prefill": _shape(name) | {"B": batch, "N": context},
+            "decode": _shape(name) | {"B": batch, "N": 1, "S": context},
         }
         for batch, context in pairs
     ]
+
+
+def _shape(name: str) -> dict[str, Any]:
+    size = SIZES[name]
+    return {"size": name, "layers": size.num_layers, "H": size.num_heads, "d": size.head_dim}
 
 
 def effort(case: Case) -> int:
@@ -148,15 +150,12 @@ def smallest_bytes(case: Case) -> int:
 
 
 def contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every model of one case, T first, with random weights; ``only`` names models besides T.
-
-    The case's shape has ``size``, ``B`` and ``N``; to decode also ``S``, the cached tokens.
-    """
+    """Every model of one case, T first, with random weights, or T and ``only`` these."""
     make = _trained if case.suite == "models" else _generating
     return [
         make(case, name)
         for name in contender_names(case.suite)
-        if GENERATION_CONTENDERS[name][0] == T or not only or name in only
+        if MODEL_CONTENDERS[name][0] == T or not only or name in only
     ]
 
 
@@ -170,7 +169,7 @@ def model_config(case: Case, attention_type: str) -> DiffTransformerConfig:
 
 
 def _trained(case: Case, name: str) -> Contender:
-    role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
+    role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     config = model_config(case, attention_type)
     make = partial(build, name=name)
     with torch.device(case.device):  # a GPU draws billions of weights quickly
@@ -187,13 +186,8 @@ def _trained(case: Case, name: str) -> Contender:
     check = partial(check_model, make, config, implementation, whose)
     backend = implementation
     if implementation == "diffattn":  # as the model itself would choose it
-        backend = chosen_backend(
-            config,
-            device=case.device,
-            dtype=case.torch_dtype,
-            batch=case.shape["B"],
-            num_tokens=case.shape["N"],
-        )
+        call: dict[str, Any] = {"batch": case.shape["B"], "num_tokens": case.shape["N"]}
+        backend = chosen_backend(config, device=case.device, dtype=case.torch_dtype, **call)
     training = case.mode != "forward"
     return Contender(
         name=name,
@@ -208,7 +202,7 @@ def _trained(case: Case, name: str) -> Contender:
     )
 
 
-_CHECKED: dict[tuple[str, ...], dict[str, Any]] = {}
+_CHECKED: dict[tuple[Any, ...], dict[str, Any]] = {}
 """Results of this process: (name, dtype, layers, widths) to the check."""
 
 
@@ -222,14 +216,13 @@ def _once_on_gpu(
     """The check of a model; on a CPU of every case.
 
     On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
-    widths, layers and dtype, with gradients, at the shortest of the size's lengths. Its other cases
-    use this result; ``compared`` states the length.
+    widths, layers and dtype, with gradients, at the shortest of the size's lengths.
     """
     if case.device == "cpu":
         return partial(check, ids, case.torch_dtype)
     layers = min(CHECKED_LAYERS, config.num_hidden_layers)
     widths = (config.hidden_size, config.num_heads, config.head_dim, config.vocab_size)
-    key = (name, case.dtype, str(layers), str(widths))
+    key = (name, case.dtype, layers, widths)
     shortest = min(SIZES[case.shape["size"]].lengths)
 
     def once(_: bool) -> dict[str, Any]:
@@ -241,8 +234,8 @@ def _once_on_gpu(
 
 
 def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """The model of a contender: our class, or transformers' Llama or DiffLlama of its size."""
-    _, _, attention_type, whose, _ = GENERATION_CONTENDERS[name]
+    """Our model, or transformers' Llama or DiffLlama of its size."""
+    _, _, attention_type, whose, _ = MODEL_CONTENDERS[name]
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
@@ -263,7 +256,7 @@ def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> n
 
 
 def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """The model of contender ``name`` in evaluation mode; ``config`` is the one before folding."""
+    """The model of a contender in evaluation mode; ``config`` is the one before folding."""
     model = build(config, implementation=implementation, name=name)
     if name == FOLDED:
         from diffattn.models.conversion.our_model import fold_shared
@@ -273,7 +266,7 @@ def build_generating(config: DiffTransformerConfig, *, implementation: str, name
 
 
 def _generating(case: Case, name: str) -> Contender:
-    role, technique, attention_type, whose, implementation = GENERATION_CONTENDERS[name]
+    role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     context, decodes = _context(case), case.mode == "decode"
     config = model_config(case, attention_type)
     make = partial(build_generating, name=name)

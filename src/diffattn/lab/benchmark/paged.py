@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from diffattn.lab.benchmark.checking import Exact
-from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contender_names import DENSE, DIFF, PAGED_SOFTMAX, SDPA, TC, T
+from diffattn.lab.benchmark.config import DENSE, DIFF, PAGED_SOFTMAX, SDPA, TC, Case, T
 from diffattn.lab.benchmark.contenders import (
     Contender,
     Qkv,
@@ -37,12 +36,9 @@ PAGE_SIZE = 64
 
 
 def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
-    """Every contender on one paged cache, T first; ``only`` names contenders besides T.
-
-    The case's shape has ``B``, ``H``, ``d``, ``N``, ``S`` (cached keys), ``page`` (tokens per page)
-    and ``attention``.
-    """
-    inputs, table, lengths = draw_inputs(case), _scattered(case), _lengths(case)
+    """Every contender on one paged cache, T first, or T and ``only`` these."""
+    inputs, table = draw_inputs(case), _scattered(case)
+    lengths = torch.full(table.shape[:1], case.shape["S"], dtype=torch.int32, device=case.device)
     pages = {name: _in_pages(getattr(inputs, name), table, case.shape["page"]) for name in "kv"}
     in_pages = replace(inputs, k=pages["k"], v=pages["v"])
     dense = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
@@ -98,7 +94,3 @@ def _in_pages(x: Tensor, table: Tensor, page: int) -> Tensor:
 def _gathered_softmax(q: Tensor, pool: Qkv, table: Tensor, num_keys: int) -> Tensor:
     k, v = (gathered_pages(x, table)[:, :num_keys] for x in pool[1:])
     return sdpa_of((q, k, v))
-
-
-def _lengths(case: Case) -> Tensor:
-    return torch.full((case.shape["B"],), case.shape["S"], dtype=torch.int32).to(case.device)

@@ -11,9 +11,10 @@ import torch
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import write_text
-from diffattn.lab.benchmark.config import BenchConfig
+from diffattn.lab.benchmark import models
+from diffattn.lab.benchmark.config import OF_MODELS, BenchConfig, Case
 from diffattn.lab.benchmark.measure import measure
-from diffattn.lab.benchmark.suites import effort, plan, smallest_bytes
+from diffattn.lab.benchmark.paged import PAGE_SIZE
 from diffattn.lab.benchmark.timing import Timer, matmul_peak, timer_of
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRun, case_key
@@ -22,6 +23,60 @@ from diffattn.models.memory import require_memory
 from diffattn.ops.inputs.kernel_support import VARIABLE, installed_version
 
 _TIMED_FOLDERS = ("ops", "layers", "models", "lab/benchmark", "lab/testing")
+# By device: number of heads and their width; tokens; tokens in the cache.
+_HEADS = {"cpu": ((4, 64), (8, 128)), "cuda": ((16, 64), (12, 128))}
+_DECODE_SHAPES = ((1, 4, 64), (4, 4, 64), (1, 12, 128), (4, 12, 128))
+_LENGTHS = {"cpu": (512, 1_024, 2_048, 4_096), "cuda": (2_048, 4_096, 8_192, 16_384)}
+_CACHED = {"cpu": (4_096,), "cuda": (4_096, 16_384)}
+
+
+def plan(config: BenchConfig) -> list[Case]:
+    """The cases of one run of ``diffattn bench``, small first, so that a mistake shows early."""
+    shapes = models.shapes(config) if config.suite in OF_MODELS else _shapes(config)
+    dtypes = ("bfloat16",) if config.device == "cuda" else ("float32", "bfloat16")
+    return [
+        Case(suite=config.suite, device=config.device, dtype=dtype, mode=mode, shape=shape[mode])
+        for shape in shapes
+        for dtype in config.dtypes or dtypes[: None if config.scale != "quick" else 1]
+        for mode in shape
+    ]
+
+
+def _shapes(config: BenchConfig) -> list[dict[str, dict[str, Any]]]:
+    limit = None if config.scale == "full" else 1
+    more: dict[str, Any] = {"page": PAGE_SIZE} if config.suite == "paged" else {}
+    more |= {"attention": "v2"} if config.attention == "v2" else {}
+    if config.suite in ("decode", "paged"):  # one query per row against cached keys and values
+        return [
+            {"decode": {"B": batch, "H": num_heads, "d": head_dim, "N": 1, "S": length} | more}
+            for length in config.lengths or _CACHED[config.device][:limit]
+            for batch, num_heads, head_dim in _DECODE_SHAPES[:limit]
+        ]
+    modes = ("forward", *(["backward"] if config.device == "cuda" else []), "forward_backward")
+    return [
+        dict.fromkeys(modes, {"B": 1, "H": num_heads, "d": head_dim, "N": length} | more)
+        for length in config.lengths or _LENGTHS[config.device][:limit]
+        for num_heads, head_dim in _HEADS[config.device][:limit]
+    ]
+
+
+def smallest_bytes(case: Case) -> int:
+    """About the least memory of a case: inputs and output, or a model's logits."""
+    if case.suite in OF_MODELS:
+        return models.smallest_bytes(case)
+    shape, queries = case.shape, case.shape["N"]
+    widest = max(queries, shape.get("S", 0))
+    return int(2 * shape["B"] * shape["H"] * shape["d"] * (3 * widest + queries))
+
+
+def effort(case: Case) -> int:
+    """Rough cost of a case, in units of its own, to estimate the time left."""
+    shape = case.shape
+    if case.suite in OF_MODELS:
+        return models.effort(case)
+    pairs = shape["N"] * shape.get("S", shape["N"]) / 2
+    work = shape["B"] * shape["H"] * shape["d"] * pairs
+    return 20 + round(work * (1 if case.mode in ("forward", "decode") else 3.5) / 1e8)
 
 
 def run_bench(
@@ -45,10 +100,6 @@ def run_bench(
 
     Returns:
         The content of the whole file, and the cases of this plan in order.
-
-    Raises:
-        ConfigError: The plan is empty, or a case does not fit the memory.
-        CheckpointError: ``out`` holds another kind of file, or another process writes there.
     """
     cases = plan(config)
     if not cases:
@@ -87,7 +138,7 @@ def run_bench(
 
 
 def require_writable(out: Path) -> None:
-    """Raise an OSError before anything is measured if the file cannot be written."""
+    """Raise an OSError before anything is measured."""
     present = out.read_text(encoding="utf-8") if out.exists() else None
     write_text(out, present or "")
     if present is None:
@@ -105,9 +156,8 @@ def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:
     versions: dict[str, str | None] = {**package_versions(), "triton": installed_version()}
     machine = hardware() | {"cores": os.cpu_count(), "threads": torch.get_num_threads()}
     if device == "cuda":
-        properties = torch.cuda.get_device_properties(0)
-        machine |= {"gpu": properties.name, "cuda": torch.version.cuda}
-        machine |= {"gpu_bytes": properties.total_memory}
+        gpu = torch.cuda.get_device_properties(0)
+        machine |= {"gpu": gpu.name, "cuda": torch.version.cuda, "gpu_bytes": gpu.total_memory}
     source = source_hash()
     identity = {"source": source, "versions": versions, "hardware": machine, "settings": settings}
     if os.environ.get(VARIABLE):  # it changes which kernels ``auto`` chooses
@@ -142,11 +192,13 @@ def in_short(case: BenchCase) -> str:
         for row in case.rows
         if row.role == "T" and row.seconds
     ]
-    ratios = {row.contender: row.ratio_t.median for row in case.rows if row.ratio_t}
-    diffs = [row.contender for row in case.rows if row.role == "DIFF" and row.ratio_t]
+    diffs = [
+        (row.ratio_t.median, row.contender)
+        for row in case.rows
+        if row.role == "DIFF" and row.ratio_t
+    ]
     if diffs:
-        best = min(diffs, key=ratios.__getitem__)
-        parts.append(f"best DIFF {best} {ratios[best]:.2f} × T")
+        parts.append("best DIFF {1} {0:.2f} × T".format(*min(diffs)))
     parts += [f"{v.contender} {v.target}: {v}" for v in case.verdicts]
     parts += [
         f"{row.contender} {row.status}: {row.reason}"

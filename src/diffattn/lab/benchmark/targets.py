@@ -8,8 +8,7 @@ training.
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.contender_names import DIFF, T
+from diffattn.lab.benchmark.config import DIFF, Case, T
 from diffattn.lab.benchmark.contenders import TWO_CALLS
 from diffattn.lab.records.results import BenchRow, Verdict
 
@@ -27,7 +26,6 @@ class Target(NamedTuple):
     """Time over that of ``"T"``, ``"TC"`` or ``"two calls"``; or ``"memory"``: peak over T's."""
     limit: float
     dtype: str | None = None
-    """Default: every dtype."""
     size: str | None = None
     """Name of a model size. Default: all sizes."""
     goal: bool = False
@@ -38,7 +36,7 @@ class Target(NamedTuple):
         return f"{quantity} at most {self.limit:.3g} × {baseline}"
 
     def applies(self, case: Case) -> bool:
-        """Whether this target is for the case."""
+        """Whether the target is for a case."""
         length = case.shape.get("S", case.shape.get("N"))
         first, last = _LENGTHS.get((self.device, self.suite), (length, length))
         return (

@@ -23,17 +23,14 @@ _WAITED_CYCLES = 4_000_000  # GPU clock cycles: about 2 ms
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timed:
-    """A timed step ``run``, which gets the result of ``prepare``, a step that is not timed."""
+    """A timed step ``run``, which gets the result of ``prepare``, which is not timed."""
 
     run: Callable[[Any], object]
     prepare: Callable[[], Any] | None = None
 
 
 class CpuTimer:
-    """Processor time of this process, so that other load on the machine does not count.
-
-    Right for one thread only: the times of several threads are added.
-    """
+    """Processor time of this process, of one thread: other load on the machine does not count."""
 
     def __init__(self, clock: Callable[[], float] = time.process_time) -> None:
         self.clock = clock
@@ -47,11 +44,8 @@ class CpuTimer:
         return (self.clock() - began) / repeats
 
     def repeats(self, seconds: float, timed: Timed) -> int:
-        """Number of runs in a row for one sample, if a run takes ``seconds``: enough for 5 ms.
-
-        One if there is a ``prepare``, as a run uses up its result.
-        """
-        if timed.prepare:
+        """Number of runs in a row for one sample of 5 ms, if a run takes ``seconds``."""
+        if timed.prepare:  # a run uses up its result
             return 1
         return max(1, math.ceil(_SHORTEST_SAMPLE / max(seconds, 1e-7)))
 
@@ -60,9 +54,7 @@ class CudaTimer:
     """Time on the device, by CUDA events around one run; the L2 cache is flushed before it.
 
     Launches are queued while the device waits 2 ms, so the time of Python and the driver does not
-    count. If queueing takes longer, the rest of the launches are timed as in normal use. If a run
-    waits for the device, this is timed, too. The host's time, which matters for few tokens, is in
-    :func:`host_time`.
+    count. If queueing takes longer, the rest of the launches are timed as in normal use.
     """
 
     def __init__(self) -> None:
@@ -89,23 +81,17 @@ Timer = CpuTimer | CudaTimer
 """A clock for one device."""
 
 
-def host_time(
-    timed: Timed, wait: Callable[[], object] | None = None, clock: Callable[[], float] | None = None
-) -> float | None:
-    """Median seconds until a run is queued on an idle device; ``None`` if it fails.
-
-    ``wait`` waits for the device; the default is ``torch.cuda.synchronize``.
-    """
-    wait, clock = wait or torch.cuda.synchronize, clock or time.perf_counter
+def host_time(timed: Timed, clock: Callable[[], float] = time.perf_counter) -> float | None:
+    """Median seconds until a run is queued on an idle device; ``None`` if it fails."""
     samples = []
     try:
         for _ in range(_HOST_RUNS):
             prepared = timed.prepare() if timed.prepare else None
-            wait()
+            torch.cuda.synchronize()
             began = clock()
             timed.run(prepared)
             samples.append(clock() - began)
-        wait()
+        torch.cuda.synchronize()
     except RuntimeError:  # the row keeps its time on the device
         return None
     return median(samples)
@@ -122,8 +108,8 @@ def interleave(
     *,
     rounds: int,
     seconds: float,
+    on_failure: Callable[[str, Exception], None],
     clock: Callable[[], float] = time.monotonic,
-    on_failure: Callable[[str, Exception], None] | None = None,
 ) -> dict[str, list[float]]:
     """Time all contenders in rounds, each once per round.
 
@@ -131,11 +117,9 @@ def interleave(
     (clock frequency, other load) affects all contenders alike and cancels in ratios of a round.
 
     Args:
-        timed, timer: Name to the steps of a contender, and the clock of their device.
         rounds: Fewest rounds.
-        seconds, clock: After this time, or after 50 rounds, no further round starts.
+        seconds: After this time, or after 50 rounds, no further round starts.
         on_failure: Called with the name and the error of a contender that raised; the others go on.
-            Default: the error ends the timing.
 
     Returns:
         Name to seconds of one run for each round. Contenders that raised, or during whose run the
@@ -150,8 +134,6 @@ def interleave(
                 raise DiffAttnError("the clock did not move in a run")
             return run_seconds
         except Exception as error:
-            if on_failure is None:
-                raise
             del samples[name]
             on_failure(name, error)
             return None

@@ -147,20 +147,15 @@ def _require_text(arguments: list[str]) -> None:
 def _describe(error: BaseException) -> str:
     """Describe an unexpected error in a few sentences, with the file of its traceback."""
     reason = _one_line(str(error).strip().split("\n")[0])
+    name, content = type(error).__name__, str(error).lower() * isinstance(error, RuntimeError)
     # PyTorch has several errors for this, which are told by their names and texts.
-    if (
-        isinstance(error, MemoryError)
-        or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _MEMORY_WORDS))
-    ):
-        text = (
-            f"out of memory{f' ({reason})' if reason else ''}. Choose smaller sizes, or a machine "
-            "with more memory"
-        )
+    if name.endswith("MemoryError") or any(words in content for words in _MEMORY_WORDS):
+        text = f"out of memory{f' ({reason})' if reason else ''}. "
+        text += "Choose smaller sizes, or a machine with more memory"
     elif isinstance(error, RecursionError):
         text = f"something is nested too deeply to be read ({reason})"
     else:
-        text = f"unexpected {type(error).__name__}: {reason.rstrip('.')}"
+        text = f"unexpected {name}: {reason.rstrip('.')}"
     return _without_secrets(f"{text}. {_log(error)}")
 
 

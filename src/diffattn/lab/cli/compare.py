@@ -116,7 +116,6 @@ def _write_harness_files(
         require_outside(path, folders)
         _require_table(path, "lm-eval")
     for label, path in paths.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, harness_text(by_label[label]))
         typer.echo(path)
 
@@ -127,23 +126,16 @@ def _print_or_write(
     from diffattn.files.io import write_text
     from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation import tables
-    from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 
     if format_ == "table" and out is None:
-        print_table(metric_rows(results))
+        print_table(tables.metric_rows(results))
         if comparison is not None:
-            print_table(difference_rows(comparison))
+            print_table(tables.difference_rows(comparison))
         return
-    makers = {
-        "csv": tables.csv_text,
-        "markdown": tables.markdown_text,
-        "table": tables.markdown_text,
-        "json": results_json,
-    }
-    text = makers[format_](results, comparison)
+    makers = {"csv": tables.csv_text, "json": tables.results_json}  # else Markdown
+    text = makers.get(format_, tables.markdown_text)(results, comparison)
     if out is None:
         typer.echo(text.rstrip("\n"))
     else:
-        out.parent.mkdir(parents=True, exist_ok=True)
         write_text(out, text)
         typer.echo(out)

@@ -63,7 +63,7 @@ def convert(
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import best_of_study
-    from diffattn.lab.records.settings import read_settings
+    from diffattn.lab.records.fields import read_settings
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
 
     check_known("convert", "--to", to, TARGETS)

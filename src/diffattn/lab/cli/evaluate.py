@@ -80,7 +80,7 @@ def evaluate(
     """
     from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen import ItemProgress
-    from diffattn.lab.evaluation.registry import parts
+    from diffattn.lab.evaluation.protocol import parts
     from diffattn.lab.inference.named_models import shortest_context
 
     require_folder_destination(out or Path("runs"))
@@ -107,7 +107,7 @@ def evaluate(
             on_progress=progress.on_progress,
             on_message=progress.on_message,
         )
-    _print_results(results, comparison, out, as_json=json_)
+    print_results(results, comparison, out, as_json=json_)
     _exit_if_incomplete(results, len(chosen) * len(models))
 
 
@@ -116,7 +116,7 @@ def _protocols_and_models(
 ) -> tuple[list[str], dict[str, str]]:
     """Split the arguments into protocols and models; return the protocols, and label to path."""
     from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS
-    from diffattn.lab.evaluation.registry import require_known
+    from diffattn.lab.evaluation.protocol import require_known
     from diffattn.lab.inference.named_models import labelled
 
     known = {*PROTOCOLS, *PRESETS, "all"}
@@ -141,7 +141,8 @@ def _protocols_and_models(
     )
 
 
-def _print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
+def print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json: bool) -> None:
+    """Print the results of models, and their comparison if there are several."""
     from diffattn.lab.cli.screen import print_table
     from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
 

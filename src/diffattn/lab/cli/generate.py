@@ -36,11 +36,10 @@ def generate(
     verify: VerifyOption = True,
 ) -> None:
     """Continue a text. Each token is shown as soon as it is generated."""
-    from diffattn.lab.data.files import normalise_line_ends
     from diffattn.lab.inference.named_models import best_of_study, require_model
 
     check_known("generate", "dtype", dtype, ("auto", *DTYPES))
-    _check_numbers(max_new_tokens, temperature, top_k, top_p)
+    _check_sampling(temperature, top_k, top_p)
     # Keyword arguments of transformers' generate.
     settings: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
@@ -56,7 +55,7 @@ def generate(
 
     stream_text(
         model,
-        None if prompt is None else normalise_line_ends(prompt),
+        prompt,
         settings,
         seed=seed,
         device=device,
@@ -66,20 +65,12 @@ def generate(
     )
 
 
-def _check_numbers(
-    max_new_tokens: int | None, temperature: float, top_k: int | None, top_p: float | None
-) -> None:
-    from diffattn.ops.inputs.numbers import LARGEST_COUNT
-
+def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
     least, most = _TEMPERATURES
     if temperature and not least <= temperature <= most:
         raise ConfigError(
             f"generate: --temperature must be finite: 0, or from {least:g} to {most:g}, "
             f"got {temperature}."
-        )
-    if max_new_tokens is not None and max_new_tokens > LARGEST_COUNT:
-        raise ConfigError(
-            f"generate: --max-new-tokens must be at most {LARGEST_COUNT}, got {max_new_tokens}."
         )
     if not temperature and (top_k is not None or top_p is not None):
         raise ConfigError("generate: --top-k and --top-p need --temperature above 0, such as 0.8.")

@@ -74,8 +74,6 @@ def inspect_(
     out = out or default_out("attention", paths, ".html")
     require_page_destination(out, force=force)
     options: dict[str, Any] = {"device": device, "dtype": dtype, "verify": verify, "force": force}
-    from diffattn.lab.cli.screen import StderrProgress  # late: all checks come before a model
-    from diffattn.lab.inspection.session import inspect_models
+    from diffattn.lab.inspection.maps import inspect_models
 
-    progress = StderrProgress()
-    typer.echo(inspect_models(paths, request, out, **options, on_message=progress.on_message))
+    typer.echo(inspect_models(paths, request, out, **options, on_message=say))

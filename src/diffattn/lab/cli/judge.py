@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from diffattn.errors import ConfigError
+from diffattn.lab.cli.evaluate import print_results
 from diffattn.lab.cli.options import print_json, say, set_option
 
 _Model = Annotated[
@@ -68,10 +69,11 @@ def judge(
     from diffattn.lab.evaluation.judge.judges import chosen_judge
     from diffattn.lab.evaluation.judge.session import judge_folder
 
-    chosen = chosen_judge(settings, replies=replies, device=device, dtype=dtype)
+    chosen = chosen_judge(settings, replies, device, dtype)
     with ItemProgress(len(recorded)) as progress:
-        judged = judge_folder(evaluation, chosen, on_progress=progress.on_progress)
-    _print_results(*judged, compare_folder(evaluation), evaluation, as_json=json_)
+        results, missing = judge_folder(evaluation, chosen, on_progress=progress.on_progress)
+    print_results(results, compare_folder(evaluation), evaluation, as_json=json_)
+    _exit_if_incomplete(results, missing)
 
 
 def _require_options(
@@ -100,21 +102,7 @@ def _require_options(
         raise ConfigError(f"{replies}: must be a file of replies, got none or something else.")
 
 
-def _print_results(
-    results: Any, missing: list[str], comparison: Any, evaluation: Path, *, as_json: bool
-) -> None:
-    from diffattn.lab.cli.screen import print_table
-    from diffattn.lab.report.evaluation.tables import difference_rows, metric_rows, results_json
-
-    if as_json:
-        typer.echo(results_json(results, comparison))
-    else:
-        print_table(metric_rows(results))
-        if comparison is not None:
-            variants = {result.variant for result in results}
-            rows = difference_rows(comparison)
-            print_table([row for row in rows if row["Protocol"] in variants])
-        typer.echo(f"Records: {evaluation}")
+def _exit_if_incomplete(results: Any, missing: list[str]) -> None:
     for sentence in missing:
         say(f"diffattn: {sentence}")
     failed = sum(result.num_failed for result in results)

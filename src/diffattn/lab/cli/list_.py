@@ -12,7 +12,7 @@ _Listed = tuple[list[dict[str, Any]], dict[str, Any]]
 
 def _recipes() -> _Listed:
     from diffattn.lab.catalog.recipes.catalog import GROUPS, TITLES
-    from diffattn.models.accounting import parameter_count
+    from diffattn.models.twins import parameter_count
 
     rows: list[dict[str, Any]] = []
     named = ((group, name, make) for group in GROUPS for name, make in GROUPS[group].items())
@@ -41,18 +41,14 @@ def _presets() -> _Listed:
     """Sizes of DIFF V1 models, and how many parameters more or fewer each twin has."""
     from diffattn.models.presets import preset_settings, preset_table
 
-    rows, lines, largest = preset_table(), [], 0.0
+    rows, lines = preset_table(), []
     for row in rows:
-        total, without = row["parameters"], _count(row["without embeddings"])
-        differences = (abs(row[name]) for name in row if name.endswith(" twin"))
-        largest = max(largest, *(n / total for n in differences))
         model = preset_settings(row["preset"])
-        shape = (
-            f"{model.num_hidden_layers} layers of {model.hidden_size:,}, {model.num_heads} heads"
-        )
-        lines.append((row["preset"], _count(total), f"{without} without", shape))
+        shape = f"{model.num_hidden_layers} layers of {model.hidden_size:,}"
+        counts = (_count(row["parameters"]), f"{_count(row['without embeddings'])} without")
+        lines.append((row["preset"], *counts, f"{shape}, {model.num_heads} heads"))
     title = "Models with DIFF V1: parameters, those without embeddings, and shape"
-    return rows, {f"{title}. Their twins of other types have as many, to {largest:.1%}": lines}
+    return rows, {title: lines}
 
 
 def _types() -> _Listed:

@@ -9,6 +9,7 @@ from diffattn.errors import CheckpointError, ConfigError
 
 _DEFAULT_PAGE = Path("runs/report.html")
 """Default path of the page of several folders, or of none."""
+_KINDS = {"study.json": "study", "evaluation.json": "an evaluation", "analysis.json": "an analysis"}
 
 
 def report(
@@ -68,21 +69,13 @@ def report(
 
 def _kind(folder: Path) -> str:
     """The kind of records in a folder: ``"an analysis"``, ``"an evaluation"`` or ``"study"``."""
-    from diffattn.lab.report.analysis.page import is_analysis_folder
-    from diffattn.lab.report.evaluation.page import is_evaluation_folder
-
-    if is_analysis_folder(folder):
-        return "an analysis"
-    if is_evaluation_folder(folder):
-        return "an evaluation"
-    if (folder / "study.json").exists():
-        return "study"
+    for name, kind in _KINDS.items():
+        if (folder / name).exists():
+            return kind
     got = "none" if folder.exists() else "no such folder"
     if (folder / "run.json").exists():
         got = "a training run, of which 'diffattn analyze' makes a page"
-    raise CheckpointError(
-        f"{folder}: must hold study.json, evaluation.json or analysis.json, got {got}."
-    )
+    raise CheckpointError(f"{folder}: must hold {' or '.join(_KINDS)}, got {got}.")
 
 
 def _beside_papers(folders: list[Path], out: Path) -> None:
@@ -99,5 +92,4 @@ def _beside_papers(folders: list[Path], out: Path) -> None:
     for folder in folders:
         if not folder.exists():
             raise CheckpointError(f"{folder}: must be a folder or file of records, got none.")
-    out.parent.mkdir(parents=True, exist_ok=True)
     typer.echo(build_papers_report(folders, out, root))

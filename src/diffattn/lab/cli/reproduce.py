@@ -266,8 +266,8 @@ def run_with_progress(
     from diffattn.lab.cli.screen import RunsProgress
     from diffattn.lab.studies.reproduce import run_study
 
-    runs = [path.parent.name for path in (folder / "runs").glob("*/results.json")]
-    done = sum(map(study.steps_of, runs))
+    finished = (folder / "runs").glob("*/results.json")
+    done = sum(study.steps_of(path.parent.name) for path in finished)
     with RunsProgress(study.total_steps, done, study.steps_of) as progress:
         return run_study(
             study,

@@ -6,6 +6,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Self
 
 from rich.box import SIMPLE_HEAD
@@ -128,8 +129,8 @@ class StderrProgress:
         """Print a line with the time left if there are no bars, and the last line is not recent."""
         now = time.monotonic()
         if self.bars.disable and (always or now - self.last_line >= _SECONDS_BETWEEN_LINES):
-            self.last_line, left = now, task.time_remaining
-            self.on_message(line + (f", about {duration(left)} left" if left else "") + end)
+            self.last_line, left = now, timedelta(seconds=task.time_remaining or 0)
+            self.on_message(line + (f", about {left} left" if left else "") + end)
 
 
 class RunsProgress(StderrProgress):
@@ -232,7 +233,8 @@ class ItemProgress(StderrProgress):
         if done < total:
             self._print(self.task, f"{self.title}: {note}", always=is_new)
             return
-        self.on_message(f"{self.title}: {total:,} items, {duration(self.task.elapsed or 0)}")
+        elapsed = timedelta(seconds=round(self.task.elapsed or 0))
+        self.on_message(f"{self.title}: {total:,} items, {elapsed}")
         self.bars.remove_task(self.task.id)  # many bars would not fit the screen
         self.name = ""
 
@@ -251,12 +253,3 @@ class ByteProgress(StderrProgress):
         self.bars.update(self.task.id, total=total, completed=done, note=note)
         read = "" if num_tokens is None or not total else f", {done / total:.0%} read"
         self._print(self.task, f"{self.task.description}: {note}{read}")
-
-
-def duration(seconds: float) -> str:
-    """A duration in words: ``"1 h 05 min"``, ``"3 min 20 s"`` or ``"12 s"``."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

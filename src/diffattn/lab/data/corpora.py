@@ -7,6 +7,7 @@ import ast
 import hashlib
 import itertools
 import os
+import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,18 +32,15 @@ _BUILD_PREFIXES = ("__pycache__", "config-", "_sysconfigdata", "sitecustomize", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Document:
-    r"""One text and its name, both without lone surrogates, which no tokenizer can encode.
+    r"""One text with ``\n`` as line ends, and its name, which is unique within a corpus.
 
-    Args:
-        name: Unique within a corpus.
-        text: Line ends become ``\n``.
-        is_row: Whether the name ends with a row number, which changes if rows are inserted. The
-            text of a row decides its split; for other documents the name decides.
+    Neither has lone surrogates, which no tokenizer can encode.
     """
 
     name: str
     text: str
     is_row: bool = False
+    """Whether the name ends with a row number. Then the text decides the split, not the name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", files.normalise_line_ends(self.text))
@@ -331,3 +329,40 @@ def _commit(source: str) -> str:
             f"hub_dataset: {source.removeprefix('hub:')!r} must be a dataset that the hub knows, "
             f"got: {first_line(error)}."
         ) from error
+
+
+_START = re.compile(
+    r"^[ \t]*(?:"
+    r"\*\*\*[ \t]*START OF (?:THE|THIS) PROJECT GUTENBERG E(?:BOOK|TEXT)"
+    r"(?:(?:(?!\n[ \t\r]*\n)[^*])*\*\*\*|[^\n]*)"  # the title may run over several lines
+    r"|\*END[ *]*THE SMALL PRINT[^\n]*"  # until about 2003
+    r")[^\n]*\n",
+    re.IGNORECASE | re.MULTILINE,
+)
+_END = re.compile(
+    r"^[ \t]*(?:"
+    r"\*\*\*[ \t]*END OF (?:THE |THIS )?PROJECT GUTENBERG E(?:BOOK|TEXT)"
+    r"|(?:THE )?END OF (?:THE |THIS )?PROJECT GUTENBERG(?:'S|’S)?[ \t]+\S"
+    r")",
+    re.IGNORECASE | re.MULTILINE,
+)
+_CREDITS = re.compile(
+    r"\s*(?:Produced by|E-?text prepared by|Transcribed (?:from|by)"
+    r"|This e-?(?:book|text) was (?:produced|prepared) by)\b.*?(?:\n[ \t]*\r?\n|\Z)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def strip_gutenberg(text: str) -> str:
+    """Cut licence, header and trailer off a Project Gutenberg text, and the producer's credits.
+
+    A text without markers, or without anything between them, is returned as it is.
+    """
+    starts = [match.end() for match in _START.finditer(text)]
+    end = _END.search(text, starts[-1] if starts else 0)
+    if not starts and end is None:
+        return text
+    body = text[starts[-1] if starts else 0 : end.start() if end else len(text)]
+    credits = _CREDITS.match(body) if starts else None
+    body = (body[credits.end() :] if credits else body).strip()
+    return body or text

@@ -7,12 +7,6 @@ tokens that a text spells out are encoded as text. Texts above 2**20 characters 
 pieces, cut at line ends where possible. The borders and the names of the documents are in
 ``SPLIT.idx`` and ``SPLIT.names``; see ``splits.SplitWriter``.
 
-The sidecar ``SPLIT.json`` holds ``schema``, ``validation_fraction``, ``corpus_hash`` (of both
-splits together, see ``corpora.corpus_hash``), ``tokenizer_hash``, ``split``, ``dtype``,
-``vocab_size`` (ids are below it), ``num_tokens``, ``num_bytes`` (of text, in UTF-8),
-``num_documents``, the SHA-256 of the files (``token_hash``, ``index_hash``, ``names_hash``) and
-``names_bytes``.
-
 Complete files are moved out of a work folder, sidecars last, so that an interrupted packing never
 looks finished, even after a power failure. A checkpoint is written every 2**26 characters.
 """
@@ -35,7 +29,6 @@ from diffattn.lab.data.splits import COUNTS, SPLITS, SplitWriter, assign_splits
 from diffattn.lab.data.tokenizer import plain_encoder, tokenizer_hash
 from diffattn.lab.data.tokens import DTYPES, FILES, SCHEMA, PackedTokens
 
-# After a killed call, this folder shows that the token files beside it belong to a packing.
 _WORK = ".packing"
 _PROGRESS = "progress.json"
 _CHECKPOINT_BATCHES = 64
@@ -51,9 +44,9 @@ def pack(
     out: Path,
     *,
     validation_fraction: float = 0.05,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] = lambda num_tokens: None,
 ) -> dict[str, Any]:
-    """Encode a corpus into ``train.bin`` and ``validation.bin``, each with its sidecar.
+    """Encode a corpus into ``train.bin`` and ``validation.bin``, and return their sidecars.
 
     If ``out`` already holds the packing of this corpus and tokenizer, the documents are only hashed
     and the files checked. An interrupted packing goes on from its last checkpoint: the documents
@@ -63,22 +56,17 @@ def pack(
         documents: The corpus, not empty, iterated once; a few batches are in memory at a time.
         tokenizer: A fast ``transformers`` tokenizer with an end token.
         on_progress: Called after each batch with the number of tokens written so far.
-
-    Returns:
-        ``{"train": sidecar, "validation": sidecar}``.
-
-    Raises:
-        CheckpointError: ``out`` holds another or a damaged packing, or other files of these names;
-            or a document before the checkpoint has changed.
     """
-    identity, out = _identity(tokenizer, validation_fraction), Path(out)
+    identity: dict[str, Any] = {"validation_fraction": validation_fraction}
+    identity |= {"tokenizer_hash": tokenizer_hash(tokenizer)}
+    if tokenizer.eos_token_id is None:
+        raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
     digest = hashlib.sha256()
     corpus = _hashed(documents, digest)
     recorded = _interrupted(out)
     if all((out / f"{split}.json").exists() for split in SPLITS):
         deque(corpus, maxlen=0)  # only hashed
         return _existing(out, {**identity, "corpus_hash": digest.hexdigest()})
-    _refuse_foreign(out)
     work, begun = out / _WORK, {**identity, "batch_chars": BATCH_CHARS}
     if recorded is not None:
         way_out = f", or delete {work}"
@@ -97,14 +85,6 @@ def pack(
             shutil.rmtree(work, ignore_errors=True)
     _publish(work, out)
     return sidecars
-
-
-def _identity(tokenizer: Any, validation_fraction: float) -> dict[str, Any]:
-    """The arguments that decide the files; raises if the tokenizer has no end token."""
-    digest = tokenizer_hash(tokenizer)
-    if tokenizer.eos_token_id is None:
-        raise ConfigError("pack: tokenizer must have an end token (eos_token), got none.")
-    return {"validation_fraction": validation_fraction, "tokenizer_hash": digest}
 
 
 def _interrupted(out: Path) -> dict[str, Any] | None:
@@ -162,7 +142,7 @@ def _write(
     work: Path,
     identity: dict[str, Any],
     recorded: dict[str, Any] | None,
-    on_progress: Callable[[int], None] | None,
+    on_progress: Callable[[int], None],
 ) -> dict[str, dict[str, Any]]:
     vocab_size = max(tokenizer.get_vocab().values()) + 1  # ids may have gaps: not len(tokenizer)
     dtype_name = "uint16" if vocab_size < 65_536 else "uint32"
@@ -187,8 +167,7 @@ def _write(
                 }
                 sync(work)
                 write_json(work / _PROGRESS, progress)
-            if on_progress is not None:
-                on_progress(sum(writer.counts["num_tokens"] for writer in writers.values()))
+            on_progress(sum(writer.counts["num_tokens"] for writer in writers.values()))
         states = {split: writer.state() for split, writer in writers.items()}
     return {
         split: {
@@ -247,19 +226,6 @@ def _existing(out: Path, identity: dict[str, Any]) -> dict[str, Any]:
         _require_same(out, sidecar, identity, "one", "")
     shutil.rmtree(out / _WORK, ignore_errors=True)  # left if a call was killed at its very end
     return sidecars
-
-
-def _refuse_foreign(out: Path) -> None:
-    """Raise for token files without both sidecars, unless a killed call left its work folder."""
-    if out.exists() and not out.is_dir():
-        raise CheckpointError(f"pack: {out} must be a folder, got a file.")
-    present = [name for name in FILES if (out / name).exists()]
-    if present and not (out / _WORK).exists():
-        raise CheckpointError(
-            f"pack: {out} must be empty or hold a whole packing, got only {', '.join(present)}, "
-            f"not {', '.join(name for name in FILES if name not in present)}. "
-            "Choose another folder, or delete what is left."
-        )
 
 
 def _publish(work: Path, out: Path) -> None:

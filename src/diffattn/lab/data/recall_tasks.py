@@ -152,9 +152,7 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
     """A tokenizer with one word per token. Keys and items are ``A``, ``B``, or with more than 26
     ``k1``, ``k2``; values and labels ``1``, noise ``·1``, "not there" ``-``, and token 0 ``_``.
 
-    Args:
-        example: Token ids of a sequence, kept as ``init_kwargs["example"]``: the text of commands
-            that need a text if the user gives none.
+    The sequence ``example`` is kept as ``init_kwargs["example"]``, the default text of commands.
     """
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -182,15 +180,12 @@ def recall_tokenizer(config: TaskConfig, example: Sequence[int]) -> Any:
 def guessing_ceilings(config: TaskConfig) -> dict[str, float]:
     r"""Expected accuracies of guessing, which a model that recalls must exceed.
 
-    Noisy recall:
+    Noisy recall: ``values`` guesses any value, ``pairs`` a value of the sequence. ``elimination``
+    guesses a value of the sequence that was not an answer before,
+    :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement it equals ``pairs``.
 
-    - ``values`` guesses any value, :math:`1 / \text{num\_values}`.
-    - ``pairs`` guesses a value of the sequence, :math:`1 / P`.
-    - ``elimination`` guesses a value of the sequence that was not an answer before,
-      :math:`\frac{1}{Q} \sum_{i=0}^{Q-1} 1 / (P - i)`. With replacement it equals ``pairs``.
-
-    Lookup: ``not_there`` always answers "not there"; ``pairs`` is :math:`1 / P`, the accuracy on
-    keys with a pair. Many shots: ``labels`` guesses any label, ``classes`` one of the sequence.
+    Lookup: ``not_there`` always answers "not there"; ``pairs`` is the accuracy on keys with a pair.
+    Many shots: ``labels`` guesses any label, ``classes`` one of the sequence.
     """
     if isinstance(config, LookupConfig):
         return {"not_there": config.absent, "pairs": 1 / config.num_pairs}

@@ -27,13 +27,11 @@ def assign_splits(
     """Assign a split to each document, so that neither split is empty.
 
     A document goes to validation if its hash, scaled to [0, 1), is below ``validation_fraction``.
-    So more documents do not move others. A file's name is hashed, so that it keeps its split when
-    it is edited. A row's text is hashed, so that equal rows are in one split. If a split would be
-    empty, the document with the nearest hash goes there. A single document is cut in two: its end
-    goes to validation, under the same name.
+    A file's name is hashed, so that it keeps its split when it is edited. A row's text is hashed,
+    so that equal rows are in one split. If a split would be empty, the document with the nearest
+    hash goes there. The end of a single document goes to validation, under the same name.
 
-    Documents are iterated once, and at most two are in memory at a time. They come with their
-    splits in order, but one comes later: it is held back until both splits have been seen.
+    Documents come in order, but one comes later: it is held back until both splits have been seen.
     """
     held: tuple[float, str, Document] | None = None
     num_documents, both_seen = 0, False
@@ -69,7 +67,6 @@ def _rank(key: str) -> float:
 
 
 def _cut(document: Document, validation_fraction: float) -> Iterator[tuple[str, Document]]:
-    """Split a document in two, after the end of a line if possible."""
     text = document.text
     if len(text) < 2:
         raise ConfigError(

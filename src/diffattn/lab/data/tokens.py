@@ -26,7 +26,7 @@ DTYPES: dict[str, np.dtype[Any]] = {"uint16": np.dtype("<u2"), "uint32": np.dtyp
 
 
 class Sidecar(TypedDict):
-    """Fields of ``SPLIT.json``; :mod:`diffattn.lab.data.packing` describes them."""
+    """Fields of ``SPLIT.json``. ``num_bytes`` are of text, ``corpus_hash`` is of both splits."""
 
     schema: Literal[3]
     validation_fraction: float
@@ -70,7 +70,7 @@ class PackedTokens:
         document_offsets: int64 ``[num_documents + 1]``, the first token of each document, then
             ``num_tokens``; on disk until read.
         num_bytes: Number of UTF-8 bytes of the documents' text.
-        metadata: The sidecar; :mod:`diffattn.lab.data.packing` describes it.
+        metadata: The sidecar, a :class:`Sidecar`.
     """
 
     def __init__(self, out: Path, split: str, *, verify: bool = True) -> None:

@@ -50,13 +50,11 @@ class Answers:
 
     @classmethod
     def read(cls, label: str, part: Path) -> "Answers":
-        """Read the answers from the folder of a finished part."""
         result = EvalResult.read(part)
         return cls(label, result, result.read_items(part))
 
     @cached_property
     def rows(self) -> dict[str, Row]:
-        """Id to row of the items that did not fail."""
         return {str(row["id"]): row for row in self.every if "error" not in row}
 
     def guess(self, ids: Sequence[str], score: str) -> Guess | None:
@@ -314,7 +312,6 @@ class Gathered:
         return kept
 
     def compared(self) -> Comparison:
-        """Compare every model with its baseline, as :mod:`diffattn.lab.evaluation.compare` does."""
         return compare_answers(self.answers, self.labels, self.variants, {})
 
     def add(self, variant: str, answers: Answers, folder: Path) -> None:

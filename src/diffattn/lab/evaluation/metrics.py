@@ -78,31 +78,15 @@ def part_score(name: str, where: Mapping[str, Any], names: Sequence[str]) -> str
     return score if score in names else None
 
 
-def metric(
-    name: str,
-    interval: Interval,
-    *,
-    unit: str = "share",
-    where: dict[str, Any] | None = None,
-    headline: bool = False,
-    higher_is_better: bool | None = True,
-) -> Metric:
-    """A metric made of a mean with its interval. See :class:`Metric` for the arguments."""
-    return Metric(
-        name=name,
-        value=interval.mean,
-        **interval.around_mean(),
-        unit=unit,
-        where=where or {},
-        headline=headline,
-        higher_is_better=higher_is_better,
-    )
+def metric(name: str, interval: Interval, **facts: Any) -> Metric:
+    """A metric made of a mean with its interval; ``facts`` are other fields of :class:`Metric`."""
+    return Metric(name=name, value=interval.mean, **interval.around_mean(), **facts)
 
 
 def score_metric(
     name: str, rows: Sequence[Row], where: dict[str, Any], **facts: Any
 ) -> list[Metric]:
-    """The mean of a score over rows, with its interval over clusters; none without rows."""
+    """The mean of a score over rows as a metric with an interval over clusters; [] without rows."""
     if not rows:
         return []
     values, share = [row["scores"][name] for row in rows], is_share(name)
@@ -152,19 +136,15 @@ def row_weight(row: Mapping[str, Any], score: str) -> float:
 
 
 def loss_metric(
-    name: str,
-    interval: Interval,
-    where: dict[str, Any] | None = None,
-    *,
-    headline: bool = False,
-    unit: str = "nats per token",
+    name: str, interval: Interval, where: Mapping[str, Any] = {}, **facts: Any
 ) -> Metric:
-    """A metric made of a mean loss: lower is better."""
-    return metric(name, interval, unit=unit, where=where, headline=headline, higher_is_better=False)
+    """A metric made of a mean loss in nats per token by default: lower is better."""
+    facts = {"unit": "nats per token", "higher_is_better": False, "where": dict(where)} | facts
+    return metric(name, interval, **facts)
 
 
 def perplexity_metric(
-    name: str, interval: Interval, where: dict[str, Any] | None = None, *, headline: bool = True
+    name: str, interval: Interval, where: Mapping[str, Any] = {}, *, headline: bool = True
 ) -> Metric:
     """exp of a mean loss in nats and of its interval's ends; losses above 700 count as 700."""
     ends = (interval.mean, interval.low, interval.high)

@@ -63,7 +63,7 @@ class Outliers(Protocol):
         require_readable(model.network, self.window_tokens)
         start = model.start()
         size = self.window_tokens - len(start)
-        texts = first_windows(self, model, self.texts, start=start, size=size)
+        texts = first_windows(self, model, self.texts, "text", start, size)
         windows, batches = [ids for _, ids in texts], []
         for first in range(0, len(windows), self.windows_per_item):
             some = tuple(windows[first : first + self.windows_per_item])
@@ -165,7 +165,6 @@ def _metrics(table: Mapping[str, Any], num_tokens: int) -> list[Metric]:
 
 
 def _layers(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """For each layer, the largest values over all items."""
     layers: list[dict[str, Any]] = []
     for of_layer in zip(*(row["layers"] for row in rows), strict=True):
         layers.append({})

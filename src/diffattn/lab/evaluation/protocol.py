@@ -1,15 +1,17 @@
-"""The interface of a protocol: its items, how it asks a model, and its summary."""
+"""The interface of a protocol, its items and its summary; protocols by name and settings."""
 
 import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from dataclasses import asdict, dataclass, field, fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform, get_type_hints
 
-from diffattn.errors import ConfigError, check_known
-from diffattn.lab.evaluation.catalog import PROTOCOLS, ProtocolFacts
+from diffattn.errors import ConfigError, check_known, did_you_mean
+from diffattn.lab.evaluation.catalog import PRESETS, PROTOCOLS, ProtocolFacts
 from diffattn.lab.records.evaluations import Metric
+from diffattn.lab.records.fields import read_settings, require_counts
 
 if TYPE_CHECKING:  # names are checked before PyTorch is loaded
     from diffattn.lab.inference.language_model import LanguageModel
@@ -66,15 +68,14 @@ class Protocol(ABC):
         if longest < SHORT_CONTEXT:
             values |= cls.quick_short
         for name in values.keys() & _LENGTHS:
-            value = values[name]
-            is_one = isinstance(value, int)
-            cut = sorted({min(x, longest) for x in ([value] if is_one else value)})
-            values[name] = cut[0] if is_one else tuple(cut)
+            if isinstance(values[name], int):
+                values[name] = min(values[name], longest)
+            else:
+                values[name] = tuple(sorted({min(length, longest) for length in values[name]}))
         return values
 
     @property
     def facts(self) -> ProtocolFacts:
-        """The protocol's row in the catalog."""
         return PROTOCOLS[self.name]
 
     @abstractmethod
@@ -149,7 +150,6 @@ class Protocol(ABC):
             )
 
     def parameters(self) -> dict[str, Any]:
-        """All settings as plain values, for records."""
         return asdict(self)
 
 
@@ -189,3 +189,71 @@ def prompt_facts(text: str) -> dict[str, Any]:
 def split_batches(batches: Sequence[Sequence[Item]], size: int) -> list[list[Item]]:
     """The same items in batches of at most ``size``, so that an interruption loses little."""
     return [list(batch[i : i + size]) for batch in batches for i in range(0, len(batch), size)]
+
+
+def protocol_class(name: str) -> type[Protocol]:
+    """Import the class of a protocol by the protocol's name."""
+    require_known(name, PROTOCOLS)
+    module, _, attribute = PROTOCOLS[name].path.partition(":")
+    protocol: type[Protocol] = getattr(import_module(f"{__package__}.{module}"), attribute)
+    return protocol
+
+
+def parts(
+    names: Iterable[str],
+    settings: Sequence[str] = (),
+    *,
+    quick: bool = False,
+    longest: int | None = None,
+) -> list[Part]:
+    """Build the parts that protocols and presets name; ``"all"`` is every protocol.
+
+    ``settings`` are ``PROTOCOL.KEY=VALUE``, a value in JSON or as text; they override the
+    parameters of ``quick``, which are adapted to a context of ``longest`` tokens.
+    """
+    chosen: dict[str, tuple[str, dict[str, Any]]] = {}
+    asked = [protocol for name in names for protocol in (PROTOCOLS if name == "all" else [name])]
+    for name in asked:
+        require_known(name)  # check all names before PyTorch is loaded
+        wanted = PRESETS.get(name) or {name: (name, {})}
+        for variant, (protocol, parameters) in wanted.items():
+            if variant in chosen and chosen[variant] != (protocol, parameters):
+                raise ConfigError(f"evaluate: {variant!r} must be asked for once, got it twice.")
+            chosen[variant] = (protocol, parameters)
+    changes = _read(settings, {protocol for protocol, _ in chosen.values()})
+    built = []
+    for variant, (name, parameters) in chosen.items():
+        kind = protocol_class(name)
+        values = parameters | (kind.quick_for(longest) if quick else {}) | changes.get(name, {})
+        built.append(Part(variant=variant, protocol=kind(**values)))
+    return built
+
+
+def require_known(name: str, known: Iterable[str] = (*PROTOCOLS, *PRESETS, "all")) -> None:
+    """Raise ``ConfigError`` if ``name`` is not among the ``known`` protocols and presets."""
+    if name not in known:
+        hint = did_you_mean(name, known)
+        raise ConfigError(f"Unknown protocol {name!r}.{hint} See 'diffattn list protocols'.")
+
+
+def _read(settings: Sequence[str], protocols: set[str]) -> dict[str, dict[str, Any]]:
+    """Protocol to field to value."""
+    changes: dict[str, dict[str, Any]] = {}
+    for setting in settings:
+        name, separator, _ = setting.partition("=")
+        protocol, dot, _ = name.strip().partition(".")
+        if not separator or not dot:
+            raise ConfigError(f"--set: must be PROTOCOL.KEY=VALUE, got {setting!r}.")
+        if protocol not in protocols:
+            raise ConfigError(
+                f"--set: {protocol!r} must be a protocol of this run "
+                f"({', '.join(sorted(protocols))}), got {setting!r}."
+            )
+        kind = protocol_class(protocol)
+        hints = get_type_hints(kind)
+        kinds = {f"{protocol}.{field.name}": hints[field.name] for field in fields(kind)}
+        for key, value in read_settings([setting], kinds).items():
+            field = key.partition(".")[2]
+            require_counts(key, field, value)
+            changes.setdefault(protocol, {})[field] = value
+    return changes

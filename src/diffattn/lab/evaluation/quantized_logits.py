@@ -20,8 +20,7 @@ from diffattn.lab.evaluation.metrics import (
     row_weight,
 )
 from diffattn.lab.evaluation.perplexity.nll_by_position import first_windows
-from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, prompt_facts
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import Item, Protocol, Summary, parts, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import STANDARD_LIMITS
 from diffattn.lab.inference.scoring import Continuation
@@ -88,7 +87,6 @@ class QuantizedLogits(Protocol):
         self.wrapped()
 
     def wrapped(self) -> Protocol:
-        """The wrapped protocol with its settings."""
         others = [name for name in PROTOCOLS if name != self.name]
         check_known(self.name, "protocol", self.protocol, others)
         named = [
@@ -176,7 +174,7 @@ class QuantizedLogits(Protocol):
             return []
         start, size = model.start(required=True), self.window_tokens
         self.require_fit(model, "window_tokens", size)
-        windows = first_windows(self, model, self.text, self.text_field, start=start, size=size)
+        windows = first_windows(self, model, self.text, self.text_field, start, size)
         return [
             Item(id=f"text-window-{i}", payload=ids, cluster=document)
             for i, (document, ids) in enumerate(windows)

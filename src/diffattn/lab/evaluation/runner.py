@@ -59,8 +59,7 @@ def evaluate(
     """
     folder, protocol = Path(folder), part.protocol
     with sole_writer(folder, wait=wait):
-        selection = {} if limit is None else {"limit": limit}
-        config = _claim(model, part, folder, selection)
+        config = _claim(model, part, folder, limit)
         finished = _finished(folder, on_message)
         if finished is not None:
             try:
@@ -72,17 +71,15 @@ def evaluate(
             on_progress(finished.num_items, finished.num_items)
             return finished
         rows = _ask_all(model, protocol, folder, limit, on_progress, on_message)
-        result = _result(protocol, folder, selection, config, rows)
+        result = _result(protocol, folder, config, rows)
         result.write(folder)
         fewer = shortfall(result.tables)
-        if fewer and not selection and not result.num_failed:
+        if fewer and limit is None and not result.num_failed:
             on_message(fewer)
     return result
 
 
-def _claim(
-    model: LanguageModel, part: Part, folder: Path, selection: Mapping[str, Any]
-) -> dict[str, Any]:
+def _claim(model: LanguageModel, part: Part, folder: Path, limit: int | None) -> dict[str, Any]:
     """Write ``run.json``, or check that it records the same evaluation; return the settings."""
     config: dict[str, Any] = {
         "protocol": part.protocol.name,
@@ -91,7 +88,7 @@ def _claim(
         # Through JSON, so that settings can be compared with those of a file.
         "parameters": json.loads(json.dumps(part.protocol.parameters(), default=str)),
         "model": model.facts(),
-        **selection,
+        **({} if limit is None else {"limit": limit}),
     }
     record = RunRecord(
         name=f"{model.label}/{part.variant}",
@@ -118,11 +115,7 @@ def _finished(folder: Path, on_message: OnMessage) -> EvalResult | None:
 
 
 def _result(
-    protocol: Protocol,
-    folder: Path,
-    selection: dict[str, Any],
-    config: Mapping[str, Any],
-    rows: Sequence[Mapping[str, Any]],
+    protocol: Protocol, folder: Path, config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
 ) -> EvalResult:
     scored = [row for row in rows if "error" not in row]
     if not scored:
@@ -144,17 +137,15 @@ def _result(
         num_items=len(rows),
         num_failed=len(rows) - len(scored),
         items=log_facts(folder / ITEMS),
-        selection=selection,
+        selection={"limit": config["limit"]} if "limit" in config else {},
     )
 
 
 def _is_temporary(row: Mapping[str, Any]) -> bool:
-    """Whether an item failed for a reason that may be temporary."""
     return "error" in row and not str(row["error"]).startswith(_PERMANENT)
 
 
 def _batches(model: LanguageModel, protocol: Protocol) -> tuple[list[list[Item]], str]:
-    """All items in batches, and the digest of their data."""
     batches = protocol.batches(model)
     items = [item for batch in batches for item in batch]
     return batches, data_digest(items, protocol.material(model, items))
@@ -168,7 +159,6 @@ def _ask_all(
     on_progress: OnProgress,
     on_message: OnMessage,
 ) -> list[dict[str, Any]]:
-    """Rows of all selected items, in their order."""
     known, faults = recover_jsonl(folder / ITEMS)
     for fault in faults:
         on_message(f"An item is asked again: {fault}")
@@ -279,7 +269,7 @@ def run_evaluation(
                     limit=limit,
                     wait=wait,
                     on_progress=partial(on_progress, name),
-                    on_message=partial(_tell, on_message, name),
+                    on_message=partial(lambda name, line: on_message(f"{name}: {line}"), name),
                 )
             except BusyError:
                 on_message(f"{name}: another process is at work on it, waiting at the end")
@@ -299,10 +289,6 @@ def run_evaluation(
             on_message(f"{label}/{variant}: {failed}")
     order = [(label, part.variant) for label in models for part in chosen]
     return [done[key] for key in order if key in done], compare_folder(folder)
-
-
-def _tell(on_message: Callable[[str], None], name: str, line: str) -> None:
-    on_message(f"{name}: {line}")
 
 
 def _load(

@@ -36,11 +36,10 @@ def generate(
     stop: Sequence[str] = (),
     before: Prefix | None = None,
 ) -> list[Generation]:
-    """Greedy decoding of prompts of any lengths; prefixes that prompts share are read once.
+    """Greedy decoding of prompts of any lengths after ``before``; shared prefixes are read once.
 
     A continuation ends at any of :func:`diffattn.models.loading.end_tokens`, at a ``stop`` string,
-    or after ``max_new_tokens``. Ties go to the smallest token id. ``before`` holds tokens that are
-    already read and precede all prompts.
+    or after ``max_new_tokens``. Ties go to the smallest token id.
     """
     if max_new_tokens < 1:
         raise ItemError(f"generate: max_new_tokens must be 1 or more, got {max_new_tokens}.")
@@ -72,12 +71,9 @@ def generate(
 
 def require_room(model: NetworkReader, prompt_tokens: int, max_new_tokens: int) -> None:
     """Raise ``ItemError`` if a prompt is empty or leaves no room for its continuation."""
-    if not prompt_tokens or prompt_tokens + max_new_tokens > model.max_length:
-        raise ItemError(
-            f"generate: prompt and continuation must fit the model's {model.max_length} tokens "
-            f"and the prompt hold one or more, got {prompt_tokens} + {max_new_tokens}."
-        )
-    model.require_steady(prompt_tokens + max_new_tokens)
+    if not prompt_tokens:
+        raise ItemError("generate: a prompt must hold a token or more, got none.")
+    model.require_length(prompt_tokens + max_new_tokens, "generate: prompt and continuation")
 
 
 def _decode(

@@ -113,7 +113,6 @@ def read_labels(
 def _read_by_rows(
     model: NetworkReader, trie: LabelTrie, prefix: Prefix, prompt: Sequence[int]
 ) -> LabelReading:
-    """The same reading with one row per label, for models that cannot run branches."""
     rows = [[*prompt, *path[:-1]] for path in trie.paths]
     logits_at: dict[int, Tensor] = {}
     for batch in model.row_batches([len(row) for row in rows], prefix, all_logits=True):

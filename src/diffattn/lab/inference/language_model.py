@@ -26,10 +26,8 @@ _NOT_HASHED = (
 
 
 class LanguageModel(NetworkReader):
-    """A causal language model that generates, scores and reads prompts.
-
-    The methods are functions of this folder, which take the model as their first argument.
-    """
+    """A causal language model that generates, scores and reads prompts. The methods are functions
+    of this folder, which take the model as their first argument."""
 
     @classmethod
     def load(
@@ -144,13 +142,11 @@ def _fetch_tensor(network: Any, name: str) -> torch.Tensor:
 
 
 def _settings(value: Any) -> Any:
-    """The settings of a configuration and of its parts, without ``_NOT_HASHED``."""
     if not isinstance(value, dict):
         return value
     return {str(key): _settings(x) for key, x in value.items() if key not in _NOT_HASHED}
 
 
 def _hash(value: Any) -> str:
-    """First 16 hex digits of the SHA-256 of a value as JSON."""
     content = json.dumps(value, sort_keys=True, default=str).encode()
     return hashlib.sha256(content).hexdigest()[:16]

@@ -20,7 +20,6 @@ def labelled(
 ) -> dict[str, str]:
     """Parse ``[LABEL=]PATH`` to label and path; a label is by default the last part of the path.
 
-    ``on_message`` gets a line for each study, which names the model that is taken.
     ``has_no_folder`` says whether a path is allowed although it is not a model folder.
     """
     paths: dict[str, str] = {}

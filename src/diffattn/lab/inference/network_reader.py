@@ -13,7 +13,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.models.config.rope_settings import steady_positions
+from diffattn.models.config.settings import steady_positions
 from diffattn.models.loading import end_tokens, known_tokens
 from diffattn.models.memory import available_bytes
 from diffattn.ops.inputs.numbers import LARGEST_COUNT
@@ -44,7 +44,6 @@ STANDARD_LIMITS = PassLimits()
 def limits_on(device: torch.device) -> PassLimits:
     """Limits for a device that already holds the model, by its free memory.
 
-    A GPU with much free memory gets larger limits; with little, every device gets smaller ones.
     Sizes are powers of two, so that small changes of free memory change no batch and no rounding.
     """
     standard = STANDARD_LIMITS
@@ -145,7 +144,8 @@ class NetworkReader:
             raise ConfigError(f"{label}: add_bos needs a tokenizer with a BOS token, got none.")
         layers = {type(layer) for layer in DynamicCache(config=network.config).layers}
         other = [x.__name__ for x in layers - {DynamicLayer, DynamicSlidingWindowLayer}]
-        if "past_key_values" not in inspect.signature(network.forward).parameters:
+        known = inspect.signature(network.forward).parameters
+        if "state" in known and "past_key_values" not in known:
             other.append("a recurrent state")
         if other:  # padding would change a recurrent state, and rows could not share one
             raise ConfigError(f"{label}: layers must keep keys and values, got {other[0]}.")
@@ -332,7 +332,6 @@ class NetworkReader:
 
     @cached_property
     def _cache_bytes_per_token(self) -> int:
-        """Bytes of keys and values of one token, summed over layers."""
         probe = self.read([0])
         tensors = [x for layer in probe.cache.layers for x in (layer.keys, layer.values)]
         return sum(x.nbytes for x in tensors) or 1

@@ -77,67 +77,53 @@ def complete(
             answer too long for the model is cut to the tokens that fit.
         chat: Whether the prompts come from a chat template, with special tokens spelled out.
     """
-    pairs = zip(prompts, [None] * len(prompts) if answers is None else answers, strict=True)
-    asked = [_Asked.encode(model, *pair, special=chat) for pair in pairs]
-    for item in asked:
-        require_room(model, len(item.prompt), max_new_tokens)
-    sizes = [len(item.prompt) + max_new_tokens for item in asked]
-    share_all = not model.rows_alone and _shared_by_all(asked) >= _WORTH_READING
-    grouped: Iterable[list[int]] = [list(range(len(asked)))]
+    asked = [tuple(model.encode_prompt(prompt, special=chat)) for prompt in prompts]
+    scored: list[Continuation] = []
+    if answers is not None:
+        pairs = zip(prompts, answers, strict=True)
+        scored = [_continuation(model, *pair, special=chat) for pair in pairs]
+    for ids in asked:
+        require_room(model, len(ids), max_new_tokens)
+
+    def shared(batch: Sequence[int]) -> int:
+        """Leading tokens that prompts and contexts share, less than the shortest has."""
+        sequences = [*(asked[i] for i in batch), *(scored[i].context for i in batch if scored)]
+        # In sorted order, the first and the last sequence differ the earliest.
+        length = common_length(min(sequences), max(sequences))
+        return min(length, min(map(len, sequences)) - 1)
+
+    sizes, whole = [len(ids) + max_new_tokens for ids in asked], list(range(len(asked)))
+    share_all = not model.rows_alone and shared(whole) >= _WORTH_READING
+    grouped: Iterable[list[int]] = [whole]
     if not share_all:
         grouped = model.row_batches(sizes, model.read([]), all_logits=False)
     completions: dict[int, Completion] = {}
     for batch in grouped:
-        some, before = [asked[i] for i in batch], None
+        before = None
         if share_all or (len(batch) == 1 and not model.rows_alone):
-            before = model.read(some[0].prompt[: _shared_by_all(some)])
+            before = model.read(asked[batch[0]][: shared(batch)])
         known = before.length if before else 0
-        rest = [item.prompt[known:] for item in some]
+        rest = [asked[i][known:] for i in batch]
         written = generate(model, rest, max_new_tokens=max_new_tokens, stop=stop, before=before)
-        right = [
-            Continuation(item.scored.context[known:], item.scored.target)
-            for item in some
-            if item.scored is not None  # all items or none
-        ]
-        scores = score(model, right, before=before) if right else [None] * len(some)
+        right = [Continuation(scored[i].context[known:], scored[i].target) for i in batch if scored]
+        scores = score(model, right, before=before) if right else [None] * len(batch)
         for i, output, answer in zip(batch, written, scores, strict=True):
             mean = None if answer is None else answer.logprob / len(answer.token_logprobs)
             completions[i] = Completion(
                 text=output.text,
-                prompt_tokens=len(asked[i].prompt),
+                prompt_tokens=len(asked[i]),
                 logprob_per_token=mean,
                 prompt=prompts[i],
             )
-    return [completions[i] for i in range(len(asked))]
+    return [completions[i] for i in whole]
 
 
 _WORTH_READING = 128
 """Shortest shared prefix, in tokens, that is read once; a shorter one is read per prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One prompt as tokens, and its answer, split from it as lm-evaluation-harness does."""
-
-    prompt: tuple[int, ...]
-    scored: Continuation | None
-
-    @classmethod
-    def encode(
-        cls, model: NetworkReader, prompt: str, answer: str | None, *, special: bool
-    ) -> "_Asked":
-        ids = tuple(model.encode_prompt(prompt, special=special))
-        if answer is None:
-            return cls(ids, None)
-        context, target = model.encode_pair(prompt, f" {answer}", special=special)
-        room = model.max_length + 1 - len(context)
-        return cls(ids, Continuation(tuple(context), tuple(target[:room])))
-
-
-def _shared_by_all(asked: Sequence[_Asked]) -> int:
-    """Leading tokens that all prompts and contexts of answers share, less than the shortest has."""
-    sequences = [item.prompt for item in asked]
-    sequences += [item.scored.context for item in asked if item.scored is not None]
-    # In sorted order, the first and the last sequence differ the earliest.
-    shared = common_length(min(sequences), max(sequences))
-    return min(shared, min(map(len, sequences)) - 1)
+def _continuation(model: NetworkReader, prompt: str, answer: str, *, special: bool) -> Continuation:
+    """A right answer, split from its prompt as lm-evaluation-harness does."""
+    context, target = model.encode_pair(prompt, f" {answer}", special=special)
+    room = model.max_length + 1 - len(context)
+    return Continuation(tuple(context), tuple(target[:room]))

@@ -101,7 +101,6 @@ def _whole_rows(model: NetworkReader) -> int:
 
 
 def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known: int) -> Score:
-    """Score a long row in chunks; ``prefix`` already holds its first ``known`` tokens."""
     prefix = model.read(asked.context[known:-1], prefix)
     inputs, size = (asked.context[-1], *asked.target[:-1]), _whole_rows(model)
     parts = []
@@ -117,7 +116,6 @@ def _score_long(model: NetworkReader, prefix: Prefix, asked: Continuation, known
 
 
 def _score(logits: Tensor, target: Sequence[int]) -> Score:
-    """Score from the logits ``[len(target), vocab_size]`` that predict the target."""
     wanted = torch.tensor(list(target), device=logits.device)
     logprobs = logits.log_softmax(-1).gather(-1, wanted[:, None])[:, 0]
     return Score(tuple(logprobs.tolist()), bool((logits.argmax(-1) == wanted).all()))
@@ -180,7 +178,6 @@ def windows(length: int, window: int, stride: int) -> Iterator[tuple[int, int, i
 def _window_losses(
     model: NetworkReader, tokens: np.ndarray, group: list[tuple[int, int, int]], given: list[int]
 ) -> list[np.ndarray]:
-    """Losses of the predicted tokens of windows of equal length."""
     inputs = [[*given, *tokens[begin : end - 1].tolist()] for begin, _, end in group]
     wanted = [tokens[predicted:end] for _, predicted, end in group]
     length, last = len(inputs[0]), len(wanted[0])

@@ -70,10 +70,10 @@ class _Borrowed(DynamicLayer):
 def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
     """Indices of the branches of each pass, in order, at most ``most`` of them."""
 
-    def fit(batch: list[int]) -> bool:
-        return len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS
-
-    return batches(range(len(sizes)), fit)
+    return batches(
+        range(len(sizes)),
+        lambda batch: len(batch) <= most and sum(sizes[i] for i in batch) <= _PASS_TOKENS,
+    )
 
 
 def can_branch(model: NetworkReader, prefix: Prefix) -> bool:
@@ -93,8 +93,7 @@ def forward_tree(
 ) -> Tensor:
     """Logits after the ``wanted`` tokens of a tree, as if each branch alone followed the prefix.
 
-    They are ``[len(wanted), vocab_size]``, float32, or float64 for a float64 model. The prefix is
-    neither copied per branch nor changed.
+    They are ``[len(wanted), vocab_size]``, float32, or float64 for a float64 model.
     """
     cache = DynamicCache(config=model.network.config)
     cache.layers = [_Borrowed(layer) for layer in prefix.cache.layers]

@@ -1,6 +1,7 @@
-"""Maps of one model on one text, rounded for a page, layer by layer."""
+"""Run models on one text, and write one page with their attention maps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,11 @@ from torch import Tensor
 
 from diffattn.errors import ConfigError
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.report.viewer.values import ViewedLayer, to_codes
+from diffattn.lab.inspection.request import Request
+from diffattn.lab.inspection.texts import read_text
+from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
+from diffattn.lab.report.viewer.values import ViewedLayer, ViewedModel, to_codes
+from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.attention_rows import LayerRows, attention_rows
 from diffattn.probes.passes import unwrapped
@@ -36,8 +41,7 @@ def viewed_layers(
     r"""A1, A2 and λ of every head, or the single map of softmax attention.
 
     λ is computed from the maps, in the same way for every model: the least-squares fit of
-    :math:`A = A_1 - \lambda A_2`, per query and head in V2, else one per layer. It equals the
-    model's λ up to rounding.
+    :math:`A = A_1 - \lambda A_2`, per query and head in V2, else one per layer.
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
@@ -48,16 +52,11 @@ def viewed_layers(
             Default: all but the first and the last three; all in a text of four or fewer.
         room: Number of weights that the page can still take.
         num_models: Models on the page. Weights of fewer models are stored more exactly.
-
-    Raises:
-        ConfigError: A layer does not exist, the attention has another form, or too many weights.
-        DiffAttnError: The model is broken, or an id (``ItemError``) is not in its vocabulary.
     """
     network, label = unwrapped(model.network), model.label
     config = network.config
-    if isinstance(network, DiffTransformerForCausalLM) and any(
-        facts.projected_maps == 0 for facts in config.attention_by_layer
-    ):
+    is_ours = isinstance(network, DiffTransformerForCausalLM)
+    if is_ours and any(facts.projected_maps == 0 for facts in config.attention_by_layer):
         raise ConfigError(
             f"{label}: must have attention, got attention_type {config.attention_type!r}."
         )
@@ -160,3 +159,70 @@ def _sums(rows: LayerRows, spans: Sequence[tuple[int, int]]) -> np.ndarray | Non
         weights.append(rows.signed.double().abs())
     sums = [torch.stack([x[..., a:b].sum(-1) for a, b in spans], dim=-1) for x in weights]
     return torch.stack(sums).cpu().numpy()
+
+
+def inspect_models(
+    models: Mapping[str, str],
+    request: Request,
+    out: Path,
+    *,
+    device: str | None = None,
+    dtype: str = "float32",
+    verify: bool = True,
+    force: bool = False,
+    on_message: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Write one page with the attention maps of models on a text.
+
+    Models are loaded one after the other. Nothing is written if one of them fails.
+
+    Args:
+        models: Label to path of each model.
+        device: Default: CUDA if there is any, else CPU.
+        dtype: ``"float32"``, ``"bfloat16"``, ``"float16"`` or ``"auto"`` (the checkpoint's).
+        verify: Whether to compare the models' files with their manifests.
+        force: Whether to replace ``out`` even if this command did not write it.
+    """
+    require_page_destination(out, force=force)
+    viewed: list[ViewedModel] = []
+    for label, path in models.items():
+        on_message(f"{label}: loading")
+        model = LanguageModel.load(
+            path, label=label, device=device, dtype=dtype, add_bos=request.add_bos, verify=verify
+        )
+        ids, text = read_text(model, request)
+        on_message(f"{label}: reading {len(ids)} tokens")
+        spans = {segment.name: (segment.start, segment.end) for segment in text.segments}
+        layers = viewed_layers(
+            model,
+            ids,
+            layers=request.layers,
+            spans=list(spans.values()),
+            sought=spans.get("needle"),
+            room=MOST_WEIGHTS - sum(layer.codes.size for v in viewed for layer in v.layers),
+            num_models=len(models),
+        )
+        viewed.append(
+            ViewedModel(
+                label=label,
+                facts=_facts(model),
+                text=text,
+                layers=tuple(layers),
+                num_layers=int(model.network.config.get_text_config().num_hidden_layers),
+            )
+        )
+    on_message("writing the page")
+    return write_viewer(out, viewed)
+
+
+def _facts(model: LanguageModel) -> tuple[str, ...]:
+    """Attention type, size, hash of the weights and dtype: what identifies a model on the page."""
+    facts = model.facts()
+    name = facts["attention_type"] or facts["type"]
+    control = ATTENTION[name].control if name in ATTENTION else ""
+    return (
+        f"{name} ({control})" if control else str(name),
+        f"{facts['parameters']:,} parameters",
+        f"weights {facts['weights']}",
+        str(facts["dtype"]),
+    )

@@ -7,10 +7,7 @@ from typing import get_type_hints
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.files import normalise_line_ends, read_text
-from diffattn.lab.records.settings import read_settings, require_counts
-
-LIMIT = 512
-"""Largest number of tokens of a text, unless the user allows more."""
+from diffattn.lab.records.fields import read_settings, require_counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,11 +18,10 @@ class NeedleText:
     """
 
     length: int = 256
-    """Exact number of tokens of the prompt."""
+    """Of the prompt, in tokens."""
     depth: float = 50.0
     """Position of the number that the question asks for, in percent of the text."""
     num_needles: int = 3
-    """Number of hidden numbers; the question asks for one of them."""
     haystack: str = "stdlib"
     """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     sample: int = 0
@@ -41,7 +37,7 @@ class Request:
     """``None``: the tokenizer's example, or a built-in one."""
     layers: tuple[int, ...] | None = None
     """Indices of the layers, from 0. Default: all."""
-    max_tokens: int = LIMIT
+    max_tokens: int = 512
     cut: bool = False
     """Whether to show the first tokens of a longer text, with a note. Default: refuse the text."""
     add_bos: bool | None = None
@@ -54,10 +50,6 @@ def chosen_text(
     r"""The text that a command line names; ``None`` if it names none. Line ends become ``\n``.
 
     ``settings`` are values of ``--set``, ``KEY=VALUE`` for fields of :class:`NeedleText`.
-
-    Raises:
-        ConfigError: More than one of the three, settings without a needle or out of range, an empty
-            text, or a file that is not UTF-8.
     """
     options = {"--text": text is not None, "--file": file is not None, "--needle": needle}
     given = [name for name, is_given in options.items() if is_given]
@@ -75,8 +67,8 @@ def chosen_text(
         text = read_text(file)
         if text is None:
             raise ConfigError(f"{file}: must be UTF-8 text, got other data.")
-    name = "--text" if file is None else str(file)
     if not text:
+        name = file or "--text"
         raise ConfigError(f"inspect: {name} must hold one token or more, got none.")
     return str(normalise_line_ends(text))
 

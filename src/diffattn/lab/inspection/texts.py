@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from transformers.convert_slow_tokenizer import bytes_to_unicode
@@ -13,17 +14,14 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
     segment_spans,
 )
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.values import Segment, ViewedText
 
 _EXAMPLE = "Return the first item of the list. Return the last item of the list. Return the"
-"""Its end repeats an earlier phrase, so an induction head looks at the words that followed it."""
+"""Its end repeats an earlier phrase: an induction head looks at the words that followed it."""
 _BYTE_OF = {character: byte for byte, character in bytes_to_unicode().items()}
 """Character of a byte-level vocabulary to the byte that it stands for."""
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_SPACE = "▁"
-"""SentencePiece's sign for a space."""
 _NAMES = {
     "bos": "BOS",
     "before": "noise before",
@@ -35,7 +33,7 @@ _NAMES = {
 
 
 def read_text(model: LanguageModel, request: Request) -> tuple[list[int], ViewedText]:
-    """The token ids of the text, and the text as it is shown."""
+    """The ids of the text, and the text as it is shown."""
     if isinstance(request.text, NeedleText):
         return _needle(model, request.text, request.max_tokens)
     example = model.tokenizer.init_kwargs.get("example", _EXAMPLE)
@@ -53,7 +51,7 @@ def read_text(model: LanguageModel, request: Request) -> tuple[list[int], Viewed
         kept = min(request.max_tokens, model.max_length)
         notes.append(f"The first {kept} of {len(ids)} tokens are shown; the text goes on.")
         ids = ids[:kept]
-    return ids, _viewed(model, ids, notes=notes)
+    return ids, _viewed(model, ids, notes)
 
 
 def _needle(
@@ -64,19 +62,10 @@ def _needle(
             f"inspect: the needle's text must have at most {fault}, got {needle.length}. "
             "--set length=N chooses another."
         )
-    protocol = AttentionSegments(
-        length=needle.length,
-        num_needles=needle.num_needles,
-        depths=(needle.depth,),
-        haystack=needle.haystack,
-        seed=needle.seed,
-    )
-    try:
-        (prompt,) = protocol.build_prompts(
-            model, protocol.depths, **protocol.settings(needle.sample)
-        )
-    except ItemError as error:
-        raise ConfigError(f"inspect: {error}") from error
+    settings = asdict(needle)
+    depths, sample = (settings.pop("depth"),), settings.pop("sample")
+    protocol = AttentionSegments(depths=depths, **settings)
+    (prompt,) = protocol.build_prompts(model, depths, **protocol.settings(sample))
     segments = [
         Segment(name=_NAMES[name], start=start, end=end)
         for name, (start, end) in zip(SEGMENTS, segment_spans(prompt), strict=True)
@@ -88,15 +77,11 @@ def _needle(
         f"{needle.sample}, seed {needle.seed}). The last token is the one that predicts its first "
         "digit."
     )
-    return list(prompt.ids), _viewed(model, prompt.ids, segments=segments, notes=[note])
+    return list(prompt.ids), _viewed(model, prompt.ids, [note], segments)
 
 
 def _viewed(
-    model: LanguageModel,
-    ids: Sequence[int],
-    *,
-    segments: Sequence[Segment] = (),
-    notes: Sequence[str] = (),
+    model: LanguageModel, ids: Sequence[int], notes: list[str], segments: Sequence[Segment] = ()
 ) -> ViewedText:
     return ViewedText(
         pieces=tuple(token_pieces(model.tokenizer, ids)),
@@ -137,7 +122,7 @@ def token_pieces(tokenizer: Any, ids: Sequence[int]) -> list[str | bytes]:
         elif match := _BYTE_TOKEN.fullmatch(entry):
             pieces.append(_text_of(bytes.fromhex(match[1])))
         else:
-            pieces.append(entry.replace(_SPACE, " "))
+            pieces.append(entry.replace("▁", " "))  # SentencePiece's sign for a space
     return pieces
 
 

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from diffattn.errors import ConfigError, did_you_mean, first_line
 from diffattn.lab.layer_check.formula import LayerWeights
-from diffattn.ops.inputs.lambda_param import lambda_init
-from diffattn.ops.inputs.rotary import rotary_embedding
+from diffattn.ops.inputs.formulas import lambda_init, rotary_embedding
 
 HIDDEN, HEADS, LAYER = 64, 4, 2
 ULPS = 64

@@ -28,8 +28,8 @@ from diffattn.lab.layer_check.formula import (
     Positions,
     attend,
 )
-from diffattn.layers.lambda_vectors import LAMBDA_STD
-from diffattn.ops.inputs.lambda_param import lambda_init
+from diffattn.layers.parts import LAMBDA_STD
+from diffattn.ops.inputs.formulas import lambda_init
 
 _MOST_TOGETHER = 3
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from diffattn.ops.inputs.rotary import apply_rotary, rotary_embedding
+from diffattn.ops.inputs.formulas import apply_rotary, rotary_embedding
 
 Pairs = Literal["adjacent", "split", "repeated"]
 Positions = Literal["none", "halves", "interleaved", "joint"]

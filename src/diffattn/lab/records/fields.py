@@ -1,13 +1,12 @@
-"""Check values against annotations: the fields of records on disk, and settings of a user.
-
-Records are described by dataclasses and, where they are read as dictionaries, by ``TypedDict``.
-"""
+"""Check values against annotations: fields of records on disk, and ``KEY=VALUE`` of a user."""
 
 import contextlib
-import types
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import (
     Annotated,
     Any,
@@ -22,7 +21,7 @@ from typing import (
     is_typeddict,
 )
 
-from diffattn.errors import CheckpointError, ConfigError, short
+from diffattn.errors import CheckpointError, ConfigError, did_you_mean, short
 from diffattn.files.io import read_record, write_json
 
 Record = TypeVar("Record")
@@ -34,6 +33,9 @@ _LARGEST = 1e305
 numbers would overflow a float."""
 _SMALLEST = 2.0**-126
 """The smallest normal number of float32."""
+LARGEST_COUNT = 10_000_000
+"""Largest whole number in a protocol's settings: of items, tokens, documents and so on."""
+_LARGEST_SEED = 2**32 - 1
 _WORDS: dict[Any, str] = {
     str: "text",
     float: "a number",
@@ -52,7 +54,7 @@ _PLAIN = {list: list[Any], dict: dict[str, Any], float: float, int: int}
 class AtLeast:
     """In ``Annotated``: the smallest number, or the fewest entries of a list."""
 
-    least: int
+    least: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def _made(kind: Any, value: Any, depth: int) -> Any:
         return _made(arguments[0], value, depth)
     if origin is Annotated:
         return _limited(_made(arguments[0], value, depth), arguments[1:])
-    if origin in (Union, types.UnionType):
+    if origin in (Union, UnionType):
         return _any_of(arguments, value, depth)
     if origin is Literal:
         if value not in arguments:
@@ -248,3 +250,67 @@ def _limited(value: Any, limits: tuple[Any, ...]) -> Any:
 def _name(key: str) -> str:
     is_name = key.isascii() and key.replace("-", "_").isidentifier() and len(key) <= 60
     return key if is_name else short(key)
+
+
+def read_settings(settings: Iterable[str], kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys and values in the order given; the last of equal keys counts.
+
+    A value is parsed as JSON (``2e-3``, ``true``, ``null``, ``[0.2, 0.3]``), or else is text. If a
+    setting takes text, all JSON but ``null`` stays text: a folder may be called 2024. Lists become
+    tuples, and whole numbers floats, if the annotation in ``kinds`` says so.
+    """
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, text = setting.partition("=")
+        key = key.strip()
+        if not separator:
+            raise ConfigError(f"--set: must be KEY=VALUE, got {setting!r}.")
+        if key not in kinds:
+            near = did_you_mean(key, kinds) or f" Keys: {', '.join(kinds)}."
+            raise ConfigError(f"--set: unknown key {key!r}.{near}")
+        values[key] = _value(f"--set: {key}", kinds[key], text.strip())
+    return values
+
+
+def require_counts(key: str, name: str, value: Any) -> None:
+    """Refuse whole numbers that are too large to count anything, or to seed a generator.
+
+    ``value`` is a number, or nested lists and mappings of numbers; other values pass. ``name`` is
+    that of the field: ``"seed"`` has another limit.
+    """
+    if isinstance(value, dict):
+        for inner, item in value.items():
+            require_counts(key, inner, item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            require_counts(key, name, item)
+    elif isinstance(value, int):
+        most = _LARGEST_SEED if name == "seed" else LARGEST_COUNT
+        if not 0 <= value <= most:
+            raise ConfigError(f"--set: {key} must be from 0 to {most}, got {value}.")
+
+
+def _value(where: str, kind: Any, text: str) -> Any:
+    def whole(number: str) -> int:
+        if len(number) > 20 or abs(int(number)) >= 2**63:
+            raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
+        return int(number)
+
+    try:
+        value = json.loads(text, parse_int=whole)
+    except json.JSONDecodeError:
+        value = text
+    except RecursionError as error:
+        raise ConfigError(f"{where} must not be nested so deeply, got {text[:40]}.") from error
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    if str in choices and value is not None:
+        if not text:
+            raise ConfigError(f"{where} must not be empty.")
+        return value if isinstance(value, str) else text
+    spelling = {"True": "true", "False": "false", "None": "null"}.get(text)
+    try:
+        value = checked_setting(kind, value, where)
+    except ConfigError as error:
+        raise ConfigError(f"{error} Did you mean {spelling}?" if spelling else str(error)) from None
+    is_whole = type(value) is int and float in choices and int not in choices
+    return float(value) if is_whole else value

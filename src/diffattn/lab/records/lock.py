@@ -9,8 +9,7 @@ from pathlib import Path
 
 from diffattn.errors import CheckpointError
 from diffattn.files.destination import require_folder_destination
-from diffattn.files.io import make_folder
-from diffattn.files.temporary import clean_leftovers
+from diffattn.files.io import clean_leftovers, make_folder
 
 LOCK = ".lock"
 """Name of the lock file in a folder. A killed process leaves it behind."""

@@ -147,10 +147,8 @@ def append_launch(
 ) -> dict[str, Any] | None:
     """Append a row, and return the previous one, if any.
 
-    Args:
-        step: Steps done at the checkpoint that the run continues from; 0 at the start.
-        threads: CPU threads per operator; the last bits of its sums depend on them.
-        engine: Engine settings, ``processes`` and ``parallel``.
+    ``step`` is that of the checkpoint that the run continues from; ``threads`` are the CPU's for
+    each operator, on which the last bits of its sums depend.
     """
     path = Path(folder) / LAUNCHES
     before = recover_jsonl(path)[0]  # a killed writer leaves half a row
@@ -186,10 +184,8 @@ def is_claimed(
 ) -> bool:
     """Whether ``folder`` holds work of a kind; if not, it is free, or refused for other files.
 
-    Args:
-        marker: Name of the file that is written first for work of this kind.
-        subject: The work in words, with its article.
-        besides: Name of one entry that may lie in a free folder.
+    ``marker`` is the file that is written first for work of this kind, ``subject`` the work in
+    words, and ``besides`` an entry that may lie in a free folder.
     """
     folder = Path(folder)
     if (folder / marker).exists():

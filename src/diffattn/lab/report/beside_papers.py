@@ -70,17 +70,11 @@ def build_papers_report(
 ) -> Path:
     """Write one HTML file: each table and figure of the papers beside the results of the records.
 
-    The same files give the same bytes. The page names and leaves out a folder that is damaged or
-    of an unknown kind. Records of different protocol versions are never mixed.
-
     Args:
-        folders: As in :func:`read_folders`.
+        folders: As in :func:`read_folders`. The page names a damaged one and leaves it out.
         root: The page shows paths relative to this folder. Default: as they are given.
         stages: Links to the pages of a reproduction that has just run.
         stage_benchmarks: Its records of ``diffattn bench``. No claim is measured by them.
-
-    Raises:
-        CheckpointError: None of the folders could be read.
     """
     records = read_folders(folders, root)
     if folders and not records.places:

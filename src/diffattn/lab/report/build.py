@@ -6,7 +6,7 @@ from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.tables import bench_section
-from diffattn.lab.report.claims.tables import claims_table, evaluation_claims, published_values
+from diffattn.lab.report.claims.tables import claims_table, evaluation_claims
 from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
 from diffattn.lab.report.page.render import write_document
@@ -14,9 +14,13 @@ from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.study_page import provenance
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
-from diffattn.lab.report.study.beside import committed_text, loss_section
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
-from diffattn.lab.report.study.page import text_document, text_markdown
+from diffattn.lab.report.study.page import (
+    committed_text,
+    loss_section,
+    text_document,
+    text_markdown,
+)
 
 _TEXT = (read_study, text_document)
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[..., Document]]] = {
@@ -40,16 +44,11 @@ def build_report(
 ) -> Path:
     """Write one HTML file that holds every result of a study and needs no network.
 
-    The same files give the same bytes: nothing in the page depends on when it was built.
-
     Args:
         study: Study folder with ``study.json``. The report names all other missing files.
         benchmarks: Records of ``diffattn bench``, or folders of them.
         claims: Folder whose ``published/`` and ``benchmarks/`` have numbers for the papers'
             claims. Pages of studies on text and of recall show them. Default: none.
-
-    Raises:
-        CheckpointError: A file is damaged, or of another kind or schema version.
     """
     measured = bench_section(list(read_benchmarks(benchmarks).values()))
     with showing(study):
@@ -84,14 +83,11 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
     """Write the page of an evaluation folder. It names results that cannot be shown together."""
     recorded = read_evaluation(folder)
     claims = evaluation_claims([x for results in recorded.results.values() for x in results])
-    document = evaluation_document(recorded, published_values(), claims)
-    return write_document(out or folder / "report.html", document)
+    return write_document(out or folder / "report.html", evaluation_document(recorded, claims))
 
 
 def markdown_results(study: Path) -> str:
-    """The main table of a study of any kind, in Markdown; empty while the study is unfinished.
-
-    A study on text has its verdict too."""
+    """The results of a study of any kind, in Markdown; empty while the study is unfinished."""
     with showing(study):
         if KINDS.get(study_kind(study), _TEXT) is _TEXT:
             return text_markdown(read_study(study))

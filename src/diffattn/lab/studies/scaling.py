@@ -23,8 +23,8 @@ from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.power_law import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.study import FixedStudy, Member
-from diffattn.models.accounting import parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import parameter_count
 
 
 @dataclass(frozen=True, kw_only=True)

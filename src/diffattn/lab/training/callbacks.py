@@ -23,7 +23,7 @@ from diffattn.lab.records.memory import give_back, highest, reset_highest
 from diffattn.lab.training.config import TrainConfig
 from diffattn.lab.training.distributed import is_first, num_processes
 from diffattn.ops.backends.chunk_layout import release_memory
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 
 OnProgress = Callable[[int, float | None], None]
 """Called with the steps done and the last logged training loss in nats per token, if any."""

@@ -19,11 +19,8 @@ class CheckpointCallback(TrainerCallback):
     """Decides when a checkpoint is written, and which are kept.
 
     transformers picks the newest checkpoints by modification time. It also saves the interval in
-    the checkpoint, so that a continued run could not change it.
-
-    Args:
-        back_every: Steps between the checkpoints to which a run may go back. Each is written, and
-            kept while the run may need it. Default: the run never goes back.
+    the checkpoint, so that a continued run could not change it. ``back_every``: steps between the
+    checkpoints to which a run may go back.
     """
 
     def __init__(self, folder: Path, engine: EngineConfig, back_every: int | None = None) -> None:
@@ -80,10 +77,7 @@ def last_checkpoint(
     *,
     fits: Callable[[Path], bool] = lambda checkpoint: True,
 ) -> Path | None:
-    """The newest checkpoint that is whole and ``fits`` the run's decisions; misfits are removed.
-
-    ``on_message`` is called with one line for each newer checkpoint that is left out.
-    """
+    """The newest checkpoint that is whole and ``fits`` the run's decisions; misfits are removed."""
     paths = _checkpoints(folder)
     for path in reversed(paths):
         try:
@@ -100,7 +94,6 @@ def last_checkpoint(
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """All checkpoints, oldest first."""
     paths = (p for p in folder.glob("checkpoint-*") if re.fullmatch(r"checkpoint-[0-9]+", p.name))
     return sorted(paths, key=checkpoint_step)
 

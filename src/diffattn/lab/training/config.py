@@ -14,12 +14,7 @@ from diffattn.errors import check_known
 
 Count = Annotated[int, AtLeast(1)]
 
-TRACKERS: dict[str, tuple[str, ...]] = {
-    "tensorboard": ("tensorboard", "tensorboardX"),
-    "wandb": ("wandb",),
-    "trackio": ("trackio",),
-}
-"""Tracker -> modules; at least one of them must be installed."""
+_TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +26,6 @@ class EngineConfig:
     activation_checkpointing: bool = False
     """Compute the activations of a layer again in the backward pass instead of keeping them."""
     compile: bool = False
-    """torch.compile the model."""
     loss_chunk_tokens: Count | None = None
     """Tokens whose logits are in memory at once; the backward pass computes logits a second time.
     Default: the whole micro batch, or on GPUs parts of 2²⁹ logits; logits are computed once."""
@@ -58,7 +52,7 @@ class EngineConfig:
         must = "peak_flops must come with watch_every, whose rows hold the MFU"
         require(where, peak is None or self.watch_every is not None, must, peak)
         for name in self.trackers:
-            check_known(where, "report_to", name, ("none", *TRACKERS))
+            check_known(where, "report_to", name, ("none", *_TRACKERS))
         must = "report_to must be none or names of trackers"
         require(where, "none" not in self.trackers, must, self.report_to)
 
@@ -94,7 +88,6 @@ class DataConfig:
     """Entries of the tokenizer trained here, and rows of the model's embedding. The smallest
     vocabulary holds all bytes and the end token."""
     validation_fraction: float = 0.05
-    """Share of the documents held out."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -137,7 +130,6 @@ class TrainConfig:
     batch_tokens: Count = 4_096
     """Tokens per optimizer step, summed over devices and accumulation."""
     seq_len: Annotated[int, AtLeast(2)] = 256
-    """Tokens per sequence."""
     micro_batch_sequences: int | None = None
     """Sequences per forward pass of one device. Default: the device's whole share of a batch."""
     learning_rate: float = 1e-3
@@ -182,10 +174,7 @@ class TrainConfig:
             require("TrainConfig", holds, f"{name} must be {must}", getattr(self, name))
 
     def at(self, learning_rate: float, seed: int, **changes: Any) -> "TrainConfig":
-        """The same training at another peak rate, with the same ratio of final to peak rate.
-
-        ``seed`` is that of the initial weights and of the data order.
-        """
+        """The same training at another peak rate, with the same ratio of final to peak rate."""
         return replace(
             self,
             learning_rate=learning_rate,
@@ -201,11 +190,7 @@ class TrainConfig:
         return self.batch_tokens // self.seq_len
 
     def micro_batch(self, devices: int, where: str) -> int:
-        """Sequences per forward pass of one device, if several devices share a batch.
-
-        Micro batch × accumulation × devices = sequences of a batch. ``ConfigError`` unless the
-        batch can be shared out evenly.
-        """
+        """Sequences per forward pass of one device, if several devices share a batch evenly."""
         sequences, share = self.batch_sequences, self.batch_sequences // devices
         batch = f"a batch of {sequences} sequences (train.batch_tokens / train.seq_len)"
         must = f"{batch} must be shared out evenly to all devices"
@@ -290,11 +275,8 @@ class RunConfig:
         require(where, can_measure, must, self.engine.compile)
 
     def resolved(self) -> dict[str, Any]:
-        """All settings that shape the result as plain values, for records.
-
-        Windows, their up-sampling, the guard's policies, initial weights and ``gradient_steps``
-        appear only if they differ from the default.
-        """
+        """All settings that shape the result as plain values, for records. The sections below
+        ``data`` appear only if they differ from the default."""
         settings: dict[str, Any] = {
             "model": self.model.settings(),
             "train": asdict(self.train),

@@ -38,11 +38,6 @@ def is_first() -> bool:
     return process_index() == 0
 
 
-def is_first_of_node() -> bool:
-    """Whether this process is the first on its machine."""
-    return num_processes() == 1 or int(os.environ.get("LOCAL_RANK", "0")) == 0
-
-
 def local_processes() -> int:
     """Processes of the launch on this machine, which share its memory; 1 without a launch."""
     return 1 if num_processes() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -54,10 +49,8 @@ def run_device() -> str:
 
 
 def take_gpu() -> None:
-    """Make this process's GPU the current one, before any other use of a GPU.
-
-    A process that touches the first GPU holds some of its memory until the process ends.
-    """
+    """Make this process's GPU the current one, before any other use of a GPU: a process that
+    touches the first GPU holds some of its memory until the process ends."""
     if num_processes() == 1:
         return
     needed = ("RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -116,10 +109,7 @@ def wait_for_all() -> None:
 
 
 def from_first(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on the first process, and return its result on every process, as a pickle.
-
-    An error of the first process is raised on every process.
-    """
+    """Call ``make`` on the first process. Its result, as a pickle, or its error comes to all."""
     if _objects is None:
         return make()
     sent: list[Any] = [None]

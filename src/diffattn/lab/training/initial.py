@@ -90,7 +90,6 @@ def require_same_tokenizer(init: InitConfig, tokenizer: Any) -> None:
 
 
 def _model_folder(folder: Path | str) -> Path:
-    """The folder of ``config.json``."""
     place = checkpoint_folder(str(folder))
     if not place.is_dir():
         raise CheckpointError(

@@ -12,7 +12,6 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
-    is_first_of_node,
     joined,
     together,
 )
@@ -36,7 +35,7 @@ def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, Prep
     if packed is not None and config.data != packed.config:
         raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
     if request.init_from is not None:
-        verify = request.verify and is_first_of_node()
+        verify = request.verify and is_first()
         init = initial_weights(request.init_from, config.model, verify=verify)
         config = replace(config, init=init)
     return config, packed
@@ -79,7 +78,7 @@ def launch_run(
 
     with joined():
         with together():  # a large hash takes longer than the timeout of the process group
-            if request.data is not None and request.verify and is_first_of_node():
+            if request.data is not None and request.verify and is_first():
                 open_data(request.data)
         from_first(claim_and_pack)
         data = packed or open_data(folder, verify=False)  # written by this call, or verified above

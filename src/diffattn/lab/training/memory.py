@@ -8,16 +8,10 @@ from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import local_processes, micro_batch, num_processes, take_gpu
 from diffattn.lab.training.planning.devices import DEVICES, GPU_HERE
 from diffattn.lab.training.planning.plan import RunMemory
-from diffattn.models.accounting import parameter_count
 from diffattn.models.chunked_loss import MOST_LOGITS
 from diffattn.models.memory import available_bytes, require_memory
+from diffattn.models.twins import parameter_count
 
-_TRAINED_BYTES = 16
-"""Per parameter: the weight, its gradient and AdamW's two moments, in float32."""
-_LOGIT_BYTES = 8
-"""Per token and id of the vocabulary: the logit and its gradient."""
-_ORDER_BYTES = 24
-"""Per window of the training order: three copies of its index while the order is made."""
 _PLENTY = 50
 """If the free memory is so many times the rough estimate, the run fits without a count."""
 
@@ -35,7 +29,8 @@ def require_run_memory(config: RunConfig, *, side_by_side: int = 1) -> None:
     take_gpu()
     on_gpu = torch.cuda.is_available()
     on_host = {
-        "training order": local * _ORDER_BYTES * train.num_steps * train.batch_sequences,
+        # Two copies of the index of every window, while the order is made.
+        "training order": local * 16 * train.num_steps * train.batch_sequences,
         "tokens of a step": local * 16 * train.batch_tokens,
     }
     if on_gpu:  # every process makes the weights on the CPU; with FSDP only the first does
@@ -62,14 +57,14 @@ def _require_room(
 
 
 def _least_bytes(config: RunConfig) -> dict[str, int]:
-    """A lower bound on the bytes of a step, on any device."""
+    """A lower bound on the bytes of a step in float32, on any device."""
     model = config.model
     tokens = config.train.seq_len * micro_batch(config.train)
     chunk = config.engine.loss_chunk_tokens or max(1, MOST_LOGITS // model.vocab_size)
     shards = config.engine.shards(num_processes())
     return {
-        "weights, gradients and optimizer state": _TRAINED_BYTES * parameter_count(model) // shards,
-        "logits": _LOGIT_BYTES * min(tokens, chunk) * model.vocab_size,
+        "weights, gradients and optimizer state": 4 * 4 * parameter_count(model) // shards,
+        "logits": 2 * 4 * min(tokens, chunk) * model.vocab_size,  # and their gradients
         "activations": 4 * tokens * model.hidden_size * model.num_hidden_layers,
     }
 

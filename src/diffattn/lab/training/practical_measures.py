@@ -176,8 +176,7 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
     """Accuracy of the label that the examples so far show most often for an item's class.
 
     A tie counts as a random choice among its labels, a class without examples as a random label.
-    Knowing that no two classes share a label helps: see :func:`best_accuracy`. Index n of the
-    result is the accuracy after n examples.
+    Index n of the result is the accuracy after n examples.
     """
     rights, guess = [Fraction(0)] * shots.items.shape[1], Fraction(1, task.num_labels)
     for items, shown, right in zip(shots.items, shots.shown, shots.answers, strict=True):

@@ -77,8 +77,7 @@ def prepare_data(
             call has packed are then removed, so that other data can be packed there.
 
     Raises:
-        ConfigError: The corpus is missing or empty, the tokenizer unknown or larger than
-            ``vocab_size``, or ``require`` says so.
+        ConfigError: The corpus is missing or empty, or the tokenizer unknown or too large.
         CheckpointError: ``folder`` holds tokens of another corpus or tokenizer, foreign files, or
             another process is writing to it; or the source changed.
     """
@@ -87,10 +86,13 @@ def prepare_data(
         before = set(folder.iterdir())
         marker = _claimed_marker(folder, config)
         unchanged = stamp(config.source)  # before hashing: a later change is an error
-        is_packed = marker is not None and "packed" in marker
-        if marker is not None:
+        is_packed, source = "packed" in marker, marker.get("source", {})
+        if marker:
             on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
-        source = _source_pin(folder, config, marker)
+        if "revision" not in source:  # a commit does not change
+            recorded, source = source, pin(config.source)
+            if marker and (changed := difference(recorded, source)):
+                raise _foreign_data(folder, f"source: {changed}")
         try:
             if not is_packed:
                 _pack(config, folder, source, on_message, on_progress)
@@ -102,7 +104,7 @@ def prepare_data(
             data = open_data(folder, verify=is_packed)  # new tokens need no check
             require(data)
         except ConfigError:
-            if marker is None:  # remove the marker last: it shows that the files are ours
+            if not marker:  # remove the marker last: it shows that the files are ours
                 made = set(folder.iterdir()) - before
                 for path in sorted(made, key=lambda path: path.name == MARKER):
                     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -117,7 +119,6 @@ def _pack(
     on_message: Callable[[str], None],
     on_progress: OnProgress,
 ) -> None:
-    """Make or load the tokenizer, pack, and complete the marker."""
     marker = {"schema": _SCHEMA, "config": asdict(config), "source": source}
     if (folder / _TOKENIZER).exists():
         with advised(folder):
@@ -199,27 +200,15 @@ def _read_marker(folder: Path) -> dict[str, Any]:
     return marker
 
 
-def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any] | None:
-    """The marker of a folder, if it has one; refuse other data settings and foreign folders."""
+def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any]:
+    """The marker of a folder, empty without one; refuse other data settings and foreign folders."""
     if not is_claimed(folder, MARKER, "packed data"):
-        return None
+        return {}
     with advised(folder):
         marker = _read_marker(folder)
     if marker["config"] != asdict(config):
         raise _foreign_data(folder, "settings")
     return marker
-
-
-def _source_pin(folder: Path, config: DataConfig, marker: dict[str, Any] | None) -> Pin:
-    """The hashes of the source's files, or its commit; refuse a source unlike the marker's."""
-    if marker is None:
-        return pin(config.source)
-    recorded: Pin = marker["source"]
-    if "revision" in recorded:
-        return recorded
-    if changed := difference(recorded, pin(config.source)):
-        raise _foreign_data(folder, f"source: {changed}")
-    return recorded
 
 
 def _foreign_data(folder: Path, difference: str) -> CheckpointError:

@@ -46,8 +46,7 @@ from diffattn.lab.training.run import finish
 from diffattn.lab.training.run_records import record, record_launch
 from diffattn.lab.training.sharding import save_model, written_by_all
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.probes.activations import residual_writes
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas, residual_writes
 
 VALIDATION, TEST = 0, 1
 """Indices of held-out sets. Validation decides when training ends; the test comes at the end."""
@@ -77,8 +76,7 @@ def train_recall(
     """
     folder = Path(folder)
     require_one_process("a run on a recall task")
-    resolved, engine = config.resolved(), EngineConfig()
-    run = record(config.name, config.model, config.train, resolved, facts or {}, engine)
+    run = record(config, config.resolved(), facts or {}, EngineConfig())
     return finish(folder, run, lambda: _run(config, folder, on_progress, on_message))
 
 
@@ -107,8 +105,6 @@ def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
 
 
 class _FreshBatches(Dataset[dict[str, Tensor]]):
-    """The batch of every step, made when it is read."""
-
     def __init__(self, config: RecallConfig) -> None:
         self.task, self.train = config.task, config.train
 
@@ -176,7 +172,6 @@ def _answer_loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -
 def _run(
     config: RecallConfig, folder: Path, on_progress: OnProgress, on_message: OnMessage
 ) -> None:
-    """Train from the start or from the last checkpoint, and write ``results.json``."""
     train = config.train
     set_seed(train.seed)
     model = DiffTransformerForCausalLM(deepcopy(config.model))

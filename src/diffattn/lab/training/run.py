@@ -4,7 +4,7 @@ import contextlib
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.lab.data.tokens import TokenDataset, long_documents
 from diffattn.lab.records.fields import require
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord, claim_run, difference, read_launches
+from diffattn.lab.records.run import RunRecord, claim_run, difference
 from diffattn.lab.training.callbacks import (
     METRICS,
     CostCallback,
@@ -29,12 +29,13 @@ from diffattn.lab.training.callbacks import (
     require_finite,
 )
 from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints
-from diffattn.lab.training.config import EngineConfig, RunConfig
+from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
     is_first,
     joined,
     micro_batch,
+    num_processes,
     require_one_process,
     run_device,
     together,
@@ -48,22 +49,20 @@ from diffattn.lab.training.loop.trainer import (
     training_arguments,
 )
 from diffattn.lab.training.memory import require_run_memory
-from diffattn.lab.training.monitoring.batch_guard import RolledBack, require_policies
+from diffattn.lab.training.monitoring.guard import RolledBack
 from diffattn.lab.training.monitoring.monitor import Monitor
-from diffattn.lab.training.monitoring.trackers import require_trackers, track_in
-from diffattn.lab.training.monitoring.watching import GRADIENTS
+from diffattn.lab.training.monitoring.watching import GRADIENTS, require_trackers, track_in
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.run_records import chosen_backends, record, record_launch
 from diffattn.lab.training.sharding import (
     apply_engine,
-    require_same_parts,
     require_shardable,
     save_model,
     untrained_model,
     written_by_all,
 )
 from diffattn.models.loading import bfloat16_advice, quiet
-from diffattn.probes.lambdas import layer_lambdas
+from diffattn.probes.activations import layer_lambdas
 
 RESULTS = "results.json"
 
@@ -105,7 +104,7 @@ def train(
     facts = dict(facts or {})
     if config.init is not None:
         facts["init_from"] = config.init.folder
-    run = record(config.name, config.model, config.train, resolved, facts, config.engine)
+    run = record(config, resolved, facts, config.engine)
     if not is_first():
         on_progress, on_message = (lambda *event: None), (lambda *event: None)
 
@@ -116,23 +115,7 @@ def train(
             with contextlib.suppress(RolledBack):
                 return _train(config, data, folder, on_progress, on_message)
 
-    return finish(folder, run, train_until_done, lambda: _report_unused(config, folder, on_message))
-
-
-def _report_unused(config: RunConfig, folder: Path, on_message: OnMessage) -> None:
-    """Name the engine's settings that a finished run was given and that no launch used."""
-    try:
-        launches = [launch["engine"] for launch in read_launches(folder)]
-    except CheckpointError:  # a finished run needs the damaged file for nothing else
-        return
-    default = asdict(EngineConfig())
-    unused = [
-        f"engine.{name}"
-        for name, value in asdict(config.engine).items()
-        if value != default[name] and all(engine.get(name) != value for engine in launches)
-    ]
-    if launches and unused:
-        on_message(f"run {config.name!r} is finished: {', '.join(unused)} had no effect")
+    return finish(folder, run, train_until_done)
 
 
 def require_runnable(config: RunConfig) -> None:
@@ -141,17 +124,13 @@ def require_runnable(config: RunConfig) -> None:
     require_run_memory(config)
     require_shardable(config.engine)
     require_trackers(config.engine)
-    require_policies(config)
+    must = "guard must be left at its defaults where several processes share a run (WORLD_SIZE)"
+    require("training", num_processes() == 1 or not config.guard.intervenes, must, config.guard)
     chosen_backends(config.model, config.train, apart=config.windows.apart)
 
 
-def finish(
-    folder: Path,
-    run: RunRecord,
-    train: Callable[[], None],
-    on_finished: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Claim a directory; ``train``, or call ``on_finished`` if it has results; return these."""
+def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
+    """Claim a directory, ``train`` if it has no results yet, and return these."""
 
     def results() -> dict[str, Any]:
         clear_checkpoints(folder / "checkpoints", run.engine["keep_every"])
@@ -164,18 +143,14 @@ def finish(
             is_finished = from_first(lambda: _is_finished(folder, run))
             with together():
                 wait_for_files(folder, ["run.json"])
-            if is_finished:
-                from_first(on_finished)
-            else:
+            if not is_finished:
                 train()
             return from_first(results)
 
 
 def _require_same(run: RunRecord) -> None:
-    """Refuse a launch whose processes have different settings or versions of packages.
-
-    They would average gradients of different models, or wait for one another for ever.
-    """
+    """Refuse a launch whose processes have different settings or versions of packages: they would
+    average gradients of different models, or wait for one another for ever."""
     here = run.config | {"engine": run.engine, "versions": run.versions}
     first = from_first(lambda: here)
     with together():
@@ -187,7 +162,6 @@ def _require_same(run: RunRecord) -> None:
 
 
 def _is_finished(folder: Path, run: RunRecord) -> bool:
-    """Claim a run directory; whether it holds its results, none of which is damaged."""
     claim_run(folder, run, f"run {run.name!r}", besides="data")
     if not (folder / RESULTS).exists():
         return False
@@ -231,7 +205,6 @@ def _train(
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
-    require_same_parts(checkpoint, config.engine)
     record_launch(folder, checkpoint, config.engine, on_message)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
@@ -320,12 +293,10 @@ class StabilityRun(RunConfig):
 def train_recorded(
     config: RunConfig, data: PreparedData, folder: Path, **options: Any
 ) -> dict[str, Any]:
-    """Train one model as :func:`diffattn.lab.training.run.train` does, but record a divergence
-    as the result.
+    """Train one model as :func:`train` does, but record a divergence as the result.
 
-    Returns:
-        The content of ``results.json``. If a number was not finite, ``validation_loss`` is
-        ``None``, ``diverged_step`` the step where it was met, and ``reason`` the message.
+    Then ``validation_loss`` in ``results.json`` is ``None``, ``diverged_step`` the step where a
+    number was not finite, and ``reason`` the message.
     """
     folder = Path(folder)
     require_one_process("a run of which divergence is recorded")

@@ -9,11 +9,12 @@ import torch
 from diffattn.lab.records.run import RunRecord, append_launch, hardware
 from diffattn.lab.training.callbacks import OnMessage
 from diffattn.lab.training.checkpoints import checkpoint_step
-from diffattn.lab.training.config import EngineConfig, TrainConfig
+from diffattn.lab.training.config import EngineConfig, RunConfig, TrainConfig
 from diffattn.lab.training.distributed import is_first, micro_batch, num_processes, run_device
-from diffattn.models.accounting import flops_per_token, parameter_count
+from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import flops_per_token, parameter_count
 
 
 def record_launch(
@@ -40,29 +41,26 @@ def record_launch(
 
 
 def record(
-    name: str,
-    model: DiffTransformerConfig,
-    config: TrainConfig,
+    config: RunConfig | RecallConfig,
     resolved: dict[str, Any],
     facts: dict[str, Any],
     engine: EngineConfig,
 ) -> RunRecord:
     """The content of ``run.json``. ``resolved``: settings; ``facts``: more facts on the model."""
+    model, apart = config.model, isinstance(config, RunConfig) and config.windows.apart
     gpu = {} if run_device() == "cpu" else {"gpu": torch.cuda.get_device_name()}
     return RunRecord(
-        name=name,
+        name=config.name,
         config=resolved,
-        seed=config.seed,
-        backends=chosen_backends(
-            model, config, apart=resolved.get("windows", {}).get("documents") == "apart"
-        ),
+        seed=config.train.seed,
+        backends=chosen_backends(model, config.train, apart=apart),
         device=run_device(),
         hardware=hardware() | gpu,
         engine=_executed(engine),
         model={
             "parameters": parameter_count(model),
             "non_embedding_parameters": parameter_count(model, embeddings=False),
-            "train_flops_per_token": flops_per_token(model, config.seq_len, training=True),
+            "train_flops_per_token": flops_per_token(model, config.train.seq_len, training=True),
             **facts,
         },
     )

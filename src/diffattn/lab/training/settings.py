@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from diffattn.errors import ConfigError
 from diffattn.files.destination import require_folder_destination
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import read_settings
 from diffattn.lab.training.config import (
     DataConfig,
     EngineConfig,
@@ -48,11 +48,10 @@ def apply_settings(
 ) -> RunConfig:
     """The configuration with changes such as ``"train.num_steps=500"`` applied.
 
-    Sections are ``model``, ``train``, ``data``, ``windows``, ``guard`` and ``engine``. These model
-    settings follow others unless they are set too: the vocabulary follows ``data.vocab_size``, and
-    the context ``train.seq_len``. Default values of ``num_kv_heads``, ``intermediate_size`` and
-    ``shared_rank`` are derived anew. An embedding multiplier of √hidden_size follows
-    ``hidden_size``.
+    These model settings follow others unless they are set too: the vocabulary follows
+    ``data.vocab_size``, and the context ``train.seq_len``. Default values of ``num_kv_heads``,
+    ``intermediate_size`` and ``shared_rank`` are derived anew. An embedding multiplier of
+    √hidden_size follows ``hidden_size``.
 
     Args:
         attention: Take the twin of this attention type. Changes of :data:`_ATTENTION_SETTINGS`
@@ -63,9 +62,8 @@ def apply_settings(
     changed = read_changes(settings)
     model = config.model.settings()
     given, of_twin = _fields("model", changed), _ATTENTION_SETTINGS if attention else ()
-    twin_changes = {name: value for name, value in given.items() if name in of_twin}
-    others = {name: value for name, value in given.items() if name not in of_twin}
-    model |= _followers(model, changed) | others
+    twin_changes = {name: given.pop(name) for name in of_twin if name in given}
+    model |= _followers(model, changed) | given
     # The model comes last, so that a wrong value of another section is named first.
     made = {name: _replaced(name, getattr(config, name), changed) for name in _SECTIONS}
     with _in_section("model", DiffTransformerConfig):
@@ -76,11 +74,8 @@ def apply_settings(
 
 
 def check_values(config: Any, settings: Iterable[str]) -> dict[str, Any]:
-    """Read changes to a recipe's plan as key to value, and check every section but the model.
-
-    Loads no torch. The model's values are checked one by one, and not together. The plan may lack
-    sections.
-    """
+    """Read changes to a recipe's plan as key to value, and check every section but the model, whose
+    values are checked one by one, and not together. Loads no torch."""
     changed = read_changes(settings)
     for name, owner in _SECTIONS.items():
         section = getattr(config, name, None)
@@ -151,9 +146,7 @@ class TrainRequest:
     """All that a user asks for besides the recipe. Options are checked when it is made."""
 
     out: Path
-    """Run directory."""
     changes: tuple[str, ...] = ()
-    """``KEY=VALUE`` changes to the recipe."""
     attention: str | None = None
     """Train the twin of this attention type. Default: the recipe's model."""
     data: Path | None = None

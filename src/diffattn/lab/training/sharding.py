@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 from accelerate.utils import AutocastKwargs
-from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel, Trainer
-from transformers.trainer import SCHEDULER_NAME
+from transformers.trainer import OPTIMIZER_NAME, SCHEDULER_NAME
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.files.folders import write_manifest
@@ -22,16 +21,12 @@ from diffattn.lab.training.distributed import (
     from_first,
     is_first,
     num_processes,
-    process_index,
     together,
     wait_for_all,
-    wait_for_files,
 )
 from diffattn.lab.training.initial import initial_model
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-
-_SHARDS = "optimizer-*-of-*.safetensors"
 
 
 def require_shardable(engine: EngineConfig) -> None:
@@ -56,10 +51,7 @@ def untrained_model(
     With FSDP every parameter is split over the processes, and a decoder block is gathered for its
     computation. transformers shards while it reads weights, so that only the first process ever
     holds all of them. accelerate's FSDP needs a GPU and casts λ to bfloat16 in mixed precision.
-
-    Args:
-        checkpoint: A sharded model reads its weights; for a whole model the trainer does so later.
-        scratch: A folder for the initial weights of a sharded model; it is removed again.
+    A whole model gets the weights of a checkpoint later, from the trainer.
     """
     if engine.parallel != "fsdp":
         return initial_model(config, init if checkpoint is None else None)
@@ -93,10 +85,8 @@ def checkpoint_activations(model: Any, options: dict[str, Any] | None = None) ->
 
 
 def require_sharded(model: torch.nn.Module) -> None:
-    """Require that every process holds only its share of every parameter.
-
-    Some engines train with whole copies, without a warning, where they cannot shard.
-    """
+    """Require that every process holds only its share of every parameter: some engines train with
+    whole copies, without a warning, where they cannot shard."""
     for name, parameter in model.named_parameters():
         placements = parameter.placements if isinstance(parameter, DTensor) else ()
         if not any(placement.is_shard() for placement in placements):
@@ -133,27 +123,6 @@ def is_sharded(model: Any) -> bool:
     return bool(getattr(model, "is_distributed_loading_by_transformers", False))
 
 
-def require_same_parts(checkpoint: Path | None, engine: EngineConfig) -> None:
-    """Refuse a checkpoint whose parts do not match these processes.
-
-    Whole copies (DDP) continue on any number of processes, a sharded run on the same number.
-    """
-    if checkpoint is None:
-        return
-    counts = {int(path.stem.split("-")[3]) for path in checkpoint.glob(_SHARDS)}
-    written = "fsdp" if counts else "ddp"
-    if engine.parallel != written:
-        raise ConfigError(
-            f"training: engine.parallel must be {written!r}, as in {checkpoint.name}, to continue "
-            f"the run, got {engine.parallel!r}."
-        )
-    if counts and counts != {num_processes()}:
-        raise ConfigError(
-            f"training: a sharded run must be continued by as many processes as wrote "
-            f"{checkpoint.name}, {counts.pop()}, got WORLD_SIZE={num_processes()}."
-        )
-
-
 @contextmanager
 def written_by_all(folder: Path) -> Iterator[None]:
     """A folder that all processes write to. It gets a manifest, or is removed after an error."""
@@ -172,57 +141,30 @@ def written_by_all(folder: Path) -> Iterator[None]:
         raise not_whole(folder, error) from error
 
 
-def save_optimizer_shard(trainer: Trainer, folder: Path) -> None:
-    """Add the optimizer's state and the schedule to a checkpoint of a sharded model:
-    ``save_only_model`` keeps transformers from writing them."""
-    state = {
-        f"{index}.{name}": (value.to_local() if isinstance(value, DTensor) else value)
-        .detach()
-        .cpu()
-        .contiguous()
-        for index, values in trainer.optimizer.state_dict()["state"].items()
-        for name, value in values.items()
-    }
-    save_file(state, folder / _shard_name(process_index()))
+def save_optimizer(trainer: Trainer, folder: Path) -> None:
+    """Write the whole state of a sharded optimizer, and the schedule, as one process would:
+    transformers refuses to."""
+    state, whole = trainer.optimizer.state_dict(), {}
+    for index, values in state["state"].items():
+        gathered = {
+            name: value.full_tensor() if isinstance(value, DTensor) else value
+            for name, value in values.items()
+        }
+        if is_first():
+            whole[index] = {name: value.cpu() for name, value in gathered.items()}
     if is_first():
+        torch.save(state | {"state": whole}, folder / OPTIMIZER_NAME)
         torch.save(trainer.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
 
 
-def load_optimizer_shard(trainer: Trainer, folder: Path) -> None:
-    """Load the state that :func:`save_optimizer_shard` wrote."""
-    scheduler = torch.load(folder / SCHEDULER_NAME, weights_only=True)
-    trainer.lr_scheduler.load_state_dict(scheduler)
-    states: dict[int, dict[str, torch.Tensor]] = {}
+def load_optimizer(trainer: Trainer, folder: Path) -> None:
+    """Load a whole state into a sharded optimizer."""
+    trainer.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
+    state = torch.load(folder / OPTIMIZER_NAME, map_location="cpu", weights_only=True, mmap=True)
     parameters = [p for group in trainer.optimizer.param_groups for p in group["params"]]
-    for key, value in load_file(folder / _shard_name(process_index())).items():
-        index, name = key.split(".")
-        like = parameters[int(index)]
-        states.setdefault(int(index), {})[name] = value if value.ndim == 0 else _shard(value, like)
-    groups = trainer.optimizer.state_dict()["param_groups"]
-    for group, rate in zip(groups, scheduler["_last_lr"], strict=True):
-        group["lr"] = rate
-    trainer.optimizer.load_state_dict({"state": states, "param_groups": groups})
-
-
-def require_parts(model: Any, folder: Path) -> None:
-    """Wait until the first process sees the files of all processes in a checkpoint."""
-    processes = range(num_processes())
-    parts = [_shard_name(index) for index in processes if is_sharded(model)]
-    parts += [f"rng_state_{index}.pth" for index in processes if len(processes) > 1]
-    from_first(lambda: wait_for_files(folder, parts))
-
-
-def _shard_name(shard: int) -> str:
-    return f"optimizer-{shard:05d}-of-{num_processes():05d}.safetensors"
-
-
-def _shard(local: torch.Tensor, like: Any) -> DTensor:
-    """The local part as a tensor that is sharded like a parameter."""
-    return DTensor.from_local(
-        local.to(like.to_local().device),
-        like.device_mesh,
-        like.placements,
-        run_check=False,
-        shape=like.shape,
-        stride=like.stride(),
-    )
+    for index, values in state["state"].items():
+        like = parameters[index]
+        for name in [name for name, value in values.items() if value.ndim]:
+            whole = values[name].to(like.device)
+            values[name] = distribute_tensor(whole, like.device_mesh, like.placements)
+    trainer.optimizer.load_state_dict(state)

@@ -11,9 +11,7 @@ diff_v2             Hkv heads of D          Hkv heads of D      Hkv heads of D  
 =================== ======================= =================== ================ ===============
 
 A cache has one K and V per layer, so each layer makes one call: a second call would overwrite the
-first (as in transformers' DiffLlama). Grouped heads are stored like V1. A paged cache stores the
-arguments of a kernel (see :mod:`~diffattn.models.attention.kernels`), and so holds V1's K and V
-twice; under ``"diffattn"`` our operator reads the pages, and they hold both once.
+first (as in transformers' DiffLlama). Grouped heads are stored like V1.
 """
 
 from dataclasses import dataclass
@@ -25,15 +23,7 @@ from transformers.cache_utils import Cache
 from transformers.utils.generic import is_flash_attention_requested
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention.cache_layout import update
-from diffattn.models.attention.kernels import (
-    IMPLEMENTATION,
-    ActingMap,
-    AttentionMapRecorder,
-    by_kernel,
-    lam_of_rows,
-    through_maps,
-)
+from diffattn.models.attention import kernels
 from diffattn.models.attention.masks import KeyMask
 from diffattn.models.attention.paged_cache import PagedBatch
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -53,7 +43,7 @@ class Attend:
     """A :class:`KeyMask` under ``"diffattn"``, a :class:`PagedBatch` in continuous batching, else
     the mask of Hugging Face's kernel."""
     past_key_values: Cache | None
-    recorder: AttentionMapRecorder | None
+    recorder: kernels.AttentionMapRecorder | None
     """``None`` if no maps are asked for."""
     kwargs: dict[str, Any]
     """Arguments of Hugging Face's kernel, for example a paged cache."""
@@ -62,12 +52,13 @@ class Attend:
         """Attend to cached and new tokens, by our operator or a kernel: ``[B, T, H, Dv]``."""
         config, layer, mask = self.block.config, self.block.self_attn, self.mask
         if self.past_key_values is not None:
-            k, v = update(self.past_key_values, k, v, layer.layer_idx)
-        if config._attn_implementation != IMPLEMENTATION:
+            k, v = kernels.update_cache(self.past_key_values, k, v, layer.layer_idx)
+        if config._attn_implementation != kernels.IMPLEMENTATION:
             return self._by_hugging_face(q, k, v, lam)
         if isinstance(mask, PagedBatch):
             if self.recorder is not None:
                 raise ConfigError("DiffTransformer: continuous batching gives no attention maps.")
+            assert lam is not None
             return mask.attend(layer.layer_idx, q, k, v, lam, backend=config.attention_backend)
         options = (mask or KeyMask())._asdict()
         scores = options.pop("scores")
@@ -87,7 +78,7 @@ class Attend:
                 map_1, map_2, signed = diff_attention_maps(q, k, lam, **options)
                 raw = torch.stack([map_1, map_2], dim=2)
                 if self._acting_map is not None:
-                    signed = self._acting_map(map_1, map_2, lam_of_rows(lam, q))
+                    signed = self._acting_map(map_1, map_2, kernels.lam_of_rows(lam, q))
             self.recorder(_of_each_row(signed, rows), _of_each_row(raw, rows))
         if lam is None:
             out = softmax_attention(q, k, v, backend=config.attention_backend, **options)
@@ -98,7 +89,7 @@ class Attend:
         return out[0].unflatten(0, (batch, num_tokens)) if rows > 1 else out
 
     @property
-    def _acting_map(self) -> ActingMap | None:
+    def _acting_map(self) -> kernels.ActingMap | None:
         """The layer's own function of A1, A2 and λ; ``None`` if the layer only subtracts."""
         return getattr(self.block.self_attn, "acting_map", None)
 
@@ -110,11 +101,11 @@ class Attend:
                 f"got {self.block.config.attention_backend!r}."
             )
         if self.recorder is not None or self._acting_map is not None:
-            return through_maps(
+            return kernels.through_maps(
                 q, k, v, lam, scores, acting_map=self._acting_map, recorder=self.recorder
             )
         scores = scores if scores.dtype == torch.bool else scores.to(q.dtype)
-        return by_kernel("sdpa", self.block.kernel, q, k, v, lam, scores, {})
+        return kernels.by_kernel("sdpa", self.block.kernel, q, k, v, lam, scores, {})
 
     def _by_hugging_face(self, q: Tensor, k: Tensor, v: Tensor, lam: Any) -> Tensor:
         config, mask = self.block.config, self.mask
@@ -122,10 +113,10 @@ class Attend:
         if self._acting_map is not None:
             raise ConfigError(
                 f"DiffTransformer: attention_type {config.attention_type!r} needs "
-                f"attn_implementation {IMPLEMENTATION!r}, got {implementation!r}."
+                f"attn_implementation {kernels.IMPLEMENTATION!r}, got {implementation!r}."
             )
         if implementation == "eager":
-            return through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
+            return kernels.through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
         if self.recorder is not None:
             raise ConfigError(
                 "DiffTransformer: attention maps need attn_implementation 'diffattn' or 'eager', "
@@ -138,7 +129,7 @@ class Attend:
                 f"DiffTransformer: attn_implementation {implementation!r} needs float16 or "
                 "bfloat16, got float32. Load the model with dtype=torch.bfloat16, or use autocast."
             )
-        return by_kernel(implementation, self.block.kernel, q, k, v, lam, mask, self.kwargs)
+        return kernels.by_kernel(implementation, self.block.kernel, q, k, v, lam, mask, self.kwargs)
 
 
 def chosen_backend(

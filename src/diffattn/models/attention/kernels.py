@@ -1,23 +1,17 @@
-"""Attention by one call of Hugging Face's interface per layer, and by the maps themselves."""
+"""Attention by one call of Hugging Face's interface per layer, or by the maps; layout of caches."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.cache_utils import Cache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.errors import ConfigError
-from diffattn.models.attention.cache_layout import in_kernel_layout
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import (
-    at_least_float32,
-    in_range,
-    num_heads_of,
-    paired,
-    repeat_heads,
-)
+from diffattn.ops.inputs import masking
 
 IMPLEMENTATION = "diffattn"
 """Name of our operator as a Hugging Face ``attn_implementation``."""
@@ -102,7 +96,7 @@ def by_kernel(
     queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`. ``mask``
     is in the form of the kernel ``implementation``, which gets ``kwargs``, too.
     """
-    q = q if lam is None else paired(q)
+    q = q if lam is None else masking.paired(q)
     num_heads = q.shape[2]
     pieces = 2 if k.ndim == 5 else 1
     if implementation == "vllm" and kernel.width_in_vllm > q.shape[-1]:
@@ -135,7 +129,7 @@ def by_kernel(
 
 def lam_of_rows(lam: Tensor, q: Tensor) -> Tensor:
     """λ for every row of the maps, ``[B, H, T, 1]``; ``lam`` broadcasts to ``[B, T, H]``."""
-    return lam.expand(*q.shape[:2], num_heads_of(q)).transpose(1, 2)[..., None]
+    return lam.expand(*q.shape[:2], masking.num_heads_of(q)).transpose(1, 2)[..., None]
 
 
 def through_maps(
@@ -154,12 +148,12 @@ def through_maps(
     A query that sees no key gets 0. ``mask`` is ``[B or 1, 1, T, S]``, True where a key is seen, or
     numbers to add to the scores.
     """
-    q = paired(q) if q.ndim == 5 else q[:, :, :, None]
+    q = masking.paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype
-    k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
-    q, k = in_range(q), in_range(k)
+    k = masking.repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
+    q, k = masking.in_range(q), masking.in_range(k)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
-    scores = at_least_float32(scores) * q.shape[-1] ** -0.5
+    scores = masking.at_least_float32(scores) * q.shape[-1] ** -0.5
     if mask is not None:
         mask = mask[:, :, None]
         if mask.dtype == torch.bool:
@@ -170,13 +164,65 @@ def through_maps(
         raw = scores.masked_fill(sees_none, 0).softmax(-1).masked_fill(sees_none, 0)
     else:
         raw = scores.softmax(-1)
-    if lam is None:
-        signed = raw[:, :, 0]
-    elif acting_map is not None:
-        signed = acting_map(raw[:, :, 0], raw[:, :, 1], lam_of_rows(lam, q))
-    else:
-        signed = raw[:, :, 0] - lam_of_rows(lam, q) * raw[:, :, 1]
+    signed = raw[:, :, 0]
+    if acting_map is not None and lam is not None:
+        signed = acting_map(signed, raw[:, :, 1], lam_of_rows(lam, q))
+    elif lam is not None:
+        signed = signed - lam_of_rows(lam, q) * raw[:, :, 1]
     if recorder is not None:
         signed, _ = recorder(signed, raw)
-    values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]
+    values = masking.repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]
     return (signed.to(dtype) @ values).transpose(1, 2)
+
+
+def update_cache(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Tensor, Tensor]:
+    """Append keys ``[B, T, Hkv, (maps,) D]`` and values ``[B, T, Hkv, Dv]``; return all of them.
+
+    The keys of both maps are stored as one head, ``[B, Hkv, S, 2D]``, as wide as a value, and
+    returned as views. An exporter or a learned prefix makes a cache by ``num_key_value_heads``, in
+    the layout of :func:`in_kernel_layout`. A static cache keeps this layout, at twice the memory; a
+    dynamic one is made compact. In it a layer with one key per head repeats its heads.
+    """
+    if k.ndim == 4:
+        times = _stored_heads(cache, layer_idx, k.shape[2]) // k.shape[2]
+        stored = (
+            x.transpose(1, 2).repeat(1, times, 1, 1) if times > 1 else x.transpose(1, 2)
+            for x in (k, v)
+        )
+        keys, values = cache.update(*stored, layer_idx)
+        return keys[:, : k.shape[2]].transpose(1, 2), values[:, : k.shape[2]].transpose(1, 2)
+    num_heads, num_maps = k.shape[2:4]
+    if _stored_heads(cache, layer_idx, num_heads) == 4 * num_heads:
+        layer = cache.layers[layer_idx]
+        if layer.is_compileable:
+            keys, values = cache.update(*in_kernel_layout(k, v), layer_idx)
+            keys = keys[:, : 2 * num_heads].unflatten(1, (2, num_heads)).permute(0, 3, 2, 1, 4)
+            left, _, right, _ = values.chunk(4, dim=1)
+            return keys, torch.cat([left, right], dim=-1).transpose(1, 2)
+        layer.keys, layer.values = _compact(layer.keys, layer.values)
+    k, v = cache.update(k.flatten(3).transpose(1, 2), v.transpose(1, 2), layer_idx)
+    return k.transpose(1, 2).unflatten(-1, (num_maps, -1)), v.transpose(1, 2)
+
+
+def in_kernel_layout(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys ``[B, S, Hkv, 2, D]`` and values ``[B, S, Hkv, 2D]`` of V1 as ``[B, 4 Hkv, S, D]``."""
+    k = torch.cat([*k.unbind(3)] * 2, dim=2)
+    left, right = v.chunk(2, dim=-1)
+    v = torch.cat([left, left, right, right], dim=2)
+    return k.transpose(1, 2), v.transpose(1, 2)
+
+
+def _stored_heads(cache: Cache, layer_idx: int, num_heads: int) -> int:
+    """Heads in a layer of the cache; ``num_heads`` if the layer is still empty."""
+    layers = getattr(cache, "layers", ())
+    keys = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
+    return keys.shape[1] if keys is not None and keys.ndim == 4 else num_heads
+
+
+def _compact(keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values ``[B, 4 Hkv, S, D]`` as ``[B, Hkv, S, 2D]``: the mean of the two copies of
+    each number, which passes gradients to both if they are learned."""
+    first, second, again, once_more = keys.chunk(4, dim=1)
+    left, left_again, right, right_again = values.chunk(4, dim=1)
+    keys = torch.cat([(first + again) / 2, (second + once_more) / 2], dim=-1)
+    return keys, torch.cat([(left + left_again) / 2, (right + right_again) / 2], dim=-1)

@@ -198,15 +198,6 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
     return ids
 
 
-def checked_labels(
-    labels: Tensor, others: dict[str, Any], *, below: int
-) -> tuple[Tensor, dict[str, Any]]:
-    """Labels as int64, and the other arguments of the loss with ``shift_labels`` as int64."""
-    shifted = checked_ids("shift_labels", others.get("shift_labels"), below=below, ignored=True)
-    labels = checked_ids("labels", labels, below=below, ignored=True)
-    return labels, others | {"shift_labels": shifted}
-
-
 def check_embeds(embeds: Tensor, hidden_size: int) -> None:
     """Refuse embeddings that are not ``[B, T, hidden_size]``."""
     if embeds.ndim != 3 or embeds.shape[2] != hidden_size:

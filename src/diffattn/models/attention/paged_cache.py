@@ -23,7 +23,6 @@ from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.masking import num_heads_of
 from diffattn.ops.paged_decode import gathered_pages, paged_decode
-from diffattn.ops.softmax_attention import softmax_attention
 
 _FEW_QUERIES = 16
 """Most queries of one sequence that the decode kernel takes."""
@@ -48,34 +47,31 @@ class PagedBatch:
 
     @torch.compiler.disable  # it writes to views of the cache, which a compiled graph would copy
     def attend(
-        self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *, backend: str
+        self, layer_idx: int, q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, backend: str
     ) -> Tensor:
-        """Store new keys and values of one layer, then attend from one row of N tokens.
-
-        ``backend`` runs on gathered pages. With ``"auto"``, sequences of few queries use
-        ``paged_decode`` without gathering, if there is a λ.
-        """
+        """Store new keys and values of one layer, then attend from one row of N tokens: on gathered
+        pages, or with ``"auto"`` and few queries by ``paged_decode``."""
         k_pages, v_pages = self._store(layer_idx, k, v)
         if self.few is None and not self.many:
-            return _attend(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
-        num_tokens, num_heads = q.shape[1], q.shape[2] if lam is None else num_heads_of(q)
-        lam = None if lam is None else lam.expand(1, num_tokens, num_heads)
+            return diff_attention(q, k, v, lam, cu_seqlens=self.cu_seqlens, backend=backend)
+        num_tokens, num_heads = q.shape[1], num_heads_of(q)
+        lam = lam.expand(1, num_tokens, num_heads)
         out = v.new_zeros(num_tokens + 1, num_heads, v.shape[-1])  # row N collects unused places
         for place, table, length in self.many:
             keys, values = (gathered_pages(x, table)[:, :length] for x in (k_pages, v_pages))
-            some = None if lam is None else lam[:, place]
-            out[place] = _attend(q[:, place], keys, values, some, backend=backend)[0]
+            inputs = q[:, place], keys, values, lam[:, place]
+            out[place] = diff_attention(*inputs, backend=backend)[0]
         if self.few is not None:
             tokens, table, lengths = self.few
             taken = tokens.clamp(max=num_tokens - 1)
-            queries, some = q[0, taken], None if lam is None else lam[0, taken]
-            if backend == "auto" and some is not None:
+            queries, some = q[0, taken], lam[0, taken]
+            if backend == "auto":
                 pages: dict[str, Any] = {"block_table": table, "kv_lengths": lengths}
                 out[tokens] = paged_decode(queries, k_pages, v_pages, some, **pages)
             else:
                 keys, values = (gathered_pages(x, table) for x in (k_pages, v_pages))
                 options: dict[str, Any] = {"kv_lengths": lengths, "backend": backend}
-                out[tokens] = _attend(queries, keys, values, some, **options)
+                out[tokens] = diff_attention(queries, keys, values, some, **options)
         return out[None, :num_tokens]
 
     def _store(self, layer_idx: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,12 +84,6 @@ class PagedBatch:
         k_pages, v_pages = self.allocator.get_cache_for_block_table(layer_idx)
         k_pages, v_pages = (x.flatten(2) for x in (k_pages, v_pages))  # views
         return k_pages.unflatten(2, k.shape[2:]), v_pages.unflatten(2, v.shape[2:])
-
-
-def _attend(q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, **options: Any) -> Tensor:
-    if lam is None:
-        return softmax_attention(q, k, v, **options)
-    return diff_attention(q, k, v, lam, **options)
 
 
 @torch.compiler.disable
@@ -144,9 +134,9 @@ def _tokens(borders: Tensor, most: int, num_tokens: int) -> Tensor:
 
 def reads_pages(config: DiffTransformerConfig) -> bool:
     """Whether continuous batching under ``"diffattn"`` uses our operator, for pages with both keys
-    once. Hugging Face's kernels do the same for softmax attention."""
+    once. Hugging Face's kernels do the same for softmax attention, so they run mixed layers."""
     ops = {facts.op for facts in config.attention_by_layer}
-    by_operator = "diff_attention" in ops and not config.uses("needs_maps")
+    by_operator = ops == {"diff_attention"} and not config.uses("needs_maps")
     installed = tuple(int(part) for part in transformers_version.split(".")[:2])
     return by_operator and installed >= (5, 23)  # whose caches give access to their pages
 

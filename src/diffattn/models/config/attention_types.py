@@ -1,7 +1,6 @@
-"""The table of attention types. Loads without torch and transformers.
+"""The table of attention types: the facts that models, counts, twins, caches and tables need.
 
-Layers hold the arithmetic. A row names its layer and holds the facts that models, parameter counts,
-matched twins, caches and tables need.
+Loads without torch and transformers.
 """
 
 from dataclasses import dataclass, replace
@@ -141,7 +140,7 @@ _ROWS = (
         layer=("diffattn.layers.diff_attention", "GroupedDiffAttention"),
     ),
     replace(
-        _SOFTMAX, name="dex", layer=("diffattn.layers.dex", "DexAttention"),
+        _SOFTMAX, name="dex", layer=("diffattn.layers.gated_attention", "DexAttention"),
         source="arXiv:2505.16333", lambda_vectors=True, head_matrix=True,
     ),
     _control(_SOFTMAX, "none", "NoAttention", "no attention: zero in its place",

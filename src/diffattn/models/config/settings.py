@@ -1,10 +1,10 @@
 """The settings of a model without Hugging Face, so that counts and twins need no torch."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from diffattn.errors import ConfigError, check_known, short
 from diffattn.models.config.attention_types import (
@@ -13,13 +13,10 @@ from diffattn.models.config.attention_types import (
     checked_types,
     types_with,
 )
-from diffattn.models.config.rope_settings import check_rope_parameters
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 
 if TYPE_CHECKING:
-    from typing import Self
-
     Derived = int  # never ``None`` after ``__post_init__``, except shared_rank and group_ratio
 else:
     Derived = int | None
@@ -29,14 +26,44 @@ _COUNTS = (
     "num_kv_heads", "head_dim", "shared_rank", "group_ratio", "max_position_embeddings",
 )  # fmt: skip
 _RANGES = {  # epsilons are above 0: else the norm of a zero vector divides by 0
-    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0), "initializer_range": (0.0, 100.0),
-    "embedding_multiplier": (1e-30, 1e6),
+    "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0),
+    "initializer_range": (1e-30, 100.0), "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip
 OPTIONS = ("qkv_bias", "qk_norm", "scaled_head_init")
 """Options that are off by default. :meth:`ModelSettings.settings`, and so the hashes in records,
 leave them out where they are off."""
 NAMED_WHERE_SET = (*OPTIONS, "group_ratio")
 """Settings that came later. They are left out where unset, so that older records stay equal."""
+# rope_type -> required and optional fields, besides ``rope_type`` and ``rope_theta``.
+_ROPE_TYPES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "default": ((), ()),
+    "linear": (("factor",), ()),
+    "dynamic": (("factor",), ("original_max_position_embeddings",)),
+    "yarn": (
+        ("factor",),
+        (
+            "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow",
+            "mscale", "mscale_all_dim", "truncate",
+        ),
+    ),
+    "longrope": (
+        ("short_factor", "long_factor"),
+        ("factor", "original_max_position_embeddings", "attention_factor"),
+    ),
+    "llama3": (
+        ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"), (),
+    ),
+}  # fmt: skip
+_ROPE_RANGES: dict[str, tuple[float, float]] = {
+    "rope_theta": (1.0, 1e12),
+    "factor": (1.0, 1e6),
+    "original_max_position_embeddings": (1, 2**31 - 1),
+    "partial_rotary_factor": (1.0, 1.0),  # our layers rotate all channels of a head
+    **dict.fromkeys(("attention_factor", "mscale", "mscale_all_dim"), (1e-3, 1e3)),
+    **dict.fromkeys(("beta_fast", "beta_slow", "low_freq_factor", "high_freq_factor"), (1e-3, 1e6)),
+    **dict.fromkeys(("short_factor", "long_factor"), (1e-3, 1e6)),
+}
+"""Field -> smallest and largest number; for lists, of each entry."""
 
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
@@ -47,10 +74,8 @@ def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
 
 @dataclass(kw_only=True)
 class ModelSettings:
-    """Fields of a :class:`DiffTransformerConfig`, which documents them and adds Hugging Face's.
-
-    Recipes, presets and counts use this class directly. It does not check the types of values.
-    """
+    """Fields of a :class:`DiffTransformerConfig`, which documents them, checks the types of values
+    and adds Hugging Face's."""
 
     attention_type: str = "diff"
     vocab_size: int = 32_000
@@ -192,9 +217,8 @@ class ModelSettings:
     def attention_by_layer(self) -> list[AttentionType]:
         """The attention type of each layer."""
         names = self.attention_type.split(",")
-        return [ATTENTION[name] for name in names] * (
-            self.num_hidden_layers if len(names) == 1 else 1
-        )
+        times = self.num_hidden_layers if len(names) == 1 else 1
+        return [ATTENTION[name] for name in names] * times
 
     @property
     def value_width(self) -> int:
@@ -205,19 +229,18 @@ class ModelSettings:
         """Whether a field of :class:`AttentionType`, by name, is true for any layer."""
         return any(getattr(facts, fact) for facts in self.attention_by_layer)
 
-    def of_layer(self, layer_idx: int) -> "Self":
+    def of_layer(self, layer_idx: int) -> Self:
         """The settings of a model whose layers all have the type and the heads of this layer."""
-        names = self.attention_type.split(",")
-        return self if len(names) == 1 else self._of_type(names[layer_idx])
+        return self._of_type(self.attention_by_layer[layer_idx].name)
 
-    def by_type(self) -> "list[tuple[Self, int]]":
+    def by_type(self) -> list[tuple[Self, int]]:
         """For every attention type: the settings as in :meth:`of_layer`, and its layer count."""
-        names = self.attention_type.split(",")
-        if len(names) == 1:
-            return [(self, self.num_hidden_layers)]
-        return [(self._of_type(name), count) for name, count in Counter(names).items()]
+        counts = Counter(facts.name for facts in self.attention_by_layer)
+        return [(self._of_type(name), count) for name, count in counts.items()]
 
-    def _of_type(self, name: str) -> "Self":
+    def _of_type(self, name: str) -> Self:
+        if name == self.attention_type:
+            return self
         settings, facts = copy(self), ATTENTION[name]
         settings.attention_type = name
         for field in ("num_heads", "num_kv_heads"):
@@ -257,3 +280,64 @@ class ModelSettings:
 
     def _error(self, must: str, got: object) -> ConfigError:
         return ConfigError(f"{type(self).__name__}: {must}, got {short(got)}.")
+
+
+def check_rope_parameters(where: str, parameters: object, head_dim: int) -> None:
+    """Raise a ConfigError for rotary parameters that transformers only logs, or fails by later."""
+    if parameters is None or parameters == {}:
+        return
+    if not isinstance(parameters, Mapping):
+        raise ConfigError(f"{where}: rope_parameters must be a JSON object, got {parameters!r}.")
+    kind = parameters.get("rope_type", parameters.get("type", "default"))
+    check_known(where, "rope_parameters: rope_type", kind, _ROPE_TYPES)
+    required, optional = _ROPE_TYPES[kind]
+    for name in required:
+        if parameters.get(name) is None:
+            raise ConfigError(
+                f"{where}: rope_parameters: {kind!r} must have {name}, got {sorted(parameters)}."
+            )
+    known = ("rope_type", "type", "rope_theta", "partial_rotary_factor", *required, *optional)
+    for name, value in parameters.items():
+        check_known(where, "rope_parameters: field", name, known)
+        field = f"{where}: rope_parameters: {name}"
+        if name == "truncate" and not isinstance(value, bool):
+            raise ConfigError(f"{field} must be true or false, got {value!r}.")
+        if name in _ROPE_RANGES and (value is not None or name == "rope_theta"):
+            _check_rope_numbers(field, name, value, head_dim)
+
+
+def steady_positions(config: Any) -> tuple[str, int] | None:
+    """``rope_type``, and the tokens up to which all texts have the same rotary frequencies.
+
+    ``None``: frequencies never depend on the text. ``"longrope"`` and ``"dynamic"`` choose them by
+    the longest text of a forward pass, so cached keys of shorter texts no longer fit. If layers
+    differ, the smallest length counts.
+    """
+    config = config.get_text_config()
+    parameters = getattr(config, "rope_parameters", None)
+    parameters = parameters or getattr(config, "rope_scaling", None) or {}
+    per_layer = [value for value in parameters.values() if isinstance(value, Mapping)]
+    limits: list[tuple[int, str]] = []
+    for layer in per_layer or [parameters]:
+        kind = str(layer.get("rope_type", layer.get("type", "default")))
+        longest = getattr(config, "max_position_embeddings", None)
+        if kind == "longrope":
+            original = layer.get("original_max_position_embeddings")
+            longest = original or getattr(config, "original_max_position_embeddings", longest)
+        # Transformers, too, looks for "dynamic" anywhere in the name.
+        if longest is not None and (kind == "longrope" or "dynamic" in kind):
+            limits.append((int(longest), kind))
+    return (min(limits)[1], min(limits)[0]) if limits else None
+
+
+def _check_rope_numbers(where: str, name: str, value: Any, head_dim: int) -> None:
+    is_list = name in ("short_factor", "long_factor")
+    if is_list and (not isinstance(value, list) or len(value) != head_dim // 2):
+        raise ConfigError(f"{where} must be a list of {head_dim // 2} numbers, got {value!r}.")
+    least, most = _ROPE_RANGES[name]
+    whole = name == "original_max_position_embeddings"
+    for number in value if is_list else [value]:
+        fits = is_whole(number) if whole else is_number(number)
+        if not fits or not least <= number <= most:
+            kind = "a whole number" if whole else "a number"
+            raise ConfigError(f"{where} must be {kind} from {least:g} to {most:g}, got {number!r}.")

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError
-from diffattn.layers.lambda_vectors import LAMBDA_STD
+from diffattn.layers.parts import LAMBDA_STD
 from diffattn.layers.shared_diff_attention import for_both_maps
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.config.settings import kept_backend

@@ -13,7 +13,7 @@ from diffattn.models.config.settings import ModelSettings
 from diffattn.models.conversion.layouts import LAMBDAS
 from diffattn.models.conversion.source import Source
 from diffattn.models.folder_check import check_folder
-from diffattn.ops.inputs.numbers import is_number, is_whole
+from diffattn.ops.inputs.numbers import is_whole
 
 SHARED_FIELDS = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
@@ -40,11 +40,8 @@ def settings_of(source: Source, changes: Mapping[str, Any]) -> dict[str, Any]:
             settings[name] = None
     given = dict(changes)
     if "rope_theta" in given:
-        theta = given.pop("rope_theta")
-        if not is_number(theta):
-            raise ConfigError(f"convert: rope_theta must be a number, got {short(theta)}.")
         rope = settings.get("rope_parameters") or {"rope_type": "default"}
-        settings["rope_parameters"] = {**rope, "rope_theta": float(theta)}
+        settings["rope_parameters"] = {**rope, "rope_theta": given.pop("rope_theta")}
     _check_stretching(source, settings, given)
     window = settings.pop("sliding_window", None)
     settings |= given
@@ -139,7 +136,7 @@ def _llama(source: Source) -> dict[str, Any]:
 def _motif(source: Source) -> dict[str, Any]:
     activation = (source.settings or {}).get("hidden_act")
     if activation != "silu":
-        advice = "Its attention layers alone load with diffattn.models.conversion.attention_layers"
+        advice = "Its attention layers alone load with diffattn.models.conversion.our_model"
         raise source.error("hidden_act must be 'silu'", f"{activation!r}. {advice}")
     return motif_settings(source)
 

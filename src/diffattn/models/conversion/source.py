@@ -12,14 +12,8 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError, ConfigError, did_you_mean, short
 from diffattn.layers.saved_names import saved_name
-from diffattn.models.checkpoint_folder import (
-    INDEX,
-    files_in,
-    model_folder,
-    open_weights,
-    weight_files,
-)
-from diffattn.models.config.rope_settings import check_rope_parameters
+from diffattn.models import checkpoint_folder
+from diffattn.models.config.settings import check_rope_parameters
 from diffattn.models.conversion.layouts import LAYOUTS, Layout, layouts_of
 from diffattn.models.folder_check import read_object
 from diffattn.ops.inputs.numbers import is_whole
@@ -88,16 +82,14 @@ class Source:
 def open_source(path: str, layout: str | None = None) -> Iterator[Source]:
     """Open weights: a model folder, a run directory or one safetensors file.
 
-    ``layout`` is a name; by default it is found from ``config.json`` or the tensor names. Pickled
-    files are never read.
+    ``layout`` is a name; by default it is found from ``config.json`` or the tensor names.
     """
     folder, files = _find_files(path)
     settings = None
     if (folder / "config.json").exists() and not Path(path).is_file():
         settings = read_object(f"{path}/config.json", folder / "config.json")
         if settings.get("quantization_config") is not None:
-            must = "must hold weights as they are"
-            raise CheckpointError(f"{path}: {must}, got quantized ones (quantization_config).")
+            raise CheckpointError(f"{path}: must hold plain weights, got a quantization_config.")
         _check_padding_and_rotation(f"{path}/config.json", settings)
     with ExitStack() as stack:
         tensors: dict[str, LazyTensor] = {}
@@ -140,16 +132,16 @@ def _find_files(path: str) -> tuple[Path, dict[str, Path]]:
     if place.is_file():
         _refuse_pickled(path, [place])
         return place.parent, {place.name: place}
-    place = model_folder(place)
+    place = checkpoint_folder.model_folder(place)
     if not place.is_dir():
         raise CheckpointError(
             f"{path}: must be a model folder, a run directory or a .safetensors file, got nothing. "
             "For a model of the hub: 'hf download NAME --local-dir FOLDER', then name FOLDER."
         )
     shards = {entry.name: entry for entry in place.iterdir() if entry.suffix == ".safetensors"}
-    if len(shards) == 1 and not (place / INDEX).exists():  # a single file may have any name
-        return place, shards
-    files = weight_files(path, files_in(place))
+    if len(shards) == 1 and not (place / checkpoint_folder.INDEX).exists():
+        return place, shards  # a single file may have any name
+    files = checkpoint_folder.weight_files(path, checkpoint_folder.files_in(place))
     if not files:
         _refuse_pickled(path, sorted(place.iterdir()))
         got = f"{len(shards)} without an index" if shards else "none"
@@ -169,7 +161,7 @@ def _refuse_pickled(path: str, entries: list[Path]) -> None:
 def _read_tensors(
     where: str, file: Path, stack: ExitStack, before: Mapping[str, LazyTensor]
 ) -> dict[str, LazyTensor]:
-    handle = stack.enter_context(open_weights(where, file, "pt"))
+    handle = stack.enter_context(checkpoint_folder.open_weights(where, file, "pt"))
     tensors = {}
     for name in handle.keys():  # noqa: SIM118
         if name.endswith("rotary_emb.inv_freq"):  # older files hold it; the settings determine it

@@ -52,29 +52,13 @@ class DiffTransformerConfig(PreTrainedConfig):
     model_type = "diff_transformer"
     keys_to_ignore_at_inference = ["past_key_values"]
     hidden_act, mlp_bias = "silu", False  # as Llama's classes read them
+    # The others are in every config.json.
     attention_type: str = "diff"
-    vocab_size: int = 32_000
-    hidden_size: int = 768
-    intermediate_size: int = 2_048
-    num_hidden_layers: int = 12
-    num_heads: int = 6
-    num_kv_heads: int = 6
-    head_dim: int = 64
-    shared_rank: int | None = None
-    group_ratio: int | None = None
-    head_norm: bool | None = None
-    head_norm_affine: bool = True
-    head_norm_eps: float = 1e-5
-    lambda_init: float | list[float] | None = None
-    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = scaled_head_init = False
-    rms_norm_eps: float = 1e-5
-    rope_parameters: dict | None = None
-    max_position_embeddings: int = 2_048
-    tie_word_embeddings: bool = True
-    initializer_range: float = 0.02
-    embedding_multiplier: float = 1.0
     attention_backend: str = "auto"
-    use_cache: bool = True
+    rope_parameters: dict | None = None
+    use_cache = tie_word_embeddings = True
+    lambda_bias = qkv_bias = qk_norm = depth_scaled_init = scaled_head_init = False
+    shared_rank = group_ratio = head_norm = lambda_init = None
     pad_token_id = bos_token_id = eos_token_id = None
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -121,13 +105,10 @@ class DiffTransformerConfig(PreTrainedConfig):
     n_head_kv = num_key_value_heads  # the name that vLLM reads first
 
 
-class HeadRMSNorm(nn.Module):
+class HeadRMSNorm(nn.RMSNorm):
     """RMSNorm over the channels of one head, times a fixed factor; in float32 or wider."""
 
-    def __init__(self, width: int, eps: float, affine: bool = True, factor: float = 1.0) -> None:
-        super().__init__()
-        self.eps, self.factor = eps, factor
-        self.weight = nn.Parameter(torch.ones(width)) if affine else None
+    factor = 1.0
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., width]`` to the same shape and dtype."""
@@ -193,11 +174,11 @@ class DiffTransformerAttention(nn.Module):
             self.dex_proj = nn.Linear(width, width, bias=False)
         self.o_proj = nn.Linear(config.num_heads * self.value_dim, hidden, bias=False)
         normed = facts["width"] == 2 if config.head_norm is None else config.head_norm
-        factor = 1 - self.lambda_init if facts["lam"] == "vectors" else 1.0
-        self.head_norm: nn.Module = nn.Identity()
+        self.head_norm: Any = nn.Identity()
         if normed:
             eps, affine = config.head_norm_eps, config.head_norm_affine
-            self.head_norm = HeadRMSNorm(self.value_dim, eps, affine, factor)
+            self.head_norm = HeadRMSNorm(self.value_dim, eps, affine)
+            self.head_norm.factor = 1 - self.lambda_init if facts["lam"] == "vectors" else 1.0
 
     def forward(
         self,

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from diffattn.models.accounting import parameter_count
 from diffattn.models.checkpoint_folder import checkpoint_folder
+from diffattn.models.twins import parameter_count
 
 FILE_NAME = "modeling_diff_transformer.py"
 CLASSES = {
@@ -88,11 +88,10 @@ class FromRunFolders:
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """As in Hugging Face; from a run directory it loads the run's model."""
         name = pretrained_model_name_or_path
-        if name is not None and not kwargs.keys() & {"config", "subfolder"}:
-            folder = Path(name)
-            is_adapter = (folder / "adapter_config.json").exists()  # peft: the model is elsewhere
-            if folder.is_dir() and not is_adapter:
-                name = checkpoint_folder(str(name))
+        is_folder = name is not None and Path(name).is_dir()
+        elsewhere = is_folder and Path(name, "adapter_config.json").exists()  # peft: by its name
+        if is_folder and not elsewhere and not kwargs.keys() & {"config", "subfolder"}:
+            name = checkpoint_folder(str(name))
         return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
 
 
@@ -106,11 +105,8 @@ class NamesItsCode(FromRunFolders):
     def save_pretrained(
         self, save_directory: Any, *args: Any, remote_code: bool | None = None, **kwargs: Any
     ) -> None:
-        """As in Hugging Face. With ``remote_code``, the model's code and a card are written too.
-
-        By default they are if the configuration was read from a folder with code. An existing card
-        is kept.
-        """
+        """As in Hugging Face. With ``remote_code``, by default if the configuration was read from a
+        folder with code, the model's code and, unless there is one, a card are written too."""
         if remote_code is None:
             remote_code = "auto_map" in self.__dict__
         with _naming_code(self, remote_code):

@@ -5,12 +5,6 @@ Our layers run inside vLLM's Transformers backend: one call of vLLM's attention 
 with its cache and the heads of :func:`diffattn.models.attention.kernels.heads_in_vllm`.
 """
 
-CLASSES = {
-    "DiffTransformerForCausalLM": "TransformersForCausalLM",
-    "DiffTransformerForSequenceClassification": "TransformersForSequenceClassification",
-}
-"""Architecture in ``config.json`` -> class of vLLM's Transformers backend that runs it."""
-
 
 def register() -> None:
     """Make our configuration known to transformers and our architectures to vLLM."""
@@ -33,6 +27,6 @@ def register() -> None:
             return heads_in_vllm(self.hf_text_config)[2]
 
     sizes.MODEL_ARCH_CONFIG_CONVERTORS["diff_transformer"] = DiffTransformerSizes
-    for architecture, backend_class in CLASSES.items():
-        path = f"vllm.model_executor.models.transformers:{backend_class}"
-        ModelRegistry.register_model(architecture, path)
+    for task in ("ForCausalLM", "ForSequenceClassification"):
+        path = f"vllm.model_executor.models.transformers:Transformers{task}"
+        ModelRegistry.register_model(f"DiffTransformer{task}", path)

@@ -37,57 +37,6 @@ def softmax_attention(
     return _chunked(q[:, :, :, None], k[:, :, :, None], v, None, scale, *mask.flat())
 
 
-def backward(
-    problem: Problem, grad_out: Tensor, needs_lambda: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    r"""Gradients, with one dP and one dV for both maps; each chunk's maps are computed again.
-
-    .. math:: dP = dO V^\top,\quad dS_1 = A_1 \circ (dP - D_1),\quad
-              dS_2 = -\lambda A_2 \circ (dP - D_2),\quad dV = (A_1 - \lambda A_2)^\top dO
-
-    Source: arXiv:2410.05258v2, Appendix G.
-
-    Those of q, k and v have their shapes, that of λ is ``[B, T, H]`` in at least float32 (empty
-    without ``needs_lambda``).
-    """
-    q, scale = problem.q, problem.scale
-    wide = torch.promote_types(q.dtype, torch.float32)  # of sums over chunks
-    grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, problem.k, problem.v))
-    grad_lam = torch.empty(q.shape[:3] if needs_lambda else 0, dtype=wide)
-    for group in groups(problem):
-        values_t = group.values_t()  # [G, Dv, S]
-        # Sums are held for one group at a time, to keep memory flat, and transposed, for speed.
-        sum_k = group.memory("sum_k", group.keys_t.shape, wide).zero_()  # [maps * G, D, S]
-        sum_v = group.memory("sum_v", values_t.shape, wide).zero_()
-        for chunk in group.chunks:
-            lam = group.lam(chunk)
-            queries = group.rows("queries", q, chunk)  # [maps * G, R, D]
-            grad = group.rows("grad", grad_out[:, :, :, None], chunk)  # [G, R, Dv]
-            weights = group.weights(queries, chunk)  # [maps, G, R, keys]
-            shared = group.memory("shared", weights.shape[1:])  # first A1 − λ A2, then dP
-            signed = _combine(weights, lam, out=shared)
-            group.add_product(sum_v[..., chunk.keys], grad.mT, signed, 1.0)
-            product(grad, values_t[..., chunk.keys], 1.0, 0.0, shared)
-            if needs_lambda:
-                means = group.row_sums(weights[1], shared)  # D2 = rowsum(A2 dP)
-                group.write_rows(grad_lam[..., None, None], means.neg_(), chunk)
-            for map_weights in weights:  # dS = A (dP − rowsum(A dP)) in place; −λ follows below
-                torch._softmax_backward_data(
-                    shared, map_weights, -1, shared.dtype, grad_input=map_weights
-                )
-            grad_scores = weights.flatten(0, 1)  # [maps * G, R, keys]
-            grad_queries = group.memory("grad_queries", queries.shape)
-            product(grad_scores, group.keys[:, chunk.keys], scale, 0.0, grad_queries)
-            if lam is not None:  # −λ once per query instead of once per score
-                queries[group.size :].mul_(-lam)
-                grad_queries[group.size :].mul_(-lam)
-            group.add_product(sum_k[..., chunk.keys], queries.mT, grad_scores, scale)
-            group.write_rows(grad_q, grad_queries, chunk)
-        group.write_keys(grad_k, sum_k)
-        group.write_keys(grad_v[:, :, :, None], sum_v)
-    return grad_q, grad_k, grad_v, grad_lam
-
-
 def _combine(weights: Tensor, lam: Tensor | float | None, *, out: Tensor) -> Tensor:
     """A1 − λ A2 ``[G, R, keys]``, or A1 itself for one map; λ is not rounded to bfloat16."""
     if lam is None:
@@ -127,13 +76,56 @@ def _chunked(*call: Any) -> Tensor:
     schema=f"(Tensor grad_out, {_SCHEMA}, bool needs_lambda) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def chunked_backward(grad_out: Tensor, *call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """:func:`backward` as an operator; dλ has the shape of λ."""
+    r"""Gradients, with one dP and one dV for both maps; each chunk's maps are computed again.
+
+    .. math:: dP = dO V^\top,\quad dS_1 = A_1 \circ (dP - D_1),\quad
+              dS_2 = -\lambda A_2 \circ (dP - D_2),\quad dV = (A_1 - \lambda A_2)^\top dO
+
+    Source: arXiv:2410.05258v2, Appendix G.
+
+    They have the shapes of their tensors; that of λ is empty without ``needs_lambda``.
+    """
     *of_problem, needs_lambda = call
-    lam = call[3]
-    grads = backward(_problem(*of_problem), grad_out, needs_lambda)
-    if needs_lambda and lam is not None:
-        grads = (*grads[:3], grads[3].sum_to_size(lam.shape).to(lam.dtype, copy=True))
-    return grads
+    problem = _problem(*of_problem)
+    q, scale = problem.q, problem.scale
+    wide = torch.promote_types(q.dtype, torch.float32)  # of sums over chunks
+    grad_q, grad_k, grad_v = (torch.empty_like(x) for x in (q, problem.k, problem.v))
+    grad_lam = torch.empty(q.shape[:3] if needs_lambda else 0, dtype=wide)
+    for group in groups(problem):
+        values_t = group.values_t()  # [G, Dv, S]
+        # Sums are held for one group at a time, to keep memory flat, and transposed, for speed.
+        sum_k = group.memory("sum_k", group.keys_t.shape, wide).zero_()  # [maps * G, D, S]
+        sum_v = group.memory("sum_v", values_t.shape, wide).zero_()
+        for chunk in group.chunks:
+            lam = group.lam(chunk)
+            queries = group.rows("queries", q, chunk)  # [maps * G, R, D]
+            grad = group.rows("grad", grad_out[:, :, :, None], chunk)  # [G, R, Dv]
+            weights = group.weights(queries, chunk)  # [maps, G, R, keys]
+            shared = group.memory("shared", weights.shape[1:])  # first A1 − λ A2, then dP
+            signed = _combine(weights, lam, out=shared)
+            group.add_product(sum_v[..., chunk.keys], grad.mT, signed, 1.0)
+            product(grad, values_t[..., chunk.keys], 1.0, 0.0, shared)
+            if needs_lambda:
+                means = group.row_sums(weights[1], shared)  # D2 = rowsum(A2 dP)
+                group.write_rows(grad_lam[..., None, None], means.neg_(), chunk)
+            for map_weights in weights:  # dS = A (dP − rowsum(A dP)) in place; −λ follows below
+                torch._softmax_backward_data(
+                    shared, map_weights, -1, shared.dtype, grad_input=map_weights
+                )
+            grad_scores = weights.flatten(0, 1)  # [maps * G, R, keys]
+            grad_queries = group.memory("grad_queries", queries.shape)
+            product(grad_scores, group.keys[:, chunk.keys], scale, 0.0, grad_queries)
+            if lam is not None:  # −λ once per query instead of once per score
+                queries[group.size :].mul_(-lam)
+                grad_queries[group.size :].mul_(-lam)
+            group.add_product(sum_k[..., chunk.keys], queries.mT, grad_scores, scale)
+            group.write_rows(grad_q, grad_queries, chunk)
+        group.write_keys(grad_k, sum_k)
+        group.write_keys(grad_v[:, :, :, None], sum_v)
+    if needs_lambda:
+        lam = call[3]  # before it was expanded
+        grad_lam = grad_lam.sum_to_size(lam.shape).to(lam.dtype, copy=True)
+    return grad_q, grad_k, grad_v, grad_lam
 
 
 def _problem(
@@ -141,11 +133,6 @@ def _problem(
 ) -> Problem:
     lam = None if lam is None else lam.expand(q.shape[:3])
     return Problem(q=q, k=k, v=v, lam=lam, scale=scale, mask=AttentionMask(*mask))
-
-
-@_chunked.register_fake
-def _chunked_shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
 
 
 @chunked_backward.register_fake
@@ -173,4 +160,5 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
 
 
+_chunked.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
 _chunked.register_autograd(_differentiate, setup_context=_save)

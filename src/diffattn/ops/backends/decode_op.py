@@ -52,9 +52,7 @@ def paged_forward(
 def paged_softmax(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, **options: Any
 ) -> Tensor:
-    r"""Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
-
-    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+    """Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
 
     Source: arXiv:1706.03762, Eq. (1).
 

@@ -37,11 +37,7 @@ def realized(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-@realized.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
+realized.register_fake(lambda x: torch.empty_like(x, memory_format=torch.contiguous_format))
 realized.register_autograd(lambda ctx, grad: grad)
 
 

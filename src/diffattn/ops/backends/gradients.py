@@ -1,7 +1,4 @@
-r"""Gradients of differential attention in closed form: of the operator, and of every weight.
-
-They follow Appendix G of the paper. Tests compare them with automatic differentiation.
-"""
+"""Gradients of differential attention in closed form: of the operator, and of every weight."""
 
 from dataclasses import dataclass
 
@@ -9,7 +6,7 @@ import torch
 from torch import Tensor
 
 from diffattn.ops.backends import reference
-from diffattn.ops.inputs.head_norm import head_norm
+from diffattn.ops.inputs.formulas import head_norm
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, repeat_heads
 
 
@@ -29,7 +26,7 @@ class AttentionWeights:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadNormTerms:
-    """RMSNorm over one head and its fixed factor, as in ``layers.norm.HeadNorm``."""
+    """RMSNorm over one head and its fixed factor, as in ``layers.parts.HeadNorm``."""
 
     factor: float = 1.0
     """γ = 1 − λ_init for differential attention, 1 for softmax attention."""

@@ -1,12 +1,10 @@
 """The Hopper kernels as operators of PyTorch, with the Hopper or the Triton backward pass."""
 
 import os
-from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
-from diffattn.errors import BackendError
 from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs.kernel_support import BY_MAP
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
@@ -27,18 +25,10 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'. Second derivatives
-    are those of the definition. Without a gradient only the output is written.
+    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
-    if not (mask.at_most_causal and scale > 0):
-        options = [f.name for f in fields(mask)[1:] if getattr(mask, f.name) is not None]
-        wrong = f"a mask besides causal, {', '.join(options)}" if options else f"scale {scale}"
-        raise BackendError(
-            "diff_attention: backend 'hopper' needs a scale above 0 and no mask besides causal, "
-            f"got {wrong}."
-        )
     call = (q, k, v, lam, scale, mask.causal, own_backward)
     return run(_forward, _forward_inference, *call)
 

@@ -4,8 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from diffattn.ops.triton.launch import num_blocks
-from diffattn.ops.triton.launcher import run_kernel
+from diffattn.ops.triton.launch import num_blocks, run_kernel
 
 NUM_NUMBERS = 5
 """Per query and head: the logarithms in base 2 of both maps' row sums, D1, D2 and λ."""

@@ -57,7 +57,7 @@ class Inputs:
     head_dim: int
     value_dim: int
     capability: tuple[int, int] | None = None
-    """Compute capability of a CUDA device, major and minor; ``None`` on other devices."""
+    """Major and minor of a CUDA device; ``None`` on other devices."""
     needs_gradient: bool = False
     """Whether gradients are enabled and an input requires one."""
     transformed: bool = False
@@ -108,19 +108,15 @@ def describe(
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """One implementation of an operator, and what it can run."""
+    """One implementation of an operator, and what it can run; ``None``: no limit."""
 
     name: str
     summary: str
     _: KW_ONLY
     devices: tuple[str, ...] | None = None
-    """Device types; ``None``: every device of PyTorch."""
     least_capability: tuple[int, int] | None = None
-    """Lowest compute capability of CUDA devices on which it runs; ``None``: any."""
     most_capability: tuple[int, int] | None = None
-    """Highest compute capability on which it runs; ``None``: no limit."""
     dtypes: tuple[str, ...] = _ALL_FLOATS
-    """Names of the dtypes that it accepts, without ``torch.``."""
     widths: str = "any"
     """The head and value widths it accepts, in words for a message."""
     accepts_widths: Callable[[int, int], bool] = lambda head_dim, value_dim: True
@@ -129,7 +125,9 @@ class Backend:
     no_gradient_on: tuple[str, ...] = ()
     """Device types on which it runs without a gradient."""
     max_queries: int | None = None
-    """Largest T, in tokens; ``None``: no limit."""
+    """Largest T, in tokens."""
+    only_causal: bool = False
+    """Whether it takes no mask besides ``causal``, and no scale of 0 or below."""
     opaque: bool = False
     """Whether ``torch.func`` transforms cannot trace it: a registered operator or FlexAttention."""
     reads_in_place: bool = False
@@ -156,6 +154,8 @@ class Backend:
             return f"needs {self.widths}, got head_dim {inputs.head_dim} and Dv {inputs.value_dim}"
         if self.max_queries is not None and inputs.num_queries > self.max_queries:
             return f"needs at most {self.max_queries} queries, got {inputs.num_queries}"
+        if self.only_causal and not inputs.at_most_causal:
+            return "needs a scale above 0 and no mask besides causal"
         if inputs.needs_gradient and inputs.device in self.no_gradient_on:
             return f"has no gradient on {inputs.device}: detach q, k and v or use torch.no_grad()"
         if inputs.transformed and self.opaque:
@@ -200,6 +200,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
             most_capability=kernel_support.HOPPER_CAPABILITY,
             available=kernel_support.why_unavailable,
             gradient="any order",
+            only_causal=True,
             opaque=True,
         ),
         Backend("composed", "one softmax-attention call for both maps"),
@@ -309,7 +310,6 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         hopper = (
             inputs.capability == kernel_support.HOPPER_CAPABILITY
-            and inputs.at_most_causal
             and not inputs.in_groups  # it would compute the subtracted map R times
             and inputs.num_queries >= _HOPPER_QUERIES
             and kernel_support.takes_hopper(

@@ -15,8 +15,6 @@ class AttentionMask:
     so the last query is at the last key (bottom-right alignment). Schemas of registered operators
     are flat: they take the options of :meth:`flat` and build the mask again. In all methods
     ``num_queries`` is T, ``num_keys`` is S, and results are on ``device``.
-
-    Source: the project's definition of the options of ``diff_attention``.
     """
 
     causal: bool = True
@@ -114,13 +112,14 @@ class AttentionMask:
         first, last = torch.broadcast_tensors(first, last)
         return first.to(torch.int32).contiguous(), last.to(torch.int32).contiguous()
 
-    def unseen_keys(
-        self, num_queries: int, num_keys: int, *, device: torch.device
-    ) -> Tensor | None:
-        """Keys that no query may see: padding, unwritten cache, and keys before every window.
+    def without_unseen(self, num_queries: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Keys or values with 0 at keys that no query sees: padding, cache, before every window.
 
-        bool ``[B or 1, S]``; ``None`` if the options hide no key from all queries. T is 1 or more.
+        A weight of 0 is not enough: 0 · ∞ is NaN, and products with large unseen numbers may
+        overflow, in the gradients too. The result is a copy if an option can hide a key from all
+        queries, else ``tensors`` themselves. Each is ``[B, S, ...]``; T is 1 or more.
         """
+        num_keys, device = tensors[0].shape[1], tensors[0].device
         unseen = None if self.key_padding_mask is None else ~self.key_padding_mask
         behind = self.window is not None and num_queries < num_keys
         if self.kv_lengths is not None or behind:
@@ -130,16 +129,6 @@ class AttentionMask:
             if self.window is not None:  # no query sees the keys before the first query's window
                 outside = outside | (keys < length - num_queries + 1 - self.window)
             unseen = outside if unseen is None else unseen | outside
-        return unseen
-
-    def without_unseen(self, num_queries: int, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Keys or values with 0 at the keys that no query sees.
-
-        A weight of 0 is not enough: 0 · ∞ is NaN, and products with large unseen numbers may
-        overflow, in the gradients too. The result is a copy if an option can hide a key from all
-        queries, else ``tensors`` themselves. Each is ``[B, S, ...]``; T is 1 or more.
-        """
-        unseen = self.unseen_keys(num_queries, tensors[0].shape[1], device=tensors[0].device)
         if unseen is None:
             return tensors
         return tuple(

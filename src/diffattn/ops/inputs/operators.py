@@ -29,9 +29,9 @@ def transformed(*tensors: Any) -> bool:
 def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """``torch.library.custom_op`` of an operator that changes none of its arguments.
 
-    The operator refuses forward-mode derivatives, which PyTorch would drop silently. Under ``vmap``
-    (used for gradients of several outputs at once) it runs once per element. Its attribute
-    ``direct`` is the function itself: the dispatcher takes a third of the time of a small call.
+    The operator refuses forward-mode derivatives, which PyTorch would drop silently. Gradients of
+    several outputs at once run it once per output. Its attribute ``direct`` is the function itself:
+    the dispatcher takes a third of the time of a small call.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
@@ -43,19 +43,8 @@ def registered(name: str, **options: Any) -> Callable[[Callable[..., Any]], Any]
 
         op = torch.library.custom_op(name, mutates_args=(), **options)(run)
 
-        def one_by_one(info: Any, in_dims: tuple[int | None, ...], *call: Any) -> Any:
-            results = [
-                op(*(x if dim is None else x.select(dim, index)
-                     for x, dim in zip(call, in_dims, strict=True)))
-                for index in range(info.batch_size)
-            ]  # fmt: skip
-            if isinstance(results[0], Tensor):
-                return torch.stack(results), 0
-            stacked = tuple(torch.stack(parts) for parts in zip(*results, strict=True))
-            return stacked, (0,) * len(stacked)
-
-        op.register_vmap(one_by_one)
         op.direct = function  # type: ignore[attr-defined]
+        op.__doc__ = function.__doc__
         return op
 
     return decorate
@@ -72,11 +61,10 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            output = op.direct(*inputs)
+            output: tuple[Tensor, ...] = op.direct(*inputs)
             keep(ctx, inputs, output)
             ctx.keeps_plain = True
-            result: Tensor = output[0]
-            return result
+            return output[0]
 
         backward = staticmethod(differentiate)
 

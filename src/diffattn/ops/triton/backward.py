@@ -28,10 +28,10 @@ from diffattn.ops.triton.launch import (
     dense_rows,
     group_splits,
     num_blocks,
+    run_kernel,
     strides_of,
     widths,
 )
-from diffattn.ops.triton.launcher import run_kernel
 from diffattn.ops.triton.tiles import (
     keys_of_block,
     load_numbers,

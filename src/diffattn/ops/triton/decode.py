@@ -18,9 +18,8 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
-from diffattn.ops.triton.configs import FP_FUSION
-from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, strides_of
-from diffattn.ops.triton.launcher import run_kernel
+from diffattn.ops.triton.configs import FP_FUSION, num_multiprocessors
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, run_kernel, strides_of
 
 _KEYS_PER_SPLIT = 128
 """Smallest part of the keys: merging a shorter part costs more than it saves."""
@@ -271,8 +270,6 @@ def decode(
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per row without gradient; or softmax attention.
 
-    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
-
     Arguments and result as in :func:`diffattn.ops.backends.decode_op.forward`; without λ ``q`` is
     ``[B, T, H, D]``. K and V are read in place if their channels are contiguous. With a block table
     they are pages ``[pages, page size, ...]``, and indices outside the pool are read as the nearest
@@ -297,7 +294,8 @@ def decode(
     if num_splits is None:
         programs = batch * num_kv_heads * num_blocks(num_rows, tiles["BLOCK_ROWS"])
         by_length = num_keys // _KEYS_PER_SPLIT
-        by_programs = 2 * _num_multiprocessors(q.device) // max(1, programs)
+        # The interpreter has one multiprocessor, but must merge several parts.
+        by_programs = max(4, 2 * num_multiprocessors(q.device)) // max(1, programs)
         num_splits = max(1, min(by_programs, by_length, _MAX_SPLITS))
     constants = {"NUM_MAPS": num_maps, "GROUP": group, "VALUE_DIM": value_dim}
     parts = _softmax_parts(
@@ -385,13 +383,6 @@ def tiles_of(
         "num_warps": 4 if block_rows <= 32 else 8,
         "num_stages": max(1, min(3, left_bytes // tile_bytes)),
     }
-
-
-def _num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a GPU; 2 in the interpreter, so that it runs more than one part."""
-    if device.type != "cuda":
-        return 2
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def _shared_bytes(device: torch.device) -> int:

@@ -20,10 +20,10 @@ from diffattn.ops.triton.launch import (
     batch_stride,
     dense_rows,
     num_blocks,
+    run_kernel,
     strides_of,
     widths,
 )
-from diffattn.ops.triton.launcher import run_kernel
 from diffattn.ops.triton.tiles import (
     finish_softmax,
     keys_of_block,

@@ -6,8 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.triton import launch
-from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks
-from diffattn.ops.triton.launcher import run_kernel
+from diffattn.ops.triton.launch import LOG2_E, dense_rows, num_blocks, run_kernel
 
 _ROWS = 16
 """Heads that a program of the norm reads at once."""
@@ -71,7 +70,7 @@ def _rotate_kernel(
 def rotate(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *, transposed: bool
 ) -> tuple[Tensor, Tensor]:
-    """Queries and keys as :func:`diffattn.ops.inputs.rotary.apply_rotary` rotates them, in one
+    """Queries and keys as :func:`diffattn.ops.inputs.formulas.apply_rotary` rotates them, in one
     launch; ``transposed`` gives gradients of what is rotated, from those of the results."""
     batch, num_tokens, half = q.shape[0], q.shape[1], q.shape[-1] // 2
     heads_q, heads_k = (dense_rows(x.flatten(2, -2)) for x in (q, k))  # [B, T, heads, D]
@@ -156,7 +155,7 @@ def _sum_rows_kernel(
 
 
 def head_norm(x: Tensor, weight: Tensor | None, *, eps: float, factor: float) -> Tensor:
-    """:func:`diffattn.ops.inputs.head_norm.head_norm` in one launch."""
+    """:func:`diffattn.ops.inputs.formulas.head_norm` in one launch."""
     x = x.contiguous()
     y, rows = x.new_empty(x.shape), x.numel() // x.shape[-1]
     run_kernel(
@@ -224,7 +223,7 @@ def _lambda_bwd_kernel(
 
 
 def diff_lambda(*vectors: Tensor, lambda_init: float) -> Tensor:
-    """:func:`diffattn.ops.inputs.lambda_param.diff_lambda` of float32 vectors in one launch."""
+    """:func:`diffattn.ops.inputs.formulas.diff_lambda` of float32 vectors in one launch."""
     vectors = tuple(map(dense_rows, vectors))
     lam, width = vectors[0].new_empty(()), len(vectors[0])
     run_kernel(

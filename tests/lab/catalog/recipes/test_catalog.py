@@ -10,7 +10,7 @@ from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.catalog.recipes.catalog import GROUPS, RECIPES, SCALES, plan, plan_of_size, recipe
 from diffattn.lab.catalog.recipes.diff_transformer import ABLATIONS
 from diffattn.lab.report.paper import table_6
-from diffattn.models.accounting import parameter_count
+from diffattn.models.twins import parameter_count
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -85,7 +85,7 @@ def test_demonstrations_that_do_not_fit_are_told_before_the_first_item(build, fi
     model = build("diff", max_length=200)
     with pytest.raises(ConfigError, match=r"must be at most \d+, which fit diff's 200 tokens, got"):
         ManyShot(data=files, shots=(50,), test_items=4).batches(model)
-    with pytest.raises(ConfigError, match="Choose a smaller per_class"):
+    with pytest.raises(ConfigError, match="or a smaller per_class"):
         OrderRobustness(data=files, per_class=9, test_items=4).batches(model)
 
 

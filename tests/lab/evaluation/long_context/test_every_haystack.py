@@ -3,7 +3,7 @@
 import pytest
 
 from diffattn.lab.evaluation.metrics import primary_score
-from diffattn.lab.evaluation.registry import protocol_class
+from diffattn.lab.evaluation.protocol import protocol_class
 from evaluation_folders import evaluated
 
 CASES = {

@@ -21,7 +21,6 @@ from diffattn.lab.evaluation.long_context.haystack import (
 )
 from diffattn.lab.evaluation.long_context.needle import CITIES, Needle, needle, question
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
 
 
 @pytest.fixture(scope="session")
@@ -144,7 +143,7 @@ def test_samples_lengths_seeds_and_bos_differ(model, build, corpus):
 
 
 def test_too_many_needles_for_the_length(model, corpus):
-    with pytest.raises(ItemError, match="must have 8 free sentence ends, got"):
+    with pytest.raises(ConfigError, match="must have 8 free sentence ends, got"):
         build_prompts(model, corpus, length=430, num_needles=9, num_asked=1)
 
 

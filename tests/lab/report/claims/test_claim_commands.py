@@ -10,7 +10,7 @@ from diffattn.lab.benchmark.session import BenchConfig
 from diffattn.lab.catalog.models import GATE, SIDE_EFFECTS
 from diffattn.lab.catalog.recipes.catalog import SCALES
 from diffattn.lab.cli.app import app
-from diffattn.lab.evaluation.registry import parts
+from diffattn.lab.evaluation.protocol import parts
 from diffattn.lab.report.claims.tables import CLAIMS
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.scaling import scaling_study

@@ -3,7 +3,7 @@
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.records.evaluations import Metric
 from diffattn.lab.report.claims.records import EVALUATIONS
-from diffattn.lab.report.claims.tables import CLAIMS, evaluation_claims, published_values
+from diffattn.lab.report.claims.tables import CLAIMS, evaluation_claims
 from evaluation_folders import eval_result
 
 
@@ -25,7 +25,6 @@ def test_every_claim_about_evaluations_names_its_protocol():
         if claim.protocol == "quantized_logits":  # whose metric is named after its first task
             metric = claim.measure.keywords["metric"]
             assert metric == f"change of {QuantizedLogits().settings['tasks'][0]} acc_norm"
-    assert "0.85 against 0.55" in published_values()["needle"]
 
 
 def test_models_are_paired_by_seed():

@@ -15,9 +15,8 @@ from diffattn.lab.studies import workers
 from diffattn.lab.studies.text.comparison import Sweep, best_rates, comparison
 from diffattn.lab.studies.text.summary import statement
 from diffattn.lab.studies.workers import visible_devices, worker_count
-from diffattn.models.accounting import parameter_count
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
-from diffattn.models.twins import MATCHES
+from diffattn.models.twins import MATCHES, parameter_count
 
 
 def parameters_on_meta(config):

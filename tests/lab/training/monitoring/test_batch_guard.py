@@ -12,7 +12,7 @@ from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.loop.trainer import optimizer_and_scheduler
-from diffattn.lab.training.monitoring.batch_guard import BatchGuard, GuardStop
+from diffattn.lab.training.monitoring.guard import BatchGuard, GuardStop
 from diffattn.lab.training.run import train
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 

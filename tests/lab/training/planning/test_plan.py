@@ -17,8 +17,8 @@ from diffattn.lab.training.planning.devices import (
 )
 from diffattn.lab.training.planning.plan import device_phases, make_plan, plan_rows
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.twins import flops_per_token, parameter_count
 
 ROOT = Path(__file__).parents[4]
 

@@ -64,8 +64,8 @@ def plan_of_size(name: str) -> RunPlan:
     """The settings of a recipe, or of the papers' main training of a preset, without torch."""
     if name in RECIPES:
         return plan(name)
-    if name not in presets.names():
-        hint = did_you_mean(name, [*presets.names(), *RECIPES])
+    if name not in presets.NAMES:
+        hint = did_you_mean(name, [*presets.NAMES, *RECIPES])
         raise ConfigError(
             f"Unknown recipe or preset {name!r}.{hint} See 'diffattn list recipes' and "
             "'diffattn list presets'."

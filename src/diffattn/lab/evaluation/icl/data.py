@@ -3,10 +3,9 @@
 import csv
 import io
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ class Example:
     label: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class IclData:
     """The examples of one dataset."""
 
@@ -68,7 +67,6 @@ class IclData:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The labels of the training examples, sorted."""
         return tuple(sorted({example.label for example in self.train}))
 
 
@@ -92,7 +90,7 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     """Training and test examples in file order, without training texts that are test texts."""
     known = ICL_DATASETS[dataset]
     if source == "generated":
-        return _data((_generated(50, seed=0), _generated(10, seed=1)))
+        return IclData(tuple(_generated(50, seed=0)), tuple(_generated(10, seed=1)))
     data = _from_hub(dataset, known) if source == "hub" else _from_files(source, known, columns)
     for part in ("train", "test"):
         if not getattr(data, part):
@@ -100,7 +98,7 @@ def load_icl_data(dataset: str, source: str, columns: Mapping[str, str] = {}) ->
     # A text that is in the test part, too, would give the answer. Only letters and digits count.
     asked = {_letters(example.text) for example in data.test}
     train = tuple(example for example in data.train if _letters(example.text) not in asked)
-    kept = IclData(train=train, test=data.test)
+    kept = IclData(train, data.test)
     unknown = sorted({x.label for x in (*data.train, *data.test)} - set(kept.labels))
     if unknown:
         raise ConfigError(
@@ -124,20 +122,14 @@ def _letters(text: str) -> str:
     return "".join(filter(str.isalnum, text.lower())) or text
 
 
-def _data(parts: Iterable[Iterable[Example]]) -> IclData:
-    """A dataset from two parts: training examples, then test examples."""
-    train, test = map(tuple, parts)
-    return IclData(train=train, test=test)
-
-
 def _from_files(source: str, known: IclDataset, columns: Mapping[str, str]) -> IclData:
     root = Path(source).expanduser()
     for folder in (root / known.folder, root):
         for names, read in ((known.files, known.read), (_JSON_LINES, _json_lines)):
             paths = [folder / name for name in names]
             if all(path.is_file() for path in paths):
-                parts = zip(cycle(paths), ("train", "test"), strict=False)
-                return _data(read(path, part, columns) for path, part in parts)
+                train = tuple(read(paths[0], "train", columns))
+                return IclData(train, tuple(read(paths[-1], "test", columns)))
     raise ConfigError(
         f"{source}: must be 'hub', 'generated' or a folder with {', '.join(known.files)} (or "
         f"{' and '.join(_JSON_LINES)}), or with {known.folder}/ that holds them, got neither."
@@ -229,7 +221,7 @@ def _from_hub(name: str, known: IclDataset) -> IclData:
                 label = _trec_label(label, name == "trec_fine", at)
             yield _example(row["text"], label, at)
 
-    return _data(map(read, ("train", "test")))
+    return IclData(tuple(read("train")), tuple(read("test")))
 
 
 _TREC: dict[str, Any] = {

@@ -37,16 +37,14 @@ class IclProtocol(Protocol):
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
         self.require_columns(("text", "label"))
 
-    def numbers_that_fit(
-        self, model: LanguageModel, wanted: Sequence[int], fit: int, hint: str = ""
-    ) -> list[int]:
+    def numbers_that_fit(self, model: LanguageModel, wanted: Sequence[int], fit: int) -> list[int]:
         """The wanted numbers of demonstrations that are at most ``fit``; raises without any."""
         numbers = [n for n in wanted if n <= fit]
         if not numbers:
             raise ConfigError(
                 f"{self.name}: {self.dataset} examples must be at most {fit}, "
-                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. "
-                + (hint or f"Choose others: --set {self.name}.shots=[...].")
+                f"which fit {model.label}'s {model.max_length} tokens, got {wanted[0]}. Set fewer "
+                "shots, or a smaller per_class."
             )
         return numbers
 

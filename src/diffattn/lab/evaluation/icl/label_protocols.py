@@ -47,6 +47,9 @@ class Ready(NamedTuple):
     readers: dict[int, DemonstrationReader]  # by group
 
 
+Demonstrations = tuple[DemonstrationReader, dict[str, Any]]
+
+
 class LabelProtocol(IclProtocol):
     """A protocol that asks which label follows the question."""
 
@@ -64,13 +67,10 @@ class LabelProtocol(IclProtocol):
         """The data that all items of a model share, cached per model."""
 
     @abstractmethod
-    def demonstrations(
-        self, model: LanguageModel, ready: Ready, group: int
-    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+    def demonstrations(self, model: LanguageModel, ready: Ready, group: int) -> Demonstrations:
         """Demonstrations of a group, and the fields that its rows share, with ``shots``."""
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
-        """Batches of the items of one group, which have the same demonstrations."""
         ready = self.ready(model)
         items = [
             [Item(id=f"{n}-{i}", payload=(n, i), cluster=str(i)) for i in ready.task.test]
@@ -115,7 +115,7 @@ class LabelProtocol(IclProtocol):
         return rows
 
     def order_that_fits(
-        self, model: LanguageModel, wanted: Sequence[int], hint: str = ""
+        self, model: LanguageModel, wanted: Sequence[int]
     ) -> tuple[IclTask, list[Example], list[list[int]], list[int]]:
         """Task, all training examples in order, tokens of demonstrations, numbers that fit."""
         task = IclTask(model, self, self.test_items, self.seed)
@@ -123,7 +123,7 @@ class LabelProtocol(IclProtocol):
         pieces = task.encode(model, order[: wanted[-1]])
         room = max(map(len, task.questions.values())) + task.trie.longest
         fit = most_within(map(len, pieces), model.max_length - room)
-        return task, order, pieces, self.numbers_that_fit(model, wanted, fit, hint)
+        return task, order, pieces, self.numbers_that_fit(model, wanted, fit)
 
 
 class ManyShot(LabelProtocol):
@@ -156,9 +156,7 @@ class ManyShot(LabelProtocol):
         task, order, pieces, shots = self.order_that_fits(model, self.grid)
         return Ready(task, order, shots, dict.fromkeys(shots, DemonstrationReader(pieces, shots)))
 
-    def demonstrations(
-        self, model: LanguageModel, ready: Ready, group: int
-    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+    def demonstrations(self, model: LanguageModel, ready: Ready, group: int) -> Demonstrations:
         facts = {"shots": group, "classes_skipped": skipped_classes(ready.order, group)}
         return ready.readers[group], facts
 
@@ -235,13 +233,10 @@ class OrderRobustness(LabelProtocol):
     def ready(self, model: LanguageModel) -> Ready:
         known = ICL_DATASETS[self.dataset]
         wanted = known.shots if self.per_class is None else (self.per_class * known.num_classes,)
-        hint = "Choose a smaller per_class."
-        task, order, _, usable = self.order_that_fits(model, wanted, hint)
+        task, order, _, usable = self.order_that_fits(model, wanted)
         return Ready(task, order[: usable[-1]], range(self.orders), {})
 
-    def demonstrations(
-        self, model: LanguageModel, ready: Ready, group: int
-    ) -> tuple[DemonstrationReader, dict[str, Any]]:
+    def demonstrations(self, model: LanguageModel, ready: Ready, group: int) -> Demonstrations:
         if group not in ready.readers:  # memory holds the cache of one order at a time
             pieces = ready.task.encode(model, ORDERS[self.format](ready.order, self.seed + group))
             ready.readers.clear()

@@ -65,7 +65,6 @@ class RemappedLabels(IclProtocol):
 
     @property
     def grid(self) -> tuple[int, ...]:
-        """The wanted numbers of demonstrations, ascending."""
         return tuple(sorted(set(self.shots or _SHOTS[self.dataset])))
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
@@ -116,7 +115,6 @@ class RemappedLabels(IclProtocol):
         return Summary(metrics=metrics, tables={"shots_not_asked": cut})
 
     def prompt(self, data: IclData, example: Example, count: int) -> tuple[str, str]:
-        """The prompt with ``count`` demonstrations, and the right number."""
         seed = _hashed(f"{self.seed}\n{example.text}")
         generator = random.Random(f"numbers-{seed}")
         numbers = generator.sample(range(len(data.labels)), len(data.labels))

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from threading import Event
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 from diffattn.errors import ConfigError, DiffAttnError
-from diffattn.lab.records.settings import read_settings
+from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, read_settings, require
 
 PROMPT_VERSION = 2
 """Raised with each change of the prompt. ``session.VERSION`` is for how replies are read."""
@@ -155,17 +155,14 @@ class Reply:
     details: dict[str, Any] = field(default_factory=dict)  # for the log, such as attempts and usage
 
 
+_Count = Annotated[int, AtLeast(1), AtMost(1_000)]
+_Seconds = Annotated[float, AtLeast(0), AtMost(86_400)]
+
+
 @dataclass(frozen=True, kw_only=True)
 class JudgeSettings:
     """Settings of a judge."""
 
-    limits: ClassVar[dict[str, tuple[float, float]]] = {
-        "temperature": (0.0, 100.0), "max_tokens": (1, 2**31 - 1), "workers": (1, 1000),
-        "timeout_seconds": (0.001, 86_400.0), "max_attempts": (1, 1000),
-        "first_wait_seconds": (0.0, 86_400.0), "longest_wait_seconds": (0.0, 86_400.0),
-        "give_up_after": (1, 10**9),
-    }  # fmt: skip
-    """Setting to its smallest and largest value. The value must be an integer if the limits are."""
     model: str  # name at the endpoint; without an endpoint a local folder or a hub name
     endpoint: str | None = field(default=None, repr=False)
     """Base URL of an OpenAI-compatible server, for example ``https://api.openai.com/v1``."""
@@ -174,35 +171,22 @@ class JudgeSettings:
     Default: no key is sent."""
     name: str | None = None
     """Name in the result folders. Default: the model's name, or the last part of its folder."""
-    document: str = "whole"  # the ``"whole"`` one, as in the reference, or the part ``"read"``
-    temperature: float | None = None
+    document: Literal["whole", "read"] = "whole"  # as in the reference, or the part that was read
+    temperature: Annotated[float, AtLeast(0), AtMost(100)] | None = None
     """Default: not sent, as in the reference; the server decides. Local models are greedy."""
-    max_tokens: int | None = None  # of a reply; default: not sent; 512 for a local model
-    workers: int = 4  # number of parallel requests
-    timeout_seconds: float = 120.0  # of one attempt
-    max_attempts: int = 6  # per request
-    first_wait_seconds: float = 1.0  # doubles each time, unless the server sends Retry-After
-    longest_wait_seconds: float = 120.0  # even if the server asks for more
-    give_up_after: int = 8  # failed requests in a row; the others are left for the next call
+    max_tokens: Annotated[int, AtLeast(1), AtMost(2**31 - 1)] | None = None
+    """Of a reply. Default: not sent; 512 for a local model."""
+    workers: _Count = 4  # number of parallel requests
+    timeout_seconds: Annotated[_Seconds, AtLeast(0.001)] = 120.0  # of one attempt
+    max_attempts: _Count = 6  # per request
+    first_wait_seconds: _Seconds = 1.0  # doubles each time, unless the server sends Retry-After
+    longest_wait_seconds: _Seconds = 120.0  # even if the server asks for more
+    give_up_after: Annotated[int, AtLeast(1), AtMost(10**9)] = 8
+    """Failed requests in a row; the others are left for the next call."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in self.limits.items():
-            value = getattr(self, name)
-            if value is None and name in ("temperature", "max_tokens"):
-                continue
-            kinds = int if isinstance(high, int) else (int, float)
-            if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
-                noun = "a whole number" if kinds is int else "a number"
-                shown = "a longer number" if len(repr(value)) > 40 else repr(value)
-                raise ConfigError(
-                    f"judge: {name} must be {noun} from {low} to {high}, got {shown}."
-                )
-        for name in ("model", "name", "key_variable"):
-            value = getattr(self, name)
-            if (value is not None or name == "model") and (not value or not isinstance(value, str)):
-                raise ConfigError(f"judge: {name} must be text, got something else.")
-        if self.document not in ("whole", "read"):
-            raise ConfigError("judge: document must be 'whole' or 'read', got something else.")
+        check_settings(self)
+        require("judge", self.model != "" and self.name != "", "model and name must be text", "")
         self.url()
 
     def url(self) -> SplitResult | None:
@@ -249,7 +233,6 @@ class Judge(ABC):
         self.settings = settings
 
     def facts(self) -> dict[str, Any]:
-        """Description for records, without a key."""
         return self.settings.facts()
 
     @abstractmethod

@@ -119,7 +119,6 @@ class EndpointJudge(Judge):
         return answer.status_code, answer.headers, content.decode("utf-8", "replace")
 
     def _read(self, content: str) -> tuple[str, dict[str, Any]]:
-        """Text and details of a completion."""
         try:
             value = json.loads(content)
             choice = value["choices"][0]
@@ -155,11 +154,7 @@ def _retry_after(value: str | None) -> float | None:
 
 
 def chosen_judge(
-    settings: JudgeSettings,
-    *,
-    replies: Path | None = None,
-    device: str | None = None,
-    dtype: str = "auto",
+    settings: JudgeSettings, replies: Path | None, device: str | None, dtype: str
 ) -> Judge:
     """The judge: recorded ``replies`` if given, else the endpoint if set, else a local model."""
     if replies is not None:

@@ -90,7 +90,6 @@ class Outputs:
         return requests
 
     def rows(self) -> list[dict[str, Any]]:
-        """Rows of the items that were scored."""
         return [row for row in self.result.read_items(self.folder) if "error" not in row]
 
 
@@ -118,13 +117,10 @@ class _Asker:
     judge: Judge
     unanswered: int = 0
 
-    @property
-    def has_given_up(self) -> bool:
-        return self.unanswered >= self.judge.settings.give_up_after
-
     def ask(self, requests: Sequence[Request]) -> Iterator[tuple[Request, Reply | JudgeFailure]]:
         """Yield each request with its reply or failure, in the order in which they arrive."""
-        if self.has_given_up:
+        most = self.judge.settings.give_up_after
+        if self.unanswered >= most:
             return
         stop, left = Event(), iter(requests)
         running: dict[Future[Reply], Request] = {}
@@ -147,7 +143,7 @@ class _Asker:
                         is_lost = isinstance(answer, JudgeUnreachable)
                         self.unanswered = self.unanswered + 1 if is_lost else 0
                         yield request, answer
-                        if self.has_given_up:
+                        if self.unanswered >= most:
                             stop.set()
                         if not stop.is_set():
                             start(1)
@@ -227,7 +223,6 @@ def _row(
     replies: Mapping[tuple[str, str], str],
     reasons: Mapping[str, str],
 ) -> dict[str, Any]:
-    """The verdict on one output, as a line of ``items.jsonl``."""
     known = {"id": row["id"]}
     if request is None:
         return known | {"output": "", "verdict": None, "empty": True, "scores": {"accuracy": 0.0}}

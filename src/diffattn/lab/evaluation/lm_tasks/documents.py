@@ -84,7 +84,6 @@ def _read(path: Path, task: str, columns: Mapping[str, str]) -> list[Document]:
 
 
 def _document(task: str, record: Mapping[str, Any]) -> Document:
-    """The document in the fields that the harness's prompts read."""
     if "choices" in FIELDS[task]:
         return _science(FIELDS[task][0], record)
     choices, no_texts = 2, ("label", "endings", "answer" if task == "boolq" else "")
@@ -150,7 +149,6 @@ def generated_documents(task: str, count: int, seed: int = 0) -> LocalDocuments:
 
 
 def _record(task: str, generator: random.Random) -> dict[str, Any]:
-    """One made-up document in the fields of the hub."""
     things = generator.sample(sorted(_THINGS), 4)
     right = generator.randrange(4)
     use, place = _THINGS[things[right]], generator.randrange(2)

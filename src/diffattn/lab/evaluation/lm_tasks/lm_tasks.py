@@ -126,7 +126,6 @@ class LmTasks(Protocol):
         return batches
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Score every choice of every document; shared prefixes are read once."""
         asked: list[_Asked] = [item.payload for item in items]
         for entry in asked:
             if not all(entry.question.choices):

@@ -64,7 +64,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.require_prompt(model, **self.settings(0))
+        self.build_prompts(model, self.depths[:1], **self.settings(0))  # refuses short texts
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -121,7 +121,6 @@ class AttentionSegments(MagicProtocol):
         return Summary(metrics=metrics, tables=tables)
 
     def settings(self, sample: int) -> dict[str, Any]:
-        """The settings from which the prompts of haystack ``sample`` are built."""
         facts = {"length": self.length, "num_needles": self.num_needles, "sample": sample}
         return facts | {"up_to_digits": True}
 

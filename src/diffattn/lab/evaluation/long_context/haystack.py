@@ -10,12 +10,11 @@ from random import Random
 from typing import Any
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.corpora import load_corpus
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import load_corpus, strip_gutenberg
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
 from diffattn.lab.evaluation.protocol import Item, prompt_facts
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.prompting import prompt_text
 
 _BETWEEN_DOCUMENTS = "\n\n"
@@ -91,7 +90,6 @@ class ChatProtocol(HaystackProtocol):
         return prompt_text(model, question, answer, chat=self.chat)
 
     def count(self, model: LanguageModel, prompt: str) -> int:
-        """Number of tokens of a prompt, BOS included."""
         return len(model.encode_prompt(prompt, special=self.chat))
 
 
@@ -116,7 +114,7 @@ class HaystackTokens:
         ends = [*self.sentence_ends, len(self.ids)]
         weights = {a: b - a for a, b in zip(slots, ends, strict=True) if a not in taken}
         if len(weights) < count:
-            raise ItemError(
+            raise ConfigError(
                 f"haystack: {len(self.ids)} tokens of text must have {count} free sentence ends, "
                 f"got {len(weights)}. Choose a longer text or fewer needles."
             )
@@ -255,7 +253,6 @@ class HaystackWords:
 
     @cached_property
     def text(self) -> str:
-        """The words joined by single spaces."""
         return " ".join(self.words)
 
     def passage(self, first: int, num_words: int) -> list[str]:
@@ -274,12 +271,10 @@ class HaystackWords:
 
     @cached_property
     def sha256(self) -> str:
-        """First 16 hex digits of the SHA-256 of the text."""
         return _digest(self.text)
 
     @cached_property
     def numbers(self) -> frozenset[str]:
-        """All runs of digits in the text."""
         return frozenset(re.findall(r"\d+", self.text))
 
 

@@ -164,7 +164,6 @@ class KeyValues(LengthProtocol):
         return fitting
 
     def _tokens(self, model: LanguageModel, sample: _Object, *, first_only: bool = False) -> int:
-        """Number of tokens of the longest prompt, generation included."""
         prompts = sample.prompts()[:1] if first_only else sample.prompts()
         return max(len(model.encode_prompt(p)) for p in prompts) + self._budget(model, sample)
 
@@ -173,7 +172,6 @@ class KeyValues(LengthProtocol):
         return max(len(model.encode(f" {value}")) for _, value, _ in sample.asked) + 4
 
     def _object(self, cell: int, number: int, pairs: int) -> _Object:
-        """Object ``number`` of a cell, with ``pairs`` pairs."""
         draw = random.Random(f"{self.seed}-{cell}-{number}")
         # Pairs are drawn one by one, so a larger object begins with the pairs of a smaller one.
         entries = [(_uuid(draw), _uuid(draw)) for _ in range(pairs)]
@@ -198,7 +196,6 @@ class KeyValues(LengthProtocol):
 
 
 def _num_named(output: str, values: Sequence[str]) -> int:
-    """How many of the values occur in an output."""
     written = output.lower()
     return sum(value in written for value in values)
 

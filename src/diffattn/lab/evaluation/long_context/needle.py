@@ -18,7 +18,7 @@ from diffattn.lab.evaluation.long_context.haystack import (
 from diffattn.lab.evaluation.metrics import guess_metrics, guess_shares, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError, Prefix
+from diffattn.lab.inference.network_reader import Prefix
 from diffattn.lab.inference.scoring import Continuation
 from diffattn.lab.records.evaluations import Metric
 
@@ -73,13 +73,6 @@ class MagicProtocol(HaystackProtocol):
     samples: int = 50  # haystacks per length
     seed: int = 1234
 
-    def require_prompt(self, model: LanguageModel, **settings: Any) -> None:
-        """Raise ``ConfigError``, before the first item, if a text or a length is too short."""
-        try:
-            self.build_prompts(model, self.depths[:1], **settings)
-        except ItemError as error:
-            raise ConfigError(f"{self.name}: {error}") from error
-
     def build_prompts(
         self,
         model: LanguageModel,
@@ -98,6 +91,7 @@ class MagicProtocol(HaystackProtocol):
         Text, cities and numbers depend on seed, length and sample alone. Other needles avoid the
         slots at standard depths and ``self.depths``. Each prompt has ``length - room`` tokens; with
         ``up_to_digits`` the last predicts the first digit, and EOS stands in for a missing BOS.
+        Raises ``ConfigError`` if the text or the length is too short.
         """
         corpus = corpus_text(self.haystack, self.text_field)
         key = f"{self.seed}-{length}-{sample}"
@@ -113,10 +107,10 @@ class MagicProtocol(HaystackProtocol):
         taken, frame = sum(map(len, pieces)), len(head) + len(tail)
         size = length - room - frame - taken
         if size < num_needles:
-            raise ItemError(
-                f"haystack: {length} tokens must hold {num_needles} needles ({taken} tokens), the "
-                f"question ({frame}), the answer ({room}) and text, got {size} tokens for the "
-                "text. Choose a greater length."
+            raise ConfigError(
+                f"{self.name}: {length} tokens must hold {num_needles} needles ({taken} tokens), "
+                f"question ({frame}), answer ({room}) and text, got {size} tokens for the text. "
+                "Choose a greater length."
             )
         text = self.stretch(model, f"{key}-text", size)
         barred = {text.slot(depth) for depth in (*STANDARD_DEPTHS, *self.depths)}
@@ -229,7 +223,8 @@ class Needle(MagicProtocol):
         self.require_fit(model, "lengths", max(self.lengths))
         for n, r in self.tasks:
             for length in {min(self.lengths), max(self.lengths)}:
-                self.require_prompt(model, **self._settings(model, n, r, length, 0))
+                settings = self._settings(model, n, r, length, 0)
+                self.build_prompts(model, self.depths[:1], **settings)  # refuses short texts
         return [
             [
                 Item(
@@ -280,7 +275,6 @@ class Needle(MagicProtocol):
     def _settings(
         self, model: LanguageModel, n: int, r: int, length: int, sample: int
     ) -> dict[str, Any]:
-        """Settings of the prompts, with room for the answer."""
         given = max(len(encode_within(model, f" {answer(city)}")) for city in CITIES)
         # A number is cut into at most one token per digit and one for the space.
         room = max(new_tokens(r), given + 8)

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from diffattn.errors import ConfigError
-from diffattn.lab.data.corpora import Document, load_corpus
-from diffattn.lab.data.gutenberg import strip_gutenberg
+from diffattn.lab.data.corpora import Document, load_corpus, strip_gutenberg
 from diffattn.lab.evaluation.metrics import loss_metric
 from diffattn.lab.evaluation.protocol import (
     Item,
@@ -64,8 +63,7 @@ def first_windows(
     settings: Any,
     model: LanguageModel,
     source: str,
-    text_field: str = "text",
-    *,
+    field: str,
     start: Sequence[int],
     size: int,
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -73,7 +71,7 @@ def first_windows(
     ``size`` tokens of the text. A document gives at most ``windows_per_document``, from its
     beginning."""
     left = windows = settings.num_windows
-    for document in open_texts(source, text_field):
+    for document in open_texts(source, field):
         wanted = min(left, settings.windows_per_document)
         # Cut long books before encoding them; tokens rarely have 16 characters.
         ids = model.encode(document.text[: 16 * size * wanted])

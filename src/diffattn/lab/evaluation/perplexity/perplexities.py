@@ -254,7 +254,6 @@ class BlockPerplexity(TextProtocol):
         )
 
     def _text(self) -> str:
-        """The whole corpus as one text."""
         if self.layout == "documents":
             documents = open_texts(self.texts, self.text_field, split=self.split)
             return "\n\n".join(document.text for document in documents)

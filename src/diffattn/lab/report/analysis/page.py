@@ -23,7 +23,6 @@ from diffattn.lab.report.page.charts import (
     layout,
     line,
     model_colors,
-    point_line,
 )
 from diffattn.lab.report.page.elements import (
     Bullets,
@@ -169,7 +168,7 @@ def _layer_charts(
         for label, records in layers.items():
             values = [(float(i), read(layer)) for i, layer in enumerate(records)]
             if curve := [(i, value) for i, value in values if value is not None]:
-                traces.append(point_line(curve, label, color=colors[label], where="layer %{x}"))
+                traces.append(line(curve, label, color=colors[label], where="layer %{x}"))
         if traces:
             charts.append(
                 Chart(
@@ -202,12 +201,7 @@ def _distance_charts(result: AnalysisResult) -> list[Chart]:
         ("cancelled", "share of A1 cancelled", shares, "Of A1 there, by λA2, mean over layers."),
     ):
         traces = [
-            point_line(
-                list(zip(names, values, strict=False)),
-                label,
-                color=colors[label],
-                dash="dot" if label == _UNIFORM else "solid",
-            )
+            line(list(zip(names, values, strict=False)), label, color=colors[label], where="%{x}")
             for label, values in curves.items()
             if values
         ]
@@ -232,8 +226,8 @@ def _lambda_charts(result: AnalysisResult) -> list[Chart]:
         color, where = colors[label], "layer %{x}"
         points = [(layer["lam"], min(layer["min"]), max(layer["max"])) for layer in layers]
         curve = [(place, point[0]) for place, point in enumerate(points)]
-        trace = point_line(curve, label, color=color, where=f"λ, {where}")
-        traces.append(trace | {"legendgroup": label, "error_y": interval_bars(points)})
+        trace = line(curve, label, "λ", color=color, where=where)
+        traces.append(trace | {"error_y": interval_bars(points)})
         start = list(enumerate(analysis.lambdas["lambda_init"] or ()))
         if start:
             traces.append(line(start, label, "λ_init", color=color, dotted=True, where=where))

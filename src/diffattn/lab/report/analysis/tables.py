@@ -1,6 +1,6 @@
 """Tables of an analysis: one row per model, on the page and on the screen."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -147,7 +147,12 @@ def largest_table(analysis: ModelAnalysis) -> Table:
     """Places of the largest logits and hidden states."""
     kinds = analysis.outliers["table"] if analysis.outliers else {}
     rows = [
-        [kind, _short(entry["value"]), _place(entry), Cell(text=_tokens(entry), kind="long")]
+        [
+            kind,
+            _short(entry["value"]),
+            pairs({x: entry.get(x) for x in _PLACES}),
+            Cell(text=_tokens(entry), kind="long"),
+        ]
         for kind in (LOGITS, HIDDEN)
         for row in [kinds.get(kind, {}).get(ALL_POSITIONS)]
         if row is not None
@@ -217,10 +222,6 @@ def _short(value: Any) -> str:
     """A number with three decimals, or with one decimal from 100 on."""
     is_large = isinstance(value, int | float) and abs(value) >= 100
     return number(value, 1 if is_large else 3)
-
-
-def _place(entry: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {entry[name]}" for name in _PLACES if name in entry)
 
 
 def _tokens(entry: LargeValue) -> str:

@@ -252,14 +252,7 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
 
 
 def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
-    """Write the tables of a record as Markdown.
-
-    Args:
-        chosen: Key -> comma-separated values, as in the marks above. Default: all cases.
-
-    Raises:
-        ConfigError: The choice leaves no case.
-    """
+    """The tables of a record. ``chosen``: as in the marks above, keys -> comma-separated values."""
     cases = []
     for case in result.cases:
         facts = {"suite": case.suite, "dtype": case.dtype, "mode": case.mode, **case.shape}

@@ -7,14 +7,11 @@ from diffattn.lab.catalog.models import BASELINE, FEW, SIDE_EFFECTS
 
 
 class Commands(NamedTuple):
-    """One command line per scale; ``None`` if the scale has no command."""
+    """One command line per scale: an hour, or a day, on 2 CPU cores; or days on one GPU."""
 
     laptop: str | None
-    """Minutes to an hour on 2 CPU cores."""
     study: str | None
-    """Hours to a day on 2 CPU cores."""
     gpu: str | None
-    """Days on one GPU."""
 
 
 _GPU_MODEL = (
@@ -69,14 +66,13 @@ def evaluation(
 ) -> Commands:
     """Commands that evaluate softmax, V1 and controls of the study on text, all seeds together.
 
-    The laptop command evaluates the few models of the laptop comparison.
-
     Args:
         gpu_parts: Preset or protocol of the GPU command, at the paper's sizes.
         name: Ending of the evaluation folder's name.
         small: Settings for models with short contexts.
         whole: Settings for the paper's sizes, for example the place of data.
-        then: A second command, on the evaluation folder ``{out}``."""
+        then: A second command, on the evaluation folder ``{out}``.
+    """
     protocol = small[0].split(".")[0] if small else gpu_parts
 
     def line(

@@ -22,8 +22,6 @@ def time_ratio(
 ) -> Measured | None:
     """Measure time divided by another contender's: the median over all cases, and their range.
 
-    For a single case, the range is over its rounds.
-
     Args:
         contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; if empty, any of role DIFF.
         modes: Pairs of a suite of ``diffattn bench`` and a mode, such as ``("models", "forward")``.

@@ -60,10 +60,7 @@ def evaluated(
 def evaluated_ratio(
     records: ClaimRecords, protocol: str, metric: str, kind: str
 ) -> Measured | None:
-    """Measure the geometric mean of a metric's ratio to the baseline, by seed.
-
-    In the paper it is below 1. Arguments as in :func:`evaluated`. Only headline metrics above 0
-    count."""
+    """Measure the geometric mean of a metric's ratio to the baseline, by seed, without zeros."""
     logarithms = {
         label: {place: math.log(value) for place, value in values.items() if value > 0}
         for label, values in _read_scores(records.evaluations, protocol, metric).items()

@@ -30,10 +30,7 @@ from diffattn.lab.stats.power_law import equivalent_at
 
 
 def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None:
-    """Measure steps until a task is learned, minus the baseline's: the median over seeds.
-
-    A lead has a reservation if the interval of "control minus model" does not lie above 0.
-    """
+    """Measure steps until a task is learned, minus the baseline's: the median over seeds."""
     tasks = records.studies.get("recall", {"tasks": {}})["tasks"]
     entry = tasks.get(task, {"differences": ()})
     rows = {(row["variant"], row["baseline"]): row for row in entry["differences"]}
@@ -51,11 +48,7 @@ def recall_steps(records: ClaimRecords, task: str, kind: str) -> Measured | None
 def stability_difference(
     records: ClaimRecords, metric: str, kind: str, baseline: str
 ) -> Measured | None:
-    """Measure a quantity of the stability study minus the baseline's, by seed.
-
-    It is a mean over the learning rates at which the study compares the two models. The record says
-    whether the mean is informative.
-    """
+    """Measure a quantity minus the baseline's, by seed: the mean over the compared rates."""
     key = (kind, baseline, metric, None)
     for row in records.studies.get("stability", {"differences": ()})["differences"]:
         if (row["type"], row["baseline"], row["metric"], row["learning_rate"]) == key:
@@ -146,11 +139,7 @@ def loss_difference(
     part: str | None = None,
     study: _Study = "text",
 ) -> Measured | None:
-    """Measure the validation loss of a variant minus that of another, each at its chosen rate.
-
-    Args:
-        part: Part of the tokens, for example ``"repeated_bigram"``. Default: all tokens.
-    """
+    """Measure the loss of a variant minus that of another, on all tokens or on a part of them."""
     results = records.studies.get(study)
     if results is None:
         return None

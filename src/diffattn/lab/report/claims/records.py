@@ -87,11 +87,9 @@ def read_claim_records(root: Path) -> ClaimRecords:
 
 
 def read_folders(paths: Sequence[Path], root: Path | None = None) -> ClaimRecords:
-    """Read all folders. ``gaps`` names left-out folders: damaged, foreign or misfits.
+    """Read folders of ``reproduce`` and ``evaluate``, and files of ``bench`` or folders of them.
 
-    Args:
-        paths: Folders of ``diffattn reproduce`` and ``diffattn evaluate``, and files of
-            ``diffattn bench`` or folders of them.
+    ``gaps`` names left-out folders: damaged, foreign or misfits.
     """
     records = ClaimRecords(root=root)
     for path in paths:

@@ -37,9 +37,7 @@ def table_of_claims(
 ) -> Table:
     """Show one row per claim: the statement, the effect, a reservation, and the record.
 
-    Args:
-        places: Folder of a committed record -> its folder here, where that differs. Default: show
-            no column of records.
+    ``places``: folder of a committed record -> its folder here. Default: no column of records.
     """
     rows = []
     for claim, effect in measured:
@@ -73,15 +71,6 @@ def claims_table(root: Path) -> Table:
     return table_of_claims(caption, known, {})
 
 
-def published_values() -> dict[str, str]:
-    """Protocol -> sentences with the results that the papers print, and their sources."""
-    sentences: dict[str, list[str]] = {}
-    for claim in CLAIMS:
-        if claim.protocol:
-            sentences.setdefault(claim.protocol, []).append(f"{claim.says} ({claim.source})")
-    return {protocol: " ".join(texts) for protocol, texts in sentences.items()}
-
-
 def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     """Measure the claims that these results are about; ``None`` if there is no such claim."""
     protocols = {result.protocol.removesuffix("_judge") for result in results}
@@ -89,8 +78,8 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     if not claims:
         return None
     caption = (
-        "Claims of the papers that these protocols are about. Models must be called softmax-seed0, "
-        "diff-seed0, … to be compared by seed; hallucination needs verdicts of 'diffattn judge'."
+        "Claims of the papers about these protocols; none is tested. Models must be called "
+        "softmax-seed0, diff-seed0, … to be compared by seed; hallucination needs 'diffattn judge'."
     )
     return table_of_claims(
         caption, measured_claims(ClaimRecords(evaluations=list(results)), claims)

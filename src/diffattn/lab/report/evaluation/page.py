@@ -1,13 +1,12 @@
 """The page of an evaluation folder."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from diffattn.errors import CheckpointError, short
 from diffattn.lab.records.evaluations import (
-    EVALUATION_MARKER,
     Comparison,
     EvalResult,
     PairedDifference,
@@ -66,11 +65,6 @@ class EvaluationFolder:
     gaps: list[str]
 
 
-def is_evaluation_folder(folder: Path) -> bool:
-    """Whether ``diffattn evaluate`` wrote this folder."""
-    return (folder / EVALUATION_MARKER).exists()
-
-
 def read_evaluation(folder: Path) -> EvaluationFolder:
     """Read an evaluation folder. ``gaps`` names what is missing, damaged or of another version."""
     marker, stored = evaluation_marker(folder), results_folder(folder)
@@ -119,10 +113,8 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
     return EvaluationFolder(results=results, records=records, comparison=comparison, gaps=gaps)
 
 
-def evaluation_document(
-    folder: EvaluationFolder, published: Mapping[str, str], claims: Table | None
-) -> Document:
-    """Assemble the page. ``published``: protocol -> results that the papers print."""
+def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Document:
+    """Assemble the page."""
     results = [result for of_variant in folder.results.values() for result in of_variant]
     labels = list(dict.fromkeys(map(label_of, results)))
     compared = folder.comparison.differences if folder.comparison else ()
@@ -140,14 +132,10 @@ def evaluation_document(
         if result.num_failed
     ]
     sections: list[Section] = []
-    if verdicts := _verdicts(folder, differences, published):
+    if verdicts := _verdicts(folder, differences):
         sections.append(Section("verdicts", "What it shows", verdicts))
     if claims is not None:
-        limits = Text(
-            "Effects over seeds of the models, with 95 % intervals; none is tested. These models "
-            "are not of the papers' sizes."
-        )
-        sections.append(Section("claims", "The papers' claims", [limits, claims]))
+        sections.append(Section("claims", "The papers' claims", [claims]))
     note = (
         "The section of each protocol shows its charts and the differences between the models, "
         "over the items that both answered. Its p-values are two-sided and not adjusted for making "
@@ -159,8 +147,8 @@ def evaluation_document(
     overview = shown(headline, Text(note if folder.comparison else ""))
     sections.append(Section("overview", "Results", overview))
     for index, (variant, entries) in enumerate(folder.results.items()):
-        own_differences = [pair for pair in differences if pair.variant == variant]
-        sections.append(_protocol_section(f"protocol-{index}", entries, own_differences))
+        pairs_of_variant = [pair for pair in differences if pair.variant == variant]
+        sections.append(_protocol_section(f"protocol-{index}", entries, pairs_of_variant))
     sections.append(Section("provenance", "Provenance", _provenance(folder, results)))
     names = listing(labels) if len(labels) <= 6 else plural(len(labels), "model")
     words = (
@@ -174,11 +162,8 @@ def evaluation_document(
     )
 
 
-def _verdicts(
-    folder: EvaluationFolder, differences: Sequence[PairedDifference], published: Mapping[str, str]
-) -> list[Element]:
-    protocols = {variant: entries[0].protocol for variant, entries in folder.results.items()}
-    primary = [pair for pair in differences if pair.primary and pair.variant in protocols]
+def _verdicts(folder: EvaluationFolder, differences: Sequence[PairedDifference]) -> list[Element]:
+    primary = [pair for pair in differences if pair.primary and pair.variant in folder.results]
     primary.sort(key=lambda pair: pair.over != "seeds")
     if not primary:
         return []
@@ -195,8 +180,6 @@ def _verdicts(
             f"{pair.variant}{over}: {pair.score} of {pair.model} minus {pair.baseline} "
             f"{number(pair.difference, 3, signed=True)} ({notes}): {pair.verdict}."
         )
-    variants = dict.fromkeys(pair.variant for pair in primary)
-    printed = {variant: published.get(protocols[variant], "") for variant in variants}
     guesses = [f"{pair.variant}: the best guess is {pair.guess}." for pair in primary if pair.guess]
     terms = _MEANINGS | ({"guessing": " ".join(dict.fromkeys(guesses))} if guesses else {})
     columns = ["Protocol", "Score", "Models", "Verdict", "Difference", "95 % interval", "p, Holm"]
@@ -209,7 +192,6 @@ def _verdicts(
         Bullets(sentences, role="verdict" if is_informative else "verdict uninformative"),
         Text(_SEVERAL_SEEDS if by_seed else _ONE_SEED),
         difference_table(caption, columns, primary),
-        Bullets([f"{name}: {text}" for name, text in printed.items() if text], "The papers print:"),
         Fold("What the verdicts mean", [Terms(terms)]),
     ]
 

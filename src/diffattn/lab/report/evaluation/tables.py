@@ -24,10 +24,7 @@ def metric_name(metric: Metric) -> str:
 
 
 def metric_rows(results: Sequence[EvalResult]) -> list[dict[str, str]]:
-    """The headline metrics, one row per protocol and metric, one column per model.
-
-    An arrow says whether higher or lower is better.
-    """
+    """The headline metrics, one column per model; an arrow says which direction is better."""
     labels = dict.fromkeys(map(label_of, results), MISSING)
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for result in results:

@@ -77,14 +77,7 @@ def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
         "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222"},
         "margin": {"l": 60, "r": 12, "t": 28, "b": 48},
         # The legend is below the plot, as plotly's buttons appear above it.
-        "legend": {
-            "orientation": "h",
-            "yref": "container",
-            "y": 0,
-            "yanchor": "bottom",
-            "x": 0,
-            "xanchor": "left",
-        },
+        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom"},
         "hoverlabel": {"align": "left"},
         "xaxis": {**axis, "title": {"text": x_title, "font": size}},
         "yaxis": {**axis, "title": {"text": y_title, "font": size}},
@@ -95,30 +88,29 @@ def layout(x_title: str, y_title: str, **more: Any) -> dict[str, Any]:
 
 
 def line(
-    curve: Sequence[tuple[float, float]],
+    curve: Sequence[tuple[Any, float | None]],
     group: str,
-    label: str,
+    label: str = "",
     *,
     thin: bool = False,
     dotted: bool = False,
     color: str | None = None,
     where: str = "step %{x:,}",
 ) -> dict[str, Any]:
-    """One curve; curves of a group are shown and hidden together.
+    """One curve, with a gap at a ``None``; curves of a group are shown and hidden together.
 
     Args:
         group: Attention type, or any other name: the legend entry.
         label: Name of the run or mean, shown under the pointer.
         thin: Whether it is a single run behind a mean.
         dotted: Whether it is a reference value.
-        color: Default: the colour of the attention type ``group``.
         where: Template of the pointer's text for the place of a point.
     """
     name = type_name(group)
     return {
         "type": "scatter",
         "x": [step for step, _ in curve],
-        "y": [round(value, 6) for _, value in curve],
+        "y": [None if value is None else round(value, 6) for _, value in curve],
         "name": name,
         "legendgroup": group,
         "showlegend": not (thin or dotted),
@@ -130,53 +122,8 @@ def line(
             "width": 1 if thin else 1.5 if dotted else 2.5,
             "dash": "dot" if dotted else "dash" if group == BASELINE else "solid",
         },
-        "hovertemplate": [f"{name}, {label}", f"{where}: %{{y:.4f}}"],
+        "hovertemplate": [", ".join(filter(None, (name, label))), f"{where}: %{{y:.4f}}"],
     }
-
-
-def point_line(
-    points: Sequence[tuple[Any, float | None]],
-    name: str,
-    *,
-    color: str,
-    where: str = "%{x}",
-    dash: str = "solid",
-) -> dict[str, Any]:
-    """Draw a line with a mark at every point, and a gap at a ``None``."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "name": name,
-        "showlegend": True,
-        "x": [place for place, _ in points],
-        "y": [value for _, value in points],
-        "line": {"color": color, "width": 2, "dash": dash},
-        "hovertemplate": [name, f"{where}: %{{y:.4f}}"],
-    }
-
-
-def heat_map(
-    values: Sequence[Sequence[float | None]],
-    columns: Iterable[Any],
-    rows: Iterable[Any],
-    *,
-    hover: Sequence[str],
-) -> dict[str, Any]:
-    """Draw a table of numbers as colours from white to blue; see :func:`map_layout`."""
-    return {
-        "type": "heatmap",
-        "z": values,
-        "x": [str(column) for column in columns],
-        "y": [str(row) for row in rows],
-        "colorscale": SEQUENTIAL,
-        "hovertemplate": hover,
-    }
-
-
-def map_layout(x_title: str, y_title: str) -> dict[str, Any]:
-    """The layout of a heat map: all rows and columns are named, the first row is on top."""
-    names = {"type": "category"}
-    return layout(x_title, y_title, xaxis=names, yaxis={**names, "autorange": "reversed"})
 
 
 def interval_line(
@@ -230,11 +177,9 @@ def lambda_over_training(
     quantity: str,
     element_id: str,
 ) -> Chart:
-    """Draw λ of every layer over training, and λ_init dotted.
+    """Draw λ of every layer over training, and λ_init (``starts``) dotted.
 
-    Args:
-        runs: Name of a run -> steps and λ of all layers.
-        starts: λ_init of every layer, or nothing.
+    ``runs``: name -> steps and λ of all layers.
     """
     traces: list[dict[str, Any]] = []
     num_layers = len(next(iter(runs.values()))[0][1])

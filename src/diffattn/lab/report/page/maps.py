@@ -19,23 +19,10 @@ _DIVERGING = [
     [0.75, "#67a9cf"],
     [1.0, "#053061"],
 ]
-_COLORBAR = {
-    "orientation": "h",
-    "thickness": 8,
-    "len": 0.7,
-    "y": -0.03,
-    "yanchor": "top",
-    "ypad": 0,
-    "tickfont": {"size": 10},
-    "nticks": 5,
-}
 
 
 def attention_maps(study: Study, prefix: str) -> list[Element]:
-    """Maps of one head of every attention type in ``maps.json``; empty without that file.
-
-    ``prefix``: start of the element ids, unique in the page.
-    """
+    """Maps of one head of every attention type in ``maps.json``; empty without that file."""
     if study.maps is None:
         return []
     tokens, layers = study.maps["tokens"], study.maps["layers"]
@@ -108,12 +95,12 @@ def _heatmap(
         "zmin": -limit if signed else 0,
         "zmax": limit,
         "colorscale": _DIVERGING if signed else SEQUENTIAL,
-        "colorbar": _COLORBAR,
+        "colorbar": {"orientation": "h", "thickness": 8, "len": 0.7, "y": 0, "yanchor": "top"},
         "hovertemplate": ["query %{y}", "key %{x}", "weight %{z:.4f}"],
     }
     x_axis = {**ticks, "tickangle": -90, "side": "top"}
     y_axis = {**ticks, "autorange": "reversed", "scaleanchor": "x"}
-    margin = {"l": room, "r": 6, "t": room + 20, "b": 34}
+    margin = {"l": room, "r": 6, "t": room + 20, "b": 44}
     return Chart(
         element_id=element_id,
         traces=[trace],

@@ -53,7 +53,6 @@ def write_page(out: Path, template: str, **values: Any) -> Path:
     """
     require_file_destination(out)
     page = render(template, **values)
-    out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, page)
     return out
 

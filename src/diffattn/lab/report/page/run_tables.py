@@ -33,20 +33,18 @@ def models_table(study: Study) -> Table:
         heads, kv_heads = shape.get("num_heads"), shape.get("num_kv_heads")
         sizes = [
             count(heads) + ("" if kv_heads in (None, heads) else f" / {count(kv_heads)} kv"),
-            count(shape.get("head_dim")),
-            count(shape.get("intermediate_size")),
+            *(count(shape.get(key)) for key in ("head_dim", "intermediate_size")),
         ]
         cells = [number_cell(size, names) for size in sizes]
         for key, difference in (
             ("parameters", "parameter_difference"),
             ("train_flops_per_token", "flops_difference"),
         ):
-            change, note = count(model.get(difference), signed=True), ""
-            if runs[0].attention_type == BASELINE:
-                change = MISSING
-            else:
-                note = percent(model.get(difference), base.get(key))
             cells.append(number_cell(count(model.get(key)), names))
+            change, note = MISSING, ""
+            if runs[0].attention_type != BASELINE:
+                change = count(model.get(difference), signed=True)
+                note = percent(model.get(difference), base.get(key))
             cells.append(number_cell(change, names, note=note))
         rows.append([type_cell(name), *cells, word_cell(", ".join(brief_names(names)))])
     headers = ["Model", "Heads", "Head width", "FFN width", "Parameters", "Parameter difference"]

@@ -136,13 +136,8 @@ def read_study_of_runs(
 ) -> Study:
     """Read a study. Its ``gaps`` name runs that are missing, foreign or unfinished.
 
-    Args:
-        folder: Study folder. All files but ``study.json`` may be missing.
-        names_of: Returns the names of the study's runs, in the order shown, from ``study.json``,
-            the names of all runs in the folder, and ``results.json`` or ``None``.
-
-    Raises:
-        CheckpointError: A file is damaged or of another schema version.
+    ``names_of`` returns the names of the study's runs, in the order shown, from ``study.json``,
+    the names of all runs in the folder, and ``results.json`` or ``None``.
     """
     info, results = _read_versioned(folder / "study.json"), read_study_results(folder)
     costs, maps = (

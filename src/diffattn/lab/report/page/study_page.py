@@ -3,13 +3,12 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from diffattn.lab.report.page.elements import Bullets, Code, Document, Element, Fold, Section, Text
 from diffattn.lab.report.page.run_tables import cost_table, models_table
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, table, word_cell
-from diffattn.lab.report.page.wording import count, listing, pairs
+from diffattn.lab.report.page.wording import listing, pairs
 
 _PUBLISHED = Path(__file__).parents[1] / "published"
 TEXT, RECALL = _PUBLISHED / "text.json", _PUBLISHED / "recall.json"
@@ -59,13 +58,12 @@ def claims_section(claims: Table | None) -> Section:
     content: list[Element] = []
     if claims is not None:
         content = [
-            Text(claims.caption),
             Text(
                 "From the records in published/, not from the study above; none is about models of "
                 "the papers' sizes. docs/findings/claims.md has what they mean for a decision.",
                 "remark",
             ),
-            Fold("These claims and their numbers", [claims]),
+            Fold(claims.caption, [claims]),
         ]
     return Section("claims", "What do the papers claim?", content)
 
@@ -88,28 +86,19 @@ def statement(study: Study) -> str:
 
 
 def _facts(study: Study) -> Table:
-    info, data = study.info, study.info.get("data") or {}
-    protocol = (study.results or {}).get("protocol") or {}
-    facts: dict[str, Any] = {
+    info, protocol = study.info, (study.results or {}).get("protocol") or {}
+    is_made = info.get("kind") in ("recall", "practical")
+    facts = {
         "Study created": info.get("created"),
         "Scale": info.get("scale"),
         "Matched by": info.get("match"),
         "Seeds": ", ".join(map(str, info["seeds"])),
         "Protocol": protocol and f"{protocol.get('name')}, version {protocol.get('version')}",
         "Config hash": info.get("config_hash"),
+        "Data": "made while training, from the seed and the step"
+        if is_made
+        else pairs(info.get("data") or {}),
     }
-    if info.get("kind") in ("recall", "practical"):
-        facts["Data"] = "made while training, from the seed and the step"
-    else:
-        sizes = [count(data.get(f"validation_{unit}")) for unit in ("tokens", "bytes")]
-        facts |= {
-            "Data": data.get("source"),
-            "Data hash": data.get("corpus_hash"),
-            "Training tokens in the data": count(data.get("train_tokens")),
-            "Validation data": "{} tokens, {} bytes".format(*sizes),
-            "Vocabulary": count(data.get("vocab_size")),
-            "Python of the data": data.get("python"),
-        }
     rows = [(name, str(value or _NOT_RECORDED)) for name, value in facts.items()]
     facts_of_runs: dict[str, Callable[[StudyRun], str]] = {
         "Commit": _commit,

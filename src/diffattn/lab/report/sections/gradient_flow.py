@@ -1,6 +1,5 @@
 """The page of a gradient-flow study: gradients and updates of matched models in training."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 from diffattn.lab.catalog.models import WIDE
 from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
-from diffattn.lab.report.page.elements import Document, Element, Section, Text
+from diffattn.lab.report.page.elements import Document, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
@@ -33,7 +32,6 @@ from diffattn.lab.report.page.wording import (
 BASE = "base"
 """Name of the arm that changes no setting."""
 COLUMNS = {"q": "W_Q", "k": "W_K", "v": "W_V", "o": "W_O", "ffn": "FFN"}
-PARTS = {"q1": "W_Q1", "q2": "W_Q2", "k1": "W_K1", "k2": "W_K2"}
 MEASURES = {
     "gradient": "Size of the gradient before clipping",
     "update": "Size of AdamW's update per unit of learning rate",
@@ -84,7 +82,9 @@ def gradient_flow_document(study: Study) -> Document:
     )
     sections = [
         Section("judged", "Claims and verdicts", [definition, judged]),
-        Section("training", "Over training", _over_time(study)),
+        Section(
+            "training", "Over training", [over_training(study, measure) for measure in MEASURES]
+        ),
         Section("sizes", "Over depth, width and λ_init", [_arm_table(study)]),
         Section("heads", "Input of the head norm", [_head_table(study)]),
     ]
@@ -149,22 +149,6 @@ def judgement_table(study: Study) -> Table:
     return record_table(caption, rows)
 
 
-def _over_time(study: Study) -> list[Element]:
-    """Measures of the base setting over the phases of training."""
-    rows = []
-    for measure in MEASURES:
-        for phase in study.info["phases"]:
-            cells = _by_matrix(study, BASE, measure, phase, "diff")
-            if cells.keys() & PARTS.keys():
-                rows.append([f"{measure}, {phase}", *(_cell(cells.get(part)) for part in PARTS)])
-    of_parts = (
-        "DIFF V1's matrices of each map over the whole W_Q and W_K of softmax attention with half "
-        "the heads: the second map's gradient carries λ."
-    )
-    charts = [over_training(study, measure) for measure in MEASURES]
-    return [*charts, table(of_parts, ["Measure", *PARTS.values()], rows)]
-
-
 def _arm_table(study: Study) -> Table:
     phase = next(iter(study.info["phases"]))
     rows = []
@@ -172,7 +156,8 @@ def _arm_table(study: Study) -> Table:
         *((arm, "diff") for arm in study.info["arms"]),
         *((BASE, name) for name in study.types if name.startswith("diff_lambda")),
     ]:
-        cells = _by_matrix(study, arm, "gradient", phase, name)
+        where = {"arm": arm, "measure": "gradient", "phase": phase, "type": name, "baseline": WIDE}
+        cells = {entry["matrix"]: entry for entry in _ratios_of(study, **where)}
         gains = [
             entry["norm_gain"]["mean"]
             for entry in study.recorded["heads"]
@@ -182,9 +167,9 @@ def _arm_table(study: Study) -> Table:
         label = _arm_name(study, arm) if name == "diff" else type_name(name)
         rows.append([label, *(_cell(cells.get(m)) for m in COLUMNS), number_cell(gain)])
     caption = (
-        f"DIFF V1's gradients over those of softmax attention with half the heads, {phase} "
-        f"({_steps(study, phase)}), over depth, width, size of the values and λ_init; and the gain "
-        "of the norm's Jacobian, smallest and largest layer."
+        f"DIFF V1's gradients over those of softmax attention with half the heads, {phase} (step "
+        f"{', '.join(map(str, study.info['phases'][phase]))}), over depth, width, size of the "
+        "values and λ_init; and the gain of the norm's Jacobian, smallest and largest layer."
     )
     return table(caption, ["Models", *COLUMNS.values(), "Norm's gain"], rows)
 
@@ -219,17 +204,6 @@ def _ratios_of(study: Study, **where: str) -> list[dict[str, Any]]:
     return [entry for entry in study.recorded["ratios"] if where.items() <= entry.items()]
 
 
-def _by_matrix(study: Study, arm: str, measure: str, phase: str, name: str) -> dict[str, Any]:
-    """Matrix -> the recorded ratio to softmax attention with half the heads."""
-    where = {"arm": arm, "measure": measure, "phase": phase, "type": name, "baseline": WIDE}
-    return {entry["matrix"]: entry for entry in _ratios_of(study, **where)}
-
-
 def _cell(entry: dict[str, Any] | None, digits: int = 2) -> Cell:
     none = "one seed" if entry is not None and len(entry["values"]) == 1 else MISSING
     return mean_cell(entry, digits, none=none)
-
-
-def _steps(study: Study, phase: str) -> str:
-    steps: Iterable[int] = study.info["phases"][phase]
-    return f"step {', '.join(map(str, steps))}"

@@ -29,7 +29,6 @@ from diffattn.lab.report.page.study_page import (
 )
 from diffattn.lab.report.page.tables import Table
 from diffattn.lab.report.page.wording import listing, number, p_value, plural, type_name
-from diffattn.lab.report.sections import recall_tables as charts
 from diffattn.lab.report.sections import recall_tables as tables
 from diffattn.lab.report.sections.recall_tables import (
     UNIFORM,
@@ -93,12 +92,10 @@ def recall_document(
 ) -> Document:
     """Assemble the page: one sentence, one figure, one table; then a section per question.
 
-    Args:
-        claims: Table of the papers' claims and their effects in the committed records.
-        loss: Elements from studies on text; see ``origins`` for their provenance.
+    ``loss``: elements from studies on text; ``origins``: their provenance.
     """
     info, names, results = study.info, list(study.info["tasks"]), study.results
-    answer = shown(charts.learning_chart(study, names[0], "chart-learning"))
+    answer = shown(tables.learning_chart(study, names[0], "chart-learning"))
     lead = UNFINISHED
     sooner: list[Element] = []
     maps: list[Element] = []
@@ -138,7 +135,7 @@ def _results(study: Study, task: str) -> list[Element]:
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
         Text(tables.settings_sentence(task, study.info["tasks"][task])),
-        tables.trials_table(study, task),
+        Fold("Every run", [tables.trials_table(study, task)]),
     )
     return [
         Bullets(_sentences(study, task)),
@@ -246,7 +243,7 @@ def type_sentence(study: Study, task: str) -> str:
 
 
 def _maps(study: Study, task: str) -> list[Element]:
-    chart = charts.share_chart(study, task, "chart-shares")
+    chart = tables.share_chart(study, task, "chart-shares")
     if chart is None:
         return []
     return shown(
@@ -262,16 +259,11 @@ def _weights_sentence(study: Study, task: str) -> str:
     names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
     if any("attention" not in members.get(name, {}) for name in names):
         return ""
-    noise, answer = (
-        [number(members[name]["attention"]["net"][group]["mean"], 2) for name in names]
-        for group in ("noise", "answer")
-    )
-    pairs = zip(noise, names.values(), strict=True)
-    on_noise = listing(f"{value} with {name}" for value, name in pairs)
+    sums = {name: members[name]["attention"]["net"]["noise"]["mean"] for name in names}
+    on_noise = listing(f"{number(x, 2)} with {names[name]}" for name, x in sums.items())
     return (
-        f"After training the weights on noise add up to {on_noise}; those on the answer to "
-        f"{listing(answer)}. A negative sum means that the second map takes more from noise than "
-        "the first one gives it."
+        f"After training the weights on noise add up to {on_noise}. A negative sum means that the "
+        "second map takes more from noise than the first one gives it."
     )
 
 

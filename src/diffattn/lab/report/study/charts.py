@@ -13,7 +13,6 @@ from diffattn.lab.report.page.charts import (
     names_of,
     runs_and_mean,
 )
-from diffattn.lab.report.page.elements import Text
 from diffattn.lab.report.page.runs import BASELINE, StudyRun
 from diffattn.lab.report.page.wording import (
     brief_names,
@@ -36,31 +35,23 @@ from diffattn.lab.report.study.files import (
 
 
 def difference_chart(study: TextStudy, element_id: str) -> Chart | None:
-    """Paired differences with their intervals around zero; ``None`` if there are none.
-
-    In a study of ablations, each row is compared with the model that it changes. Else the types
-    and the controls of their side effects are compared with the Transformer.
-    """
-    if rows := study.rows:
-        recorded = (study.difference(row["variant"], row["baseline"], row["at"]) for row in rows)
-        shown = [entry for entry in recorded if entry is not None]
+    """Rows minus the model that each changes, else types and controls minus the Transformer."""
+    rows = study.rows or [
+        {"variant": name, "baseline": BASELINE, "at": "best"}
+        for name in study.variants
+        if study.role_of(name) in COMPARED or name in SIDE_EFFECTS
+    ]
+    recorded = (study.difference(row["variant"], row["baseline"], row["at"]) for row in rows)
+    shown = [entry for entry in recorded if entry is not None]
+    labels, baseline = [type_name(entry["variant"]) for entry in shown], "the Transformer"
+    if study.rows:
+        baseline = "the model that a row changes"
         labels = [
-            f"{type_name(e['variant'])} − {type_name(e['baseline'])}"
-            + ("" if e["at"] == "best" else f", {RATES[e['at']]} rate")
-            for e in shown
+            f"{label} − {type_name(entry['baseline'])}"
+            + ("" if entry["at"] == "best" else f", {RATES[entry['at']]} rate")
+            for label, entry in zip(labels, shown, strict=True)
         ]
-        return difference_bars(shown, labels, "the model that a row changes", element_id)
-    drawn = [
-        name for name in study.variants if study.role_of(name) in COMPARED or name in SIDE_EFFECTS
-    ]
-    shown = [
-        entry
-        for entry in study.differences()
-        if (entry["baseline"], entry["at"]) == (BASELINE, "best") and entry["variant"] in drawn
-    ]
-    shown.sort(key=lambda entry: drawn.index(entry["variant"]))
-    labels = [type_name(entry["variant"]) for entry in shown]
-    return difference_bars(shown, labels, f"the {type_name(BASELINE)}", element_id)
+    return difference_bars(shown, labels, baseline, element_id)
 
 
 def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Chart | None:
@@ -94,19 +85,18 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
     )
 
 
-def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | Text:
-    """λ of all layers over training; a sentence if no run recorded λ."""
+def lambda_chart(study: TextStudy, variant: str, element_id: str) -> Chart | None:
+    """λ of all layers over training; ``None`` if no run recorded λ."""
     recorded = {
         run.name: [(row["step"], row["lam"]) for row in run.metrics if row.get("lam")]
         for run in study.runs_of(variant)
     }
     runs = {run: rows for run, rows in recorded.items() if rows}
-    name = type_name(variant)
     if not runs:
-        return Text(f"No run of {name} recorded λ.", "gap")
+        return None
     first = study.runs_of(variant)[0]
     return lambda_over_training(
-        name,
+        type_name(variant),
         runs,
         first.result("lambda_init") or (),
         color=type_color(variant),

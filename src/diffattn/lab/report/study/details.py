@@ -40,10 +40,7 @@ def runs_table(study: TextStudy) -> Table:
 
 
 def rates_table(study: TextStudy) -> Table | None:
-    """Losses at every rate of the sweep; ``None`` without a sweep.
-
-    Each model has a row of short runs, and below it a row of runs of all steps if there are any.
-    """
+    """Losses at every rate of the sweep, of short runs and of all steps; ``None`` without one."""
     swept = swept_rates(study)
     if not swept:
         return None
@@ -76,11 +73,7 @@ def swept_rates(study: TextStudy) -> dict[str, dict[str, Any]]:
 def parts_table(
     study: TextStudy, names: Sequence[str], parts: Mapping[str, str], caption: str
 ) -> Table | None:
-    """Loss of variants on parts of the tokens; ``None`` if no part was recorded.
-
-    Below each loss is the difference to the Transformer, or else to the variant's baseline.
-    ``parts``: key of a part -> its title.
-    """
+    """Loss of variants on parts of the tokens; ``None`` if no part was recorded."""
     every, rows = study.entries, []
     for name in (name for name in names if name in every):
         best = every[name]["at"]["best"]
@@ -121,10 +114,7 @@ def part_shares(study: TextStudy) -> str:
 
 
 def phase_table(study: TextStudy) -> Table | None:
-    """The step at which each run passed the induction phase; ``None`` if that was not recorded.
-
-    A run that did not pass counts as later than the last step.
-    """
+    """The step at which each run passed the induction phase; ``None`` if that was not recorded."""
     recorded = study.recorded.get("phase")
     num_steps = count(study.info["config"]["train"]["num_steps"])
 

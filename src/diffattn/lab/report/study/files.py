@@ -86,8 +86,7 @@ class TextStudy(Study):
     ) -> dict[str, Any] | None:
         """One recorded difference, negated if the record has the pair the other way round.
 
-        If neither model has runs at the rate ``at``, the difference at the chosen rates is
-        returned.
+        If neither model has runs at the rate ``at``, it is the difference at the chosen rates.
         """
         every = self.entries
         if all(name in every and at not in every[name]["at"] for name in (variant, baseline)):
@@ -114,10 +113,8 @@ class TextStudy(Study):
         return next((x["baseline"] for x in self.differences() if x["variant"] == variant), None)
 
     def in_words(self, entry: Mapping[str, Any]) -> str:
-        """A difference in words, or why the pair is not compared.
-
-        Models without attention never copy, so that the induction phase does not exclude them.
-        """
+        """A difference in words, or why the pair is not compared."""
+        # Models without attention never copy: the induction phase does not exclude them.
         every, pair = self.entries, (entry["variant"], entry["baseline"])
         is_timed = every.keys() >= set(pair) and set(pair).isdisjoint(NEVER_ATTEND)
         if is_timed and (reason := explain_gap(every, *pair, entry["at"])):

@@ -1,9 +1,12 @@
-"""The page of a study of models on text: one section per question."""
+"""The page of a study of models on text, and such a study as a section of another page."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diffattn.lab.catalog.models import TYPES
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import BASELINE, FEW, GATE, TYPES
+from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -18,13 +21,13 @@ from diffattn.lab.report.page.elements import (
 )
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.study_page import claims_section, provenance, statement
+from diffattn.lab.report.page.study_page import TEXT, TIMES, claims_section, provenance, statement
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
 from diffattn.lab.report.study import charts, details, tables
-from diffattn.lab.report.study.beside import committed_text, sentence_beside_counts
 from diffattn.lab.report.study.files import (
     COMPARED,
+    LOSS,
     PART_MEANINGS,
     PARTS,
     ROW_KINDS,
@@ -67,13 +70,9 @@ def text_document(study: TextStudy, claims: Table | None = None) -> Document:
     # Neither the committed study itself nor studies of ablations or ranks show it again.
     config_hash = study.info.get("config_hash")
     committed = committed_text(config_hash=config_hash) if kind == "text" else []
-    times = Text(
-        "Times depend on the machine and on its other load. They describe these runs of this "
-        "implementation, not the methods."
-    )
     costs: list[Element] = [
         cost_table(replace(study, variants=tuple(study.drawn))),
-        Fold("How we know", [models_table(study), cost_table(study), times]),
+        Fold("How we know", [models_table(study), cost_table(study), Text(TIMES)]),
     ]
     sections = [
         Section("results", "Is the loss lower?", _results(study)),
@@ -101,23 +100,13 @@ def text_markdown(study: TextStudy) -> str:
     lines = [one_line(recorded["sentence"])] if recorded else []
     if recorded.get("details"):
         lines.append("\n".join(f"- {one_line(detail)}" for detail in recorded["details"]))
-    every = [
-        tables.results_table(study),
-        tables.endpoints_table(study),
-        *tables.other_tables(study),
-        tables.rows_table(study),
-    ]
-    lines += [table_markdown(values).rstrip("\n") for values in every if values is not None]
+    every = [results] if (results := tables.results_table(study)) else []
+    lines += [table_markdown(x).rstrip("\n") for x in (*every, *tables.other_tables(study))]
     return "\n\n".join(lines) + "\n"
 
 
 def _results(study: TextStudy) -> list[Element]:
     recorded = study.recorded.get("verdict") or {}
-    controls = shown(
-        tables.endpoints_table(study),
-        *tables.other_tables(study),
-        tables.rows_table(study),
-    )
     level = tables.level_of(study)
     intervals = (
         f"Intervals are Student's t over seeds, at {level}. They cover the chance of a seed, not "
@@ -127,14 +116,13 @@ def _results(study: TextStudy) -> list[Element]:
     how = shown(
         Text(_comparison(study)),
         Text(statement(study)),
-        tables.results_table(study, "common"),
         Text(intervals if level else ""),
         details.runs_table(study) if study.results else None,
     )
     return shown(
         Bullets([*recorded.get("details", ()), *recorded.get("reasons", ())]),
         charts.loss_chart(study, "chart-loss"),
-        Fold("Controls, ablations and tests", controls),
+        Fold("Controls, ablations and tests", tables.other_tables(study)),
         Fold("How the learning rates were chosen", _rates(study)),
         Fold("How we know", how),
     )
@@ -201,7 +189,7 @@ def _maps(study: TextStudy) -> list[Element]:
             "wide as the head, and half as many heads as their Transformer twin."
         ),
         *attention_maps(study, "map-"),
-        Fold("λ over training", shown(Pair(lambdas))),
+        Fold("λ over training", shown(Pair(shown(*lambdas)))),
     )
 
 
@@ -228,3 +216,67 @@ def _comparison(study: TextStudy) -> str:
         f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes "
         f"({shared}) are chosen to give {match}, as nearly as whole heads and channels allow."
     )
+
+
+def loss_section(live: TextStudy | None = None) -> list[Element]:
+    """Differences in loss: of a study that has just run, if informative, and the committed."""
+    if live is None or not (sentence := sentence_beside_counts(live)):
+        return committed_text()
+    details = shown(
+        tables.results_table(live),
+        *tables.other_tables(live),
+        charts.loss_chart(live, "chart-text-loss"),
+        cost_table(live),
+    )
+    trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
+    return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
+
+
+def sentence_beside_counts(study: TextStudy) -> str:
+    """Losses of the laptop comparison's models beside counting; empty for other models."""
+    results = study.results
+    if results is None or study.variants != FEW or not results["verdict"]["informative"]:
+        return ""
+    losses = listing(
+        f"{type_name(name)} {number(variant['at']['best'][LOSS]['mean'], 2)}"
+        for name, variant in study.entries.items()
+    )
+    counted = number(results["count_models"][COPIES]["loss"], 2)
+    steps = count(study.info["config"]["train"]["num_steps"])
+    chance = (
+        " With one seed the differences may be chance." if len(study.info["seeds"]) == 1 else ""
+    )
+    return (
+        f"After {steps} steps on Python's source code and documentation the losses in nats per "
+        f"token are: {losses}. Counting pairs of tokens and copying them from the context gives "
+        f"{counted}: all of these models have learned more than that.{chance}"
+    )
+
+
+def committed_text(
+    trained: Sequence[dict[str, Any]] = (), config_hash: str | None = None
+) -> list[Element]:
+    """The differences of the committed study on text, below those of a study that has just run.
+
+    Nothing is shown if ``config_hash`` is that of the committed study.
+    """
+    committed = read_json(TEXT)
+    if config_hash == committed["config_hash"]:
+        return []
+    entries = {entry["variant"]: entry for entry in committed["differences"]}
+    best, gate = entries["diff_v2"], entries[GATE]
+    lead = (
+        f"The longer study in published/text has {count(committed['parameters'])} parameters, "
+        f"{committed['train_tokens']} and {plural(committed['seeds'], 'seed')}. There DIFF V2 ends "
+        f"{number(-best['mean'], 2)} nats per token below the Transformer and V2's gate on one map "
+        f"{number(-gate['mean'], 2)}. On tokens that are new in their window, where nothing can be "
+        f"copied, V2 is {number(-best['new'], 2)} below and the gate {number(-gate['new'], 2)}: "
+        "most of V2's lead is copying from the context."
+    )
+    longer = [{"runs": [], "values": []} | entry for entry in committed["differences"]]
+    labels = [f"Here: {type_name(entry['variant'])}" for entry in trained]
+    where = "Longer study: " if trained else ""
+    labels += [f"{where}{type_name(entry['variant'])}" for entry in longer]
+    drawn = [*trained, *longer]
+    bars = charts.difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    return shown(Text(lead), bars)

@@ -1,6 +1,6 @@
 """Tables of a study of models on text: losses, differences and tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from diffattn.lab.catalog.models import FLOOR
@@ -23,7 +23,6 @@ from diffattn.lab.report.page.wording import (
     number,
     p_value,
     plural,
-    rate_name,
     ratio,
     type_name,
 )
@@ -41,92 +40,99 @@ from diffattn.lab.report.study.files import (
 from diffattn.lab.stats.paired import paired_difference
 
 _CAPTIONS = {
+    "type": "The types at the Transformer's learning rate.",
     "control": "Controls: models that lack the part which a lead is said to come from.",
     "ablation": "Ablations: one part changed at a time.",
     "match": "The same types, matched in another way.",
 }
 
 
-def results_table(study: TextStudy, at: str = "best") -> Table | None:
-    """The baseline and the types at one learning rate; ``None`` before the study has finished."""
+def results_table(study: TextStudy) -> Table | None:
+    """The baseline and the types at their rates; ``None`` before the study has finished."""
     every = study.entries
     shown = {name: variant for name, variant in every.items() if variant["role"] in COMPARED}
-    if not every or (at == "common" and all(at not in v["at"] for v in shown.values())):
+    if not every:
         return None
     floors = [FLOOR] if FLOOR in every else []
     rows = []
     for name, variant in shown.items():
-        group = variant["at"].get(at, variant["at"]["best"])
-        row = [type_cell(name), _size_cell(study, name), loss_cell(group)]
-        row += [difference_cell(study, name, other, at) for other in (BASELINE, *floors)]
-        if at == "best":
-            losses, others = (train_losses(study, side) for side in (name, BASELINE))
-            is_paired = name != BASELINE and losses and len(losses) == len(others)
-            change = paired_difference(losses, others).recorded() if is_paired else None
-            row.append(mean_cell(change, signed=True))
-        rows.append(row)
+        row = [type_cell(name), _size_cell(study, name), loss_cell(variant["at"]["best"])]
+        row += [difference_cell(study, name, other) for other in (BASELINE, *floors)]
+        losses, others = (train_losses(study, side) for side in (name, BASELINE))
+        is_paired = name != BASELINE and losses and len(losses) == len(others)
+        change = paired_difference(losses, others).recorded() if is_paired else None
+        rows.append([*row, mean_cell(change, signed=True)])
     headers = ["Model", "Parameters, FLOPs per token", "Loss", "Minus Transformer"]
-    headers += ["Minus no attention"] * len(floors)
-    headers += ["Training loss, minus Transformer"] if at == "best" else []
-    rate = "" if at == "best" else " All models at the Transformer's learning rate."
+    headers += [*["Minus no attention"] * len(floors), "Training loss, minus Transformer"]
     sizes = sorted({len(variant["at"]["best"]["runs"]) for variant in shown.values()})
     seeds = plural(sizes[0], "seed") if len(sizes) == 1 else "seeds"
     if len(sizes) > 1:
         seeds = f"{sizes[0]} to {sizes[-1]} seeds"
     caption = (
         f"Validation loss in nats per token, mean over {seeds}. Lower is better."
-        f"{_interval_words(study)}{rate}"
+        f"{_interval_words(study)}"
     )
     return table(caption, headers, rows)
 
 
 def other_tables(study: TextStudy) -> list[Table]:
-    """Tables of controls, ablations and other matches, each compared with its baseline."""
+    """Tables of tests, types at the common rate, controls, ablations, matches, and the rows."""
     tested = {row["variant"] for row in study.rows}
-    others = {name: v["role"] for name, v in study.entries.items() if name not in tested}
-    tables = []
-    for role in dict.fromkeys((*_CAPTIONS, *others.values())):
-        names = [name for name, other in others.items() if other == role]
-        if names and role not in COMPARED:
-            tables.append(_role_table(study, role, names))
-    return tables
+    others = {name: v for name, v in study.entries.items() if name not in tested}
+    tables = [endpoints_table(study)]
+    for role in dict.fromkeys((*_CAPTIONS, *(v["role"] for v in others.values()))):
+        rows = [
+            {"variant": name, "baseline": baseline, "at": at}
+            for name, variant in others.items()
+            if variant["role"] == role != "baseline"
+            for baseline in dict.fromkeys(
+                [study.baseline_of(name), *([BASELINE] if role == "match" else [])]
+            )
+            for at in RATES
+            if at in variant["at"] and (role, at) != ("type", "best")
+        ]
+        if rows:
+            tables.append(_pairs_table(study, rows, _CAPTIONS.get(role, f"{role.capitalize()}.")))
+    return [values for values in (*tables, rows_table(study)) if values is not None]
 
 
 def rows_table(study: TextStudy) -> Table | None:
     """The rows of a study of ablations or ranks, with the paper's numbers; else ``None``."""
-    rows = study.rows
-    if not rows:
-        return None
+    caption = f"Differences in validation loss, seed by seed.{_interval_words(study)}"
+    if study.info.get("kind") == "ablations":
+        caption += (
+            " Table 6: the same difference in arXiv:2410.05258v2, of 1.4B parameters, 10B tokens "
+            "and one seed."
+        )
+    return _pairs_table(study, study.rows, caption) if study.rows else None
+
+
+def _pairs_table(study: TextStudy, rows: Sequence[Mapping[str, Any]], caption: str) -> Table:
     every, diverged = study.entries, study.recorded.get("diverged", {})
-    printed, losses = study.info.get("kind") == "ablations", table_6()
+    is_of_rows, losses = rows is study.rows, table_6()
+    printed = is_of_rows and study.info.get("kind") == "ablations"
     cells = []
     for row in rows:
         name, baseline, at = row["variant"], row["baseline"], row["at"]
         variant = every.get(name, {"at": {}})
-        entry = study.difference(name, baseline, at)
+        entry = baseline and study.difference(name, baseline, at)
         reason = explain_divergence(diverged, name, baseline)
         words = study.in_words(entry) if entry else f"{NOT_COMPARED}: {reason}" if reason else ""
         rate = "" if at == "best" else f", {RATES[at]} rate"
-        is_known = {name, baseline} <= losses.keys()
-        change = losses[name] - losses[baseline] if is_known else None
+        change = losses[name] - losses[baseline] if {name, baseline} <= losses.keys() else None
+        size = {"Attention's parameters": _attention_cell(study, name)} if is_of_rows else {}
         in_paper = {"Table 6": number_cell(number(change, 3, signed=True))} if printed else {}
         cells.append(
             {
                 "Model": type_cell(name, variant.get("what", "")),
                 "Parameters, FLOPs per token": _size_cell(study, name),
-                "Attention's parameters": _attention_cell(study, name),
+                **size,
                 "Loss": loss_cell(variant["at"].get(at, variant["at"].get("best"))),
-                "Compared with": word_cell(f"{type_name(baseline)}{rate}"),
+                "Compared with": word_cell(f"{type_name(baseline)}{rate}" if baseline else MISSING),
                 "Difference": difference_cell(study, name, baseline, at),
                 **in_paper,
                 "In words": word_cell(words or MISSING),
             }
-        )
-    caption = f"Differences in validation loss, seed by seed.{_interval_words(study)}"
-    if printed:
-        caption += (
-            " Table 6: the same difference in arXiv:2410.05258v2, of 1.4B parameters, 10B tokens "
-            "and one seed."
         )
     return record_table(caption, cells)
 
@@ -195,31 +201,6 @@ def level_of(study: TextStudy) -> str:
 def _interval_words(study: TextStudy) -> str:
     level = level_of(study)
     return f" Below each mean stands its {level} interval, which is not adjusted." if level else ""
-
-
-def _role_table(study: TextStudy, role: str, names: Sequence[str]) -> Table:
-    every = study.entries
-    rates = [at for at in RATES if any(at in every[name]["at"] for name in names)]
-    rows = []
-    for name in names:
-        best, baseline = every[name]["at"]["best"], study.baseline_of(name)
-        entry = None if baseline is None else study.difference(name, baseline)
-        titles = ["Difference"] if len(rates) == 1 else ["Chosen rate", "Common rate"]
-        differences = (difference_cell(study, name, baseline, at) for at in rates)
-        to_softmax = {"Minus Transformer": difference_cell(study, name, BASELINE)}
-        rows.append(
-            {
-                "Model": type_cell(name, every[name].get("what", "")),
-                "Parameters, FLOPs per token": _size_cell(study, name),
-                "Rate": number_cell(rate_name(best["learning_rate"])),
-                "Loss": loss_cell(best),
-                "Compared with": word_cell(type_name(baseline) if baseline else MISSING),
-                **dict(zip(titles, differences, strict=True)),
-                **(to_softmax if role == "match" else {}),
-                "In words": word_cell(study.in_words(entry) if entry else "no finished pair"),
-            }
-        )
-    return record_table(_CAPTIONS.get(role, f"{role.capitalize()}."), rows)
 
 
 def _attention_cell(study: TextStudy, name: str) -> Cell:

@@ -1,7 +1,4 @@
-"""The page of the attention viewer.
-
-It makes invisible characters of tokens visible, and keeps combining marks off their neighbours.
-"""
+"""The page of the attention viewer."""
 
 import unicodedata
 from collections.abc import Sequence

@@ -75,11 +75,7 @@ LEVELS = 255
 
 
 def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Round the causal half of maps to bytes.
-
-    Args:
-        maps: ``[..., T, T]``, rows are queries; weights from 0 to 1 up to rounding.
-        row_scales: Whether each row has its own scale, the row's largest weight.
+    """Round the causal half of maps ``[..., T, T]`` to bytes; rows are queries.
 
     Returns:
         uint8 ``[..., T (T + 1) / 2]``, row after row; the scales, float32 ``[..., T]``, or

@@ -46,7 +46,7 @@ from diffattn.lab.studies.text.comparison import (
     trial_name,
     whole_name,
 )
-from diffattn.models.accounting import attention_parameters, flops_per_token, parameter_count
+from diffattn.models.twins import attention_parameters, flops_per_token, parameter_count
 
 LEVEL = 0.05
 """Significance level of adjusted p-values."""

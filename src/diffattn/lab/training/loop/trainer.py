@@ -18,22 +18,23 @@ from diffattn.lab.data.ngrams import PartLosses
 from diffattn.lab.training.callbacks import METRICS, require_finite
 from diffattn.lab.training.config import EngineConfig, TrainConfig
 from diffattn.lab.training.distributed import (
+    from_first,
     is_first,
     micro_batch,
     num_processes,
     process_index,
     run_device,
     together,
+    wait_for_files,
 )
-from diffattn.lab.training.monitoring.batch_guard import BatchGuard
+from diffattn.lab.training.monitoring.guard import BatchGuard
 from diffattn.lab.training.monitoring.signals import StopSignals
-from diffattn.lab.training.monitoring.trackers import flat
+from diffattn.lab.training.monitoring.watching import flat
 from diffattn.lab.training.sharding import (
     is_sharded,
-    load_optimizer_shard,
-    require_parts,
+    load_optimizer,
     save_model,
-    save_optimizer_shard,
+    save_optimizer,
     written_by_all,
 )
 from diffattn.probes.passes import window_inputs, window_losses
@@ -49,7 +50,7 @@ class RunTrainer(Trainer):
     3. ``training_step``: forward pass, loss, backward pass; once per micro batch.
     4. transformers clips the gradients to ``max_grad_norm``.
     5. ``_get_grad_norm``: the guard judges loss and norm, and may leave the batch out.
-    6. transformers calls the optimizer (AdamW) and the schedule; see ``loop/schedule.py``.
+    6. transformers calls the optimizer (AdamW) and the schedule.
     7. ``log`` and ``evaluation_loop``, at the steps of ``log_every`` and ``evaluate_every``.
     8. ``_save_checkpoint``.
     """
@@ -116,9 +117,7 @@ class RunTrainer(Trainer):
 
     def log(self, logs: dict[str, Any], start_time: float | None = None) -> None:
         """Log values; a mapping, such as the losses by part, becomes one number per entry."""
-        mappings = {name: value for name, value in logs.items() if isinstance(value, dict)}
-        others = {name: value for name, value in logs.items() if name not in mappings}
-        super().log(others | flat(mappings), start_time)
+        super().log(flat(logs), start_time)
 
     def evaluation_loop(
         self, dataloader: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
@@ -147,8 +146,10 @@ class RunTrainer(Trainer):
                 super()._save_checkpoint(model, trial)
                 if is_sharded(self.model):
                     self._save_rng_state(str(folder))
-                    save_optimizer_shard(self, folder)
-            require_parts(self.model, folder)
+                    save_optimizer(self, folder)
+            if num_processes() > 1:
+                written = [f"rng_state_{index}.pth" for index in range(num_processes())]
+                from_first(lambda: wait_for_files(folder, written))
             with together():
                 if is_first():
                     shutil.copy(folder.parents[1] / METRICS, folder)
@@ -168,7 +169,7 @@ class RunTrainer(Trainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None and is_sharded(self.model):
-            load_optimizer_shard(self, Path(checkpoint))
+            load_optimizer(self, Path(checkpoint))
         else:
             super()._load_optimizer_and_scheduler(checkpoint)
 
@@ -209,7 +210,7 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         ddp_find_unused_parameters=False,
-        save_only_model=engine.parallel == "fsdp",  # see save_optimizer_shard
+        save_only_model=engine.parallel == "fsdp",  # see save_optimizer
         torch_compile=engine.compile,
     )
     # On several GPUs transformers would multiply the batch by their number.

@@ -1,6 +1,6 @@
 """The guard, measurements and trackers of one start of a run, and its post-mortem."""
 
-import math
+import json
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,10 +15,14 @@ from diffattn.lab.training.callbacks import METRICS, DivergenceError, MetricsCal
 from diffattn.lab.training.checkpoints import last_checkpoint
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import micro_batch
-from diffattn.lab.training.monitoring.batch_guard import GUARD, BatchGuard, GuardStop, step_windows
-from diffattn.lab.training.monitoring.lambda_policy import LambdaPolicy
-from diffattn.lab.training.monitoring.trackers import report
-from diffattn.lab.training.monitoring.watching import GradientFlowCallback, WatchCallback
+from diffattn.lab.training.monitoring.guard import (
+    GUARD,
+    BatchGuard,
+    GuardStop,
+    LambdaPolicy,
+    step_windows,
+)
+from diffattn.lab.training.monitoring.watching import GradientFlowCallback, WatchCallback, report
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.chunked_loss import IGNORED
 from diffattn.probes.activations import layer_activations
@@ -97,7 +101,8 @@ def write_postmortem(folder: Path, config: RunConfig, trainer: Any, error: Diver
         **_diagnosis(config, trainer, step),
     }
     if trainer.is_world_process_zero():
-        write_json(folder / POSTMORTEM, _plain(facts))
+        text = json.dumps(facts)  # JSON has no NaN or infinity: they become text
+        write_json(folder / POSTMORTEM, json.loads(text, parse_constant=lambda x: str(float(x))))
 
 
 def _diagnosis(config: RunConfig, trainer: Any, step: int) -> dict[str, Any]:
@@ -134,12 +139,3 @@ def gradient_norms(model: nn.Module) -> dict[str, float]:
         group: float(torch.stack([x.double().norm() for x in grads]).norm())
         for group, grads in groups.items()
     }
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that are not finite as text: JSON has no NaN or infinity."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

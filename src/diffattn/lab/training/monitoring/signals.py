@@ -47,10 +47,7 @@ class StopSignals(TrainerCallback):
             control.should_training_stop = True
 
     def require_none(self, state: str, device: torch.device) -> None:
-        """End the run if any process has received a signal; all processes call this.
-
-        ``Terminated`` or ``KeyboardInterrupt`` says ``state``: what a later start finds, in words.
-        """
+        """End the run if any process has received a signal, and say its ``state``."""
         if not self._agreed(device):
             return
         if self.received == signal.SIGINT:

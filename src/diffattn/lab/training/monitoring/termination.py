@@ -10,12 +10,7 @@ STATUS, INTERRUPTED = 128 + signal.SIGTERM, 128 + signal.SIGINT
 
 
 class Terminated(SystemExit):
-    """The process was asked to end, and has saved its work.
-
-    Args:
-        state: The saved state in words, for the command line; empty if it is not known.
-        status: Exit status of the process.
-    """
+    """The process was asked to end, and has saved its work: ``state`` in words, if it is known."""
 
     def __init__(self, state: str = "", status: int = STATUS) -> None:
         super().__init__(status)

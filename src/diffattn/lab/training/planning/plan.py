@@ -3,6 +3,7 @@
 from bisect import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import isqrt
 from typing import Any
 
@@ -18,8 +19,8 @@ from diffattn.lab.training.planning.step_memory import (
     largest,
     step_memory,
 )
-from diffattn.models.accounting import flops_per_token, parameter_count
 from diffattn.models.memory import available_bytes, format_bytes
+from diffattn.models.twins import flops_per_token, parameter_count
 
 ROOM = 0.9
 """Share of a device's memory that a plan may take. Fragments and the process need the rest."""
@@ -87,7 +88,6 @@ def make_plan(
     Args:
         utilisation: Share of the peak that operations reach, in (0, 1]. Default: as measured.
         price: Price of one device for one hour, in US dollars.
-        cache_tokens: Default: the longest context.
     """
     model, train = config.model, config.train
     memory = RunMemory(config, device, devices)
@@ -131,7 +131,6 @@ def make_plan(
 
 
 def _repeated(config: RunConfig) -> int:
-    """Forward operations per token that the backward pass does again."""
     model, engine = config.model, config.engine
     logits = 2 * model.vocab_size * model.hidden_size
     blocks = flops_per_token(model, config.train.seq_len) - logits
@@ -205,25 +204,22 @@ class RunMemory:
         self.available = device.memory_bytes  # of one device; None if not known
         if self.available is None and (machine := available_bytes()) is not None:
             self.available = machine // devices  # processes on a CPU share the machine's memory
-        self._steps: dict[int, StepMemory] = {}
+        self.step = cache(self._step)
 
-    def step(self, micro: int) -> StepMemory:
-        """The memory of a step on one device that holds the whole model."""
-        if micro not in self._steps:
-            on_cpu = self.device.name == "cpu"
-            self._steps[micro] = step_memory(
-                self.config.model,
-                self.config.train,
-                sequences=micro,
-                accumulates=micro < self.share,
-                device="cpu" if on_cpu else "cuda",
-                checkpointing=self.config.engine.activation_checkpointing,
-                loss_chunk_tokens=self.config.engine.loss_chunk_tokens,
-                apart=self.config.windows.apart,
-                elsewhere=not on_cpu and self.device != GPU_HERE,
-                tested=self.device.capability is not None,
-            )
-        return self._steps[micro]
+    def _step(self, micro: int) -> StepMemory:
+        on_cpu = self.device.name == "cpu"
+        return step_memory(
+            self.config.model,
+            self.config.train,
+            sequences=micro,
+            accumulates=micro < self.share,
+            device="cpu" if on_cpu else "cuda",
+            checkpointing=self.config.engine.activation_checkpointing,
+            loss_chunk_tokens=self.config.engine.loss_chunk_tokens,
+            apart=self.config.windows.apart,
+            elsewhere=not on_cpu and self.device != GPU_HERE,
+            tested=self.device.capability is not None,
+        )
 
     def parts(self, micro: int) -> dict[str, int]:
         """Bytes by part at the peak of a step."""

@@ -77,9 +77,7 @@ def _candidates(config: RunConfig, devices: int, fixed: Collection[str]) -> Iter
 
 def twin_of(config: RunConfig) -> RunConfig | None:
     """The run with softmax attention and equally many parameters; a softmax run gets DIFF V1.
-
-    ``None``: the model has no such twin, for example because it has an odd number of heads.
-    """
+    ``None``: the model has no such twin, for example because it has an odd number of heads."""
     kind = "diff" if config.model.attention_type == "softmax" else "softmax"
     try:
         return replace(config, model=config.model.twin(kind).config)

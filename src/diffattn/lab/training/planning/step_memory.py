@@ -6,7 +6,7 @@ many bytes as the second layer.
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -46,7 +46,7 @@ _FLOAT32 = 4
 class StepMemory:
     """Bytes of a step on one device that holds the whole model."""
 
-    phases: dict[str, dict[str, int]]
+    phases: Mapping[str, Mapping[str, int]]
     """Phase -> part -> bytes at the phase's peak."""
     block_parameters: int
     """Number of parameters of one decoder block."""
@@ -61,7 +61,7 @@ class StepMemory:
         return largest(self.phases)
 
 
-def largest(phases: dict[str, dict[str, int]]) -> dict[str, int]:
+def largest(phases: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
     """Part -> bytes of the phase whose sum is largest, in the order of :data:`PARTS`."""
     parts = max(phases.values(), key=lambda phase: sum(phase.values()))
     return {name: parts[name] for name in PARTS if parts.get(name)}
@@ -88,7 +88,7 @@ def step_memory(
             needs most.
         sequences: Sequences of one forward pass on the device.
         accumulates: Whether a step has several passes: then gradients exist during a pass.
-        device: ``"cpu"`` or ``"cuda"``, the device of the run.
+        device: ``"cpu"`` or ``"cuda"``.
         apart: Whether documents are kept apart: the sequences are one packed row.
         elsewhere, tested: See :func:`diffattn.models.attention.cached_attention.chosen_backend`.
         whole: Run all layers instead of two, which takes longer and gives the same result.
@@ -135,7 +135,7 @@ class _Step:
         self._stage = "weights"
         self._accumulates = False
         self._logits = 0  # tokens whose logits exist at once
-        self._around_last_block: list[dict[str, int]] = []
+        self._around_last_block: list[Counter[str]] = []
 
     def run(
         self,
@@ -209,10 +209,9 @@ class _Step:
 
     def _between_blocks(self, module: Any, inputs: Any) -> None:
         if self._stage == "activations":
-            self._around_last_block.append(dict(self.live.now))
+            self._around_last_block.append(self.live.now.copy())
 
     def _sort(self, func: Any, args: tuple[Any, ...], tensor: Tensor) -> str:
-        """The part of a new tensor."""
         if self._stage in ("weights", "optimizer", "gradients"):
             return self._stage
         vocabulary = self.config.vocab_size
@@ -235,11 +234,11 @@ class _Step:
             backend=self.backend,
         )
 
-    def _phases(self, more_layers: int, block: int) -> dict[str, dict[str, int]]:
-        phases = {name: dict(parts) for name, parts in self.live.peaks.items() if name}
+    def _phases(self, more_layers: int, block: int) -> dict[str, Counter[str]]:
+        phases = {name: Counter(parts) for name, parts in self.live.peaks.items() if name}
         if self.backend == "chunked":  # its buffers are not counted above
             for name in phases.keys() - {OPTIMIZER}:
-                phases[name]["working"] = phases[name].get("working", 0) + GROUP_BYTES
+                phases[name]["working"] += GROUP_BYTES
         if self.on_gpu:  # the square roots of all second moments at once
             working = sum(p.numel() for p in self.model.parameters()) * _FLOAT32
             phases[OPTIMIZER]["working"] = working
@@ -247,10 +246,7 @@ class _Step:
             return phases
         before, after = self._around_last_block
         # Attention maps with as many elements as the logits are counted as logits: keep them too.
-        kept = {
-            part: after.get(part, 0) - before.get(part, 0)
-            for part in ("activations", "bfloat16 weights", "logits")
-        }
+        kept = {x: after[x] - before[x] for x in ("activations", "bfloat16 weights", "logits")}
         for name, parts in phases.items():
             is_before_first_block = name in (FORWARD, LOSS, LAST_BLOCK)
             has_gradients = self._accumulates or not is_before_first_block
@@ -262,7 +258,7 @@ class _Step:
                 **(kept if is_before_first_block else {}),
             }
             for part, size in growth.items():
-                parts[part] = parts.get(part, 0) + more_layers * size
+                parts[part] += more_layers * size
         return phases
 
 

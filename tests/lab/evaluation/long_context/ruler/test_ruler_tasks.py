@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from diffattn.lab.evaluation.long_context.haystack import HaystackWords
-from diffattn.lab.evaluation.long_context.ruler.questions import read_questions
 from diffattn.lab.evaluation.long_context.ruler.ruler import TASKS, THIN_TASKS, Ruler
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     DEPTHS,
     Material,
     Sample,
     WordList,
+    read_questions,
     word_list,
 )
 from diffattn.lab.evaluation.metrics import NAMED

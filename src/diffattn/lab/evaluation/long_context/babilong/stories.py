@@ -69,13 +69,11 @@ class _World:
             self.facts.append(f"{who} {self.draw.choice(_TAKE)} the {item}.")
 
     def drop(self) -> None:
-        """A person drops an object."""
         if self.carrier:
             item = self.draw.choice(sorted(self.carrier))
             self.facts.append(f"{self.carrier.pop(item)} {self.draw.choice(_DROP)} the {item}.")
 
     def give(self) -> None:
-        """A person gives an object to another person."""
         if self.carrier:
             item = self.draw.choice(sorted(self.carrier))
             giver = self.carrier[item]

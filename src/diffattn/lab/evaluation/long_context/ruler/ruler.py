@@ -14,7 +14,6 @@ from diffattn.lab.evaluation.long_context.lengths import (
     length_metric,
     most_that_fits,
 )
-from diffattn.lab.evaluation.long_context.ruler.questions import QuestionTask, read_questions
 from diffattn.lab.evaluation.long_context.ruler.retrieval import (
     CommonWordsTask,
     FrequentWordsTask,
@@ -23,8 +22,10 @@ from diffattn.lab.evaluation.long_context.ruler.retrieval import (
 )
 from diffattn.lab.evaluation.long_context.ruler.samples import (
     Material,
+    QuestionTask,
     RulerTask,
     Sample,
+    read_questions,
     read_words,
     word_list,
 )

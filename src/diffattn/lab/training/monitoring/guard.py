@@ -1,4 +1,4 @@
-"""The guard leaves out batches whose loss or gradient is not finite or spikes."""
+"""The guard: it leaves out batches whose loss or gradient is bad, and mends a λ outside [0, 1]."""
 
 import math
 import sys
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
-from diffattn.lab.records.fields import require
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
 from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.distributed import num_processes
+from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD
 
 GUARD = "guard.jsonl"
 _STATE = "guard_state.json"
@@ -29,12 +28,6 @@ class GuardStop(DivergenceError):
 
 class RolledBack(Exception):
     """Training has to begin again from an earlier step; not an error."""
-
-
-def require_policies(config: RunConfig) -> None:
-    """Refuse policies where several processes share a run."""
-    must = "guard must be left at its defaults where several processes share a run (WORLD_SIZE)"
-    require("training", num_processes() == 1 or not config.guard.intervenes, must, config.guard)
 
 
 class BatchGuard(StepLog):
@@ -158,7 +151,6 @@ class BatchGuard(StepLog):
     def _decide(
         self, action: str, step: int, first: int, last: int, name: str, value: object
     ) -> None:
-        """Write a decision, unless there have been too many."""
         if len(self.decisions) >= self.policy.limit:
             raise GuardStop(
                 f"training: batches must be left out at most guard.limit={self.policy.limit} "
@@ -204,3 +196,73 @@ def _stop_error(name: str, value: object, step: int) -> GuardStop:
             f"(guard.spike), got {value} at step {step}."
         )
     return GuardStop(message, step)
+
+
+TOLERANCE = 1e-5
+"""A λ this close to an edge of [0, 1] is inside: float32 vectors do not reach it exactly."""
+
+
+class LambdaPolicy(StepLog):
+    """After every update, checks the λ of each layer and acts by ``guard.lam``."""
+
+    def __init__(self, path: Path, config: RunConfig) -> None:
+        super().__init__(path, keeps=is_decision)
+        self.config = config
+
+    @torch.no_grad()
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Clip or draw anew, and write a row."""
+        blocks, optimizer = kwargs["model"].model.layers, kwargs["optimizer"]
+        layers = {i: x.self_attn for i, x in enumerate(blocks) if hasattr(x.self_attn, "lam")}
+        values = torch.stack([layer.lam().detach() for layer in layers.values()]).tolist()
+        action, step = self.config.guard.lam, state.global_step + 1
+        for (number, layer), before in zip(layers.items(), values, strict=True):
+            # The batch guard handles a λ that is not finite.
+            if -TOLERANCE <= before <= 1 + TOLERANCE or not math.isfinite(before):
+                continue
+            if action == "clip":
+                clip_lambda(layer)
+            else:
+                # The seed follows from run, step and layer: a restarted run draws the same values.
+                seed = hash((self.config.train.seed, step, number)) % 2**63
+                draw_lambda_vectors(layer, torch.Generator().manual_seed(seed))
+                for name in LAMBDA_NAMES:
+                    for moment in optimizer.state[getattr(layer, name)].values():
+                        moment.zero_()
+            row = {"step": step, "action": action, "layer": number, "before": before}
+            self.append({**row, "after": float(layer.lam())})
+
+
+@torch.no_grad()
+def clip_lambda(layer: Any) -> None:
+    r"""Move λ to the nearest edge of [0, 1] by the smallest change of one vector.
+
+    If λ > 1, it changes :math:`\lambda_{q1}`, so that :math:`e^{\lambda_{q1} \cdot \lambda_{k1}}
+    = 1 - \lambda_\mathrm{init} + e^{\lambda_{q2} \cdot \lambda_{k2}}`. If λ < 0, it changes
+    :math:`\lambda_{q2}` likewise. If λ_init is outside [0, 1], the right side may not be positive:
+    then it changes the other vector. The change is a multiple of λ_k1 or λ_k2 respectively.
+    """
+    vectors = layer.lambda_bias
+    q1, k1, q2, k2 = (getattr(vectors, name).double() for name in LAMBDA_NAMES)
+    above = float(layer.lam()) > 1
+    missing = float(above) - layer.lambda_init
+    # Values of the two exponentials that put λ at the edge; at least one is above 0.
+    first = float((q2 @ k2).exp()) + missing
+    second = float((q1 @ k1).exp()) - missing
+    if first > 0 if above else second <= 0:
+        vectors.lambda_q1 += _shift_along(q1, k1, math.log(first))
+    else:
+        vectors.lambda_q2 += _shift_along(q2, k2, math.log(second))
+
+
+@torch.no_grad()
+def draw_lambda_vectors(layer: Any, generator: torch.Generator) -> None:
+    """Draw a layer's λ vectors anew, from the distribution of a new layer."""
+    for name in LAMBDA_NAMES:
+        vector = getattr(layer, name)
+        vector.copy_(torch.normal(0.0, LAMBDA_STD, vector.shape, generator=generator))
+
+
+def _shift_along(q: Tensor, k: Tensor, product: float) -> Tensor:
+    """The shortest change of q that makes q · k equal ``product``; for k = 0, no change."""
+    return ((product - q @ k) / (k @ k).clamp(min=1e-30) * k).float()
