@@ -28,7 +28,6 @@ from diffattn.lab.records.stored_runs import RUNS, TABLE, runs_folder, unpack_ru
 from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
-from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
@@ -37,6 +36,7 @@ from diffattn.lab.studies.stability import stability_results, stability_study
 from diffattn.lab.studies.study import FixedStudy, Member, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
+from diffattn.lab.studies.whole import build_study_page
 from diffattn.lab.training.callbacks import METRICS
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.planning.search import require_run_memory

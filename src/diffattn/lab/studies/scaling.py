@@ -139,7 +139,7 @@ def scaling_results(
         "extrapolate": config.extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
-        "statement": (apart if left_out else "") + statement(config, models.values()),
+        "statement": (apart if left_out else "") + _statement(config, models.values()),
         "complete": True,
     }
 
@@ -194,8 +194,7 @@ def _axis_results(
     }
 
 
-def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
-    """State the limits of the study."""
+def _statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
     size = heads_below(models)
     return (
         f"{size}The sizes differ in width, not in depth. No learning rate was tuned: the peak "

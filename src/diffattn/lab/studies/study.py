@@ -188,8 +188,8 @@ class FixedStudy(Study):
         return {member.config.name: member.config.train.num_steps for member in self.members()}
 
     def steps_of(self, run: str) -> int:
-        """The steps of a run."""
-        return self._planned_steps[run]
+        """The steps of a run; 0 if another study made it."""
+        return self._planned_steps.get(run, 0)
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:

@@ -63,9 +63,7 @@ HALF = (0.4, 0.6)
 _TO_WIDE = ("diff", WIDE)
 
 
-class Judge:
-    """Judges the claims of Appendix G by the rules above."""
-
+class _Judge:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.config = sizes.config
@@ -73,7 +71,6 @@ class Judge:
         self.phases = self._quiet_phases(BASE)
 
     def judgements(self) -> Iterator[Judgement]:
-        """Every claim with its verdict."""
         says = "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)"
         yield self._level("level", says, _TO_WIDE)
         says = "DIFF V1's gradients have the size of its twin's (2h heads of d)"
@@ -225,7 +222,7 @@ def gradient_flow_results(
 ) -> GradientFlowResults:
     """Ratios of gradients and updates, sizes of heads, and the judgements."""
     sizes = Sizes(config, results, rows)
-    judgements = list(Judge(sizes).judgements())
+    judgements = list(_Judge(sizes).judgements())
     informative = any(row["verdict"] in ("agrees", "disagrees") for row in judgements)
     return {
         "schema": 1,
@@ -241,13 +238,12 @@ def gradient_flow_results(
         },
         "judgements": judgements,
         "verdict": {"informative": informative, "sentence": _describe(judgements)},
-        "statement": statement(config),
+        "statement": _statement(config),
         "complete": True,
     }
 
 
-def statement(config: GradientFlowConfig) -> str:
-    """State the limits of the study."""
+def _statement(config: GradientFlowConfig) -> str:
     size = heads_below(member.config.model for member in config.members())
     return (
         f"{size}What would refute the claims was fixed before the first run. All models of a "

@@ -6,7 +6,9 @@ All other differences are reported without a test.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -42,9 +44,8 @@ from diffattn.lab.studies.text.comparison import (
     Sweep,
     Tries,
     best_rates,
-    sweep_name,
     trial_name,
-    whole_name,
+    try_name,
 )
 from diffattn.models.twins import attention_parameters, flops_per_token, parameter_count
 
@@ -136,16 +137,18 @@ def _compared_rows(
 
 
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
-    def tries(name: str, losses: Tries, run_name: Callable[[str, float, int], str]) -> list[Any]:
-        runs = [(run_name(name, rate, config.sweep_seed), rate, loss) for rate, loss in losses]
+    def tries(name: str, losses: Tries, part: str) -> list[Any]:
+        runs = [
+            (try_name(name, rate, config.sweep_seed, part), rate, loss) for rate, loss in losses
+        ]
         return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
 
     variants: dict[str, SweepResult] = {}
     for name, sweep in sweeps.items():
         variants[name] = {"best": sweep.best, "inside": sweep.inside}
-        variants[name]["tried"] = tries(name, sweep.tried, sweep_name)
+        variants[name]["tried"] = tries(name, sweep.tried, "sweep")
         if sweep.whole:
-            variants[name]["whole"] = tries(name, sweep.whole, whole_name)
+            variants[name]["whole"] = tries(name, sweep.whole, "whole")
     return {
         "common": common,
         "sweep_seed": config.sweep_seed if sweeps else None,
@@ -154,16 +157,16 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
     }
 
 
+@dataclass(frozen=True)
 class _Trials:
-    def __init__(
-        self,
-        config: ComparisonConfig,
-        rates: Mapping[str, float],
-        runs: Results,
-        phases: Mapping[str, int | None],
-    ) -> None:
-        self.config, self.rates, self.runs, self.phases = config, rates, runs, phases
-        self.trials = [member.config.name for member in config.trials(rates)]
+    config: ComparisonConfig
+    rates: Mapping[str, float]
+    runs: Results
+    phases: Mapping[str, int | None]
+
+    @cached_property
+    def trials(self) -> list[str]:
+        return [member.config.name for member in self.config.trials(self.rates)]
 
     def names(self, variant: str, at: At) -> list[str]:
         """Names of a variant's runs, in the order of seeds."""
