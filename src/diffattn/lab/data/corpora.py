@@ -248,6 +248,7 @@ def _require_source(source: str) -> Path:
             f"data source: must be a file or folder that is there, 'stdlib', 'python', "
             f"'packages' or 'hub:NAME', got {source!r}.{files.near_path(path, *_INSTALLED)}"
         )
+    files.require_path(path)
     return path
 
 
@@ -262,16 +263,11 @@ def _source_files(source: str) -> dict[str, Path] | None:
             prose = (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt")
             others = [path for path in (root / "pydoc_data/topics.py", *prose) if path.is_file()]
             names += [path.relative_to(root).as_posix() for path in others]
-    elif source.startswith("hub:"):
-        root = Path(_hub_parts(source)[0])
-        if not root.is_dir():
-            return None
-        names = files.relative_files(root, _is_hidden)
     else:
-        root = _require_source(source)
-        files.require_path(root)
+        is_hub = source.startswith("hub:")
+        root = Path(_hub_parts(source)[0]) if is_hub else _require_source(source)
         if not root.is_dir():
-            return {files.unicode_name(root.name): root}
+            return None if is_hub else {files.unicode_name(root.name): root}
         names = files.relative_files(root, _is_hidden)
     return {files.unicode_name(name): root / name for name in names}
 
