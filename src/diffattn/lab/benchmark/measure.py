@@ -137,7 +137,7 @@ def _rows(
     techniques = {by_key[key].technique: key for key in reversed(of_tc)}
 
     def over(key: str, other: str | None) -> Spread | None:
-        if key not in samples or other not in samples:
+        if key not in samples or other is None or other not in samples:
             return None
         return ratios(samples[key], samples[other])
 

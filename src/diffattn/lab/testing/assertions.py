@@ -9,7 +9,7 @@ from torch import Tensor
 
 from diffattn.lab.testing.budget import Comparison, compare, largest
 from diffattn.lab.testing.inputs import DiffAttentionInputs
-from diffattn.lab.testing.rounding import BLOCK_SCORES, rounding_errors, row_blocks
+from diffattn.lab.testing.rounding import BLOCK_SCORES, at_rows, rounding_errors, row_blocks
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
 
@@ -106,9 +106,13 @@ def assert_equal_to_rounding(
 
 
 def reference_by_rows(
-    inputs: DiffAttentionInputs, weights: Tensor | None, *, scores: int = BLOCK_SCORES
+    inputs: DiffAttentionInputs,
+    weights: Tensor | None,
+    *,
+    rows: Tensor | None = None,
+    scores: int = BLOCK_SCORES,
 ) -> dict[str, Tensor]:
-    """The float64 reference of :func:`output_and_gradients` by :func:`row_blocks`.
+    """The float64 reference of :func:`output_and_gradients`, for arguments of ``rounding_errors``.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
@@ -120,21 +124,23 @@ def reference_by_rows(
     with_gradients = weights is not None and bool(leaves)
     gradients = {name: torch.zeros_like(x) for name, x in leaves.items()} if with_gradients else {}
     outputs = []
-    for rows in row_blocks(exact, scores):
+    for some in row_blocks(exact, rows, scores):
         with torch.set_grad_enabled(with_gradients):
             _, _, signed = reference.maps(
-                exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=rows
+                exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=some
             )
             values = repeat_heads(exact.v, exact.q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
             out = torch.matmul(signed, values).transpose(1, 2)  # [B, R, H, Dv]
         outputs.append(out.detach())
         if with_gradients:
             assert weights is not None
-            parts = torch.autograd.grad(out, list(leaves.values()), weights[:, rows].to(out))
+            parts = torch.autograd.grad(out, list(leaves.values()), weights[:, some].to(out))
             for total, part in zip(gradients.values(), parts, strict=True):
                 total += part
     results = {"output": torch.cat(outputs, dim=1)}
-    return results | {f"gradient of {name}": x for name, x in gradients.items()}
+    for name, x in gradients.items():
+        results[f"gradient of {name}"] = at_rows(f"gradient of {name}", x, rows)
+    return results
 
 
 def output_and_gradients(
