@@ -8,11 +8,11 @@ import torch
 
 from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.config import BenchConfig, contender_names
-from diffattn.lab.benchmark.model_check import check_model
 from diffattn.lab.benchmark.models import (
     SIZES,
     ModelSize,
     build_generating,
+    check_model,
     contenders,
     model_config,
     smallest_bytes,

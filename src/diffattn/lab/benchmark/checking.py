@@ -13,8 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.lab.testing.assertions import exact_weights, output_and_gradients, reference_by_rows
-from diffattn.lab.testing.budget import compare
+from diffattn.lab.testing.assertions import (
+    compare,
+    exact_weights,
+    output_and_gradients,
+    reference_by_rows,
+)
 from diffattn.lab.testing.inputs import DiffAttentionInputs
 from diffattn.lab.testing.rounding import at_rows, rounding_errors
 

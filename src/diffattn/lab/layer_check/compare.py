@@ -1,5 +1,6 @@
 """Compare a layer with the published formula, and name the mistakes that explain its output."""
 
+import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -46,11 +47,11 @@ class LayerReport:
     layout: str
     """Order of rows, positions and mask, each of which may be chosen freely; or ``"unknown"``."""
     explained: bool
-    """Whether the formula with ``mistakes`` gives the layer's output up to rounding."""
+    """Whether the formula with ``mistakes`` gives the layer's output."""
     difference: float
     """Largest difference from the published formula, divided by the layer's largest output."""
     remaining: float
-    """Largest difference from the nearest formula with mistakes, divided by the same."""
+    """The same from the nearest formula with mistakes."""
     mistakes: dict[str, str]
 
     @property
@@ -60,10 +61,10 @@ class LayerReport:
 
 
 def check_layer(user: UserLayer) -> LayerReport:
-    """Compare a layer with the published formula on the same weights.
+    """Compare a layer with the published formula on the same random weights.
 
-    All parameters but λ_init get random values, so that every step shows in the output. Known
-    mistakes are built into the formula, up to three at once, until it gives the layer's output.
+    Known mistakes are built into the formula, up to three at once, until it gives the layer's
+    output.
     """
     mistakes = _facts_of_start(user, read_weights(user.layer))
     layer = _draw_anew(user.layer)
@@ -106,13 +107,10 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
             is_vector = bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
-            if parameter.ndim > 1 and not is_vector:
-                drawn = drawn * parameter.shape[-1] ** -0.5
-            elif parameter.numel() > 1 and is_vector:
-                drawn = drawn * (parameter.shape[-1] ** -0.25)
+            if parameter.numel() == 1 or (parameter.ndim == 1 and not is_vector):
+                parameter.copy_(0.5 + 0.1 * drawn)
             else:
-                drawn = 0.5 + 0.1 * drawn
-            parameter.copy_(drawn)
+                parameter.copy_(drawn * parameter.shape[-1] ** (-0.25 if is_vector else -0.5))
     return layer
 
 
@@ -170,7 +168,7 @@ def _explain(
         and (leaks or not mistake.leaks)
         and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
     ]
-    best = (float("inf"), next(_layouts(weights, starts[0][0])), dict[str, str]())
+    best = (math.inf, next(_layouts(weights, starts[0][0])), dict[str, str]())
     for total in range(_MOST_TOGETHER + 1):
         for start, mistaken_start in starts:
             together = total - len(mistaken_start)
@@ -200,7 +198,7 @@ def _planted(
 def _difference(actual: Tensor, formula: Tensor) -> float:
     """Largest difference divided by the largest output; infinite if it is NaN."""
     difference = float((actual - formula).abs().max() / actual.abs().max())
-    return difference if difference == difference else float("inf")
+    return math.inf if math.isnan(difference) else difference
 
 
 def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
@@ -243,10 +241,10 @@ def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
 
 def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
-    parameters = [p for name, p in layer.named_parameters() if LAMBDA_NAME.search(name.lower())]
-    reached = [p for p in parameters if p.requires_grad]
-    if out.requires_grad and reached:
-        gradients = torch.autograd.grad(out, reached, weights, allow_unused=True)
+    named = layer.named_parameters()
+    learned = [p for name, p in named if LAMBDA_NAME.search(name.lower()) and p.requires_grad]
+    if out.requires_grad and learned:
+        gradients = torch.autograd.grad(out, learned, weights, allow_unused=True)
         if any(gradient is not None and gradient.any() for gradient in gradients):
             return {}
     return {"detached_lambda": FACTS["detached_lambda"]}

@@ -17,10 +17,9 @@ BLOCK_SCORES = 2**24
 def row_blocks(
     inputs: DiffAttentionInputs, rows: Tensor | None = None, scores: int = BLOCK_SCORES
 ) -> Iterator[Tensor]:
-    """Indices of query rows in blocks, int64 ``[R]``, so that the attention maps fit in memory.
+    """Indices of query rows in blocks of one row or more, int64 ``[R]``.
 
-    ``scores`` is the largest number of entries of one block, over both maps, all heads and all
-    batch rows. A block has at least one row, even if that row exceeds the limit.
+    ``scores`` is the largest number of entries of a block of both maps, all heads and batch rows.
     """
     batch, num_queries, num_heads = inputs.q.shape[:3]
     per_row = 2 * batch * num_heads * inputs.k.shape[1]
@@ -33,11 +32,11 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
 
     .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
 
-    Two evaluations in one dtype, in any order of summation, differ by at most n eps M if no
-    intermediate result is kept in less precision. Here eps is twice the unit roundoff and L >= 1
-    bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
-    largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
-    again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
+    Two evaluations in one dtype, in any order of summation, differ by at most n eps M. Here eps is
+    twice the unit roundoff and L >= 1 bounds the logits. A logit of D products is off by (D + 1) L
+    roundings. A weight subtracts the largest logit of its row: twice as many, and 2 L for the
+    difference. Normalising takes all these again, and S + 3 for the sum. The product with V and the
+    subtraction of maps add S + 5.
     """
     q, k, v, lam = (x.detach().double().abs() for x in inputs.tensors().values())
     head_dim, num_keys = q.shape[-1], k.shape[1]
@@ -207,7 +206,7 @@ class _SumOverRows:
         self.num_rows = 0
 
     def add(self, x: Tensor, x_off: Tensor, y: Tensor) -> None:
-        """Add rows ``[..., R, S]`` of x, their E², and rows ``[..., R, C]`` of y."""
+        """Add rows ``[..., R, S]`` of x, their E², rows ``[..., R, C]`` of y."""
         self.squares = self.squares + x.mT.square() @ y.square()
         self.product = self.product + x.mT @ y
         self.off = self.off + x_off.mT @ y.square()
