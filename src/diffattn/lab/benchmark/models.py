@@ -31,6 +31,7 @@ from diffattn.models.accounting import flops_per_token
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.folding import fold_shared
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 CHECKED_LAYERS = 2
@@ -307,13 +308,16 @@ def _once_on_gpu(
     return once
 
 
-def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """Our model, or transformers' Llama or DiffLlama of its size."""
+def build(
+    config: DiffTransformerConfig, *, implementation: str, name: str, trains: bool = True
+) -> nn.Module:
+    """Our model, or transformers' Llama or DiffLlama of its size; ``config`` is before folding."""
     _, _, attention_type, whose, _ = MODEL_CONTENDERS[name]
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
-        return DiffTransformerForCausalLM(config).train()
+        model = DiffTransformerForCausalLM(config)
+        return (fold_shared(model) if name == FOLDED else model).train(trains)
     from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
 
     heads = config.num_heads * ATTENTION[attention_type].softmax_heads("heads")
@@ -325,25 +329,15 @@ def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> n
         "attn_implementation": implementation,
     }
     if attention_type == "softmax":
-        return LlamaForCausalLM(LlamaConfig(**values)).train()
-    return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
-
-
-def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """The model of a contender in evaluation mode; ``config`` is the one before folding."""
-    model = build(config, implementation=implementation, name=name)
-    if name == FOLDED:
-        from diffattn.models.conversion.folding import fold_shared
-
-        model = fold_shared(model)  # type: ignore[arg-type]
-    return model.eval()
+        return LlamaForCausalLM(LlamaConfig(**values)).train(trains)
+    return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train(trains)
 
 
 def _generating(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     context, decodes = _context(case), case.mode == "decode"
     config = model_config(case, attention_type)
-    make = partial(build_generating, name=name)
+    make = partial(build, name=name, trains=False)
     model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
     ids = _draw_ids(case, config, context + 1)
 

@@ -16,7 +16,6 @@ from diffattn.lab.layer_check.calling import (
     UserLayer,
     call_causally,
     read_weights,
-    takes_lambda,
 )
 from diffattn.lab.layer_check.formula import (
     FACTS,
@@ -72,7 +71,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     hidden = weights.matrices["q"].shape[1]
     x = torch.randn(2, 9, hidden, generator=torch.Generator().manual_seed(1))
     actual, mask = call_causally(layer, x, weights.head_dim)
-    mistakes |= {} if takes_lambda(layer) else _facts_of_gradient(layer, actual)
+    mistakes |= _facts_of_gradient(layer, actual)
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
@@ -139,18 +138,13 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
     """The published formula in every order of rows and with every rotary layout that is right."""
     v2 = weights.attention_type == "diff_v2"
     base = Formula(lambda_init=start, norm_over="nothing" if v2 else "head", factor=not v2)
-    lams = ["exp"]
-    if len(weights.lambdas) == 1:
-        lams = ["number", "number_and_start", "sigmoid_number"]
     rows: list[tuple[Pairs, Pairs, Pairs]] = [("adjacent",) * 3, ("split", "adjacent", "adjacent")]
     if not v2:
         rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
     rotary: tuple[Positions, ...] = ("none", "halves", "interleaved")
-    for lam, positions, (queries, keys, values) in product(lams, rotary, rows):
-        yield replace(
-            base, lam=lam, positions=positions, query_pairs=queries, key_pairs=keys,
-            value_halves=values,
-        )  # fmt: skip
+    for positions, (queries, keys, values) in product(rotary, rows):
+        pairs: dict[str, Pairs] = {"query_pairs": queries, "key_pairs": keys}
+        yield replace(base, positions=positions, value_halves=values, **pairs)
 
 
 def _explain(
@@ -164,9 +158,7 @@ def _explain(
     known = [
         mistake
         for mistake in PLANTED
-        if weights.attention_type in mistake.attention_types
-        and (leaks or not mistake.leaks)
-        and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
+        if weights.attention_type in mistake.attention_types and (leaks or not mistake.leaks)
     ]
     best = (math.inf, next(_layouts(weights, starts[0][0])), dict[str, str]())
     for total in range(_MOST_TOGETHER + 1):
@@ -220,23 +212,17 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape
-    std = float(torch.stack(vectors).std()) if len(vectors) == 4 else 0.0
-    names = []
-    if len(vectors) == 4 and not any(vector.any() for vector in vectors):
-        names.append("zero_vectors")
-    elif std > 2 * LAMBDA_STD:
-        names.append("wide_start")
-    elif len(vectors) == 1:
-        is_argument = takes_lambda(user.layer)
-        names.append("lambda_is_an_argument" if is_argument else "lambda_is_a_number")
-    if len(vectors) == 4 and vectors[0].ndim > 1:
-        names.append("lambda_by_head")
-    if weights.attention_type != "diff_v2":
-        if weights.value_dim == weights.head_dim:
-            names.append("narrow_values")
-        if queries == 2 * hidden and "width" not in user.given:
-            names.append("heads_not_halved")
-    return {name: FACTS[name].format(value=std) for name in names}
+    if not vectors:  # V2
+        return {}
+    std = float(torch.stack(vectors).std())
+    facts = {
+        "zero_vectors": not any(vector.any() for vector in vectors),
+        "wide_start": std > 2 * LAMBDA_STD,
+        "lambda_by_head": vectors[0].ndim > 1,
+        "narrow_values": weights.value_dim == weights.head_dim,
+        "heads_not_halved": queries == 2 * hidden and "width" not in user.given,
+    }
+    return {name: FACTS[name].format(value=std) for name, holds in facts.items() if holds}
 
 
 def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
