@@ -3,15 +3,6 @@
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
-from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
-
-if TYPE_CHECKING:  # settings are checked and listed without torch
-    from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-
-
-from typing import TYPE_CHECKING
-
 from diffattn.errors import check_known
 from diffattn.lab.data.recall_tasks import (
     LookupConfig,
@@ -19,10 +10,11 @@ from diffattn.lab.data.recall_tasks import (
     NoisyRecallConfig,
     TaskConfig,
 )
+from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
+from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-
 
 Count = Annotated[int, AtLeast(1)]
 
