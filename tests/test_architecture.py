@@ -62,7 +62,7 @@ ONE_FILE = "remote_code/modeling_diff_transformer.py"
 KERNELS = ("ops/triton/", "ops/hopper/")
 LINES_OF_SOURCE = 60_620
 BACKENDS = {"reference", "chunked", "composed", "flex", "decode"}
-OPERATORS = {"custom_op", "decode_op", "hopper_op"}  # the doors to the kernels
+OPERATORS = {"custom_op"}  # the door to the kernels
 
 
 def place_of(parts):

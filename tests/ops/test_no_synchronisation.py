@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from backend_skips import require_backend
 from diffattn import diff_attention, diff_attention_maps
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, flex
+from diffattn.ops.backends import custom_op, flex
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
@@ -126,7 +126,7 @@ def test_what_runs_before_the_kernels(op, case, monkeypatch):
     if op == "decode":
         if "cu_seqlens" in options:
             pytest.skip("backend 'triton_decode' takes no document borders")
-        decode_op.triton_decode._init_fn(q, k, v, lam, 0.2, *mask[:-1])
+        custom_op.triton_decode._init_fn(q, k, v, lam, 0.2, *mask[:-1])
     else:
         if op == "softmax":
             q, k, lam = q[:, :, :, :1], k[:, :, :, 0], None

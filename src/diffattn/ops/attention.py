@@ -8,16 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from diffattn.ops import second_derivatives
-from diffattn.ops.backends import (
-    chunked,
-    composed,
-    custom_op,
-    decode,
-    decode_op,
-    flex,
-    hopper_op,
-    reference,
-)
+from diffattn.ops.backends import chunked, composed, custom_op, decode, flex, reference
 from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.inputs.masking import AttentionMask, in_own_dtype, isolated, paired
 from diffattn.ops.inputs.validation import (
@@ -38,8 +29,8 @@ _FORWARD: dict[str, Callable[..., Tensor]] = {
     "chunked": chunked.diff_attention,
     "decode": decode.forward,
     "triton": custom_op.diff_attention,
-    "triton_decode": decode_op.forward,
-    "hopper": hopper_op.diff_attention,
+    "triton_decode": custom_op.decode,
+    "hopper": custom_op.hopper_diff_attention,
     "composed": composed.one_call,
     "flash_diff_attn_1": composed.flash_diff_attn_1,
     "flash_diff_attn_2": composed.flash_diff_attn_2,
@@ -263,5 +254,5 @@ def _gather(
 _PAGED_FORWARD: dict[str, Callable[..., Tensor]] = {
     "reference": partial(_gather, "reference"),
     "gathered": partial(_gather, "auto"),
-    "triton": decode_op.paged_forward,
+    "triton": custom_op.paged_forward,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.ops.backends import chunked, custom_op, hopper_op, reference
+from diffattn.ops.backends import chunked, custom_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
 
@@ -56,4 +56,4 @@ def _register(backward: Any, first_option: int) -> None:
 
 _register(chunked.chunked_backward, 5)
 _register(custom_op.diff_attention_backward, 8)
-_register(hopper_op.diff_attention_backward, 8)
+_register(custom_op.hopper_backward, 8)

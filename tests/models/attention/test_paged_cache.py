@@ -8,7 +8,7 @@ from transformers.generation.continuous_batching.cache import PagedAttentionCach
 
 from diffattn.models.attention import paged_cache
 from diffattn.models.attention.paged_cache import OneCopyManager, reads_pages
-from diffattn.ops.backends import decode_op
+from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs import backends
 
 if version.parse(__version__) < version.parse("5.23"):
@@ -89,13 +89,13 @@ def test_the_kernel_reads_the_pages(
     first, second = prompts(9, 5)
     expected = [alone(model, first, 3), alone(model, second, 3)]
     monkeypatch.setitem(backends._AUTO, "paged_decode", lambda inputs: "triton")
-    calls, forward = [], decode_op.triton_paged_decode
+    calls, forward = [], custom_op.triton_paged_decode
 
     def spy(*args):
         calls.append(args)
         return forward(*args)
 
-    monkeypatch.setattr(decode_op, "triton_paged_decode", spy)
+    monkeypatch.setattr(custom_op, "triton_paged_decode", spy)
     assert tokens(model, [first, second], 3) == expected
     assert len(calls) == 2  # the second and the third token of both
     storage = caches[0].cache_tensor.untyped_storage().data_ptr()

@@ -3,7 +3,7 @@
 import torch
 
 from diffattn.lab.testing.inputs import make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, reference
+from diffattn.ops.backends import custom_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
 
@@ -22,7 +22,7 @@ def softmax(q, k, v, lam, *, backend, scale=None, **options):
 
 @torch.no_grad()
 def decode(q, k, v, lam, *, backend, scale=None, **options):
-    forward = reference.forward if backend == "reference" else decode_op.forward
+    forward = reference.forward if backend == "reference" else custom_op.decode
     return forward(q, k, v, lam, scale=scale or q.shape[-1] ** -0.5, mask=AttentionMask(**options))
 
 
@@ -32,7 +32,7 @@ def softmax_decode(q, k, v, lam, *, backend, scale=None, **options):
     if backend == "reference":
         return softmax(q, k, v, lam, backend=backend, scale=scale, **options)
     mask = AttentionMask(**options).flat()[:-1]
-    return decode_op.triton_decode(q[:, :, :, 0], k, v, None, scale or q.shape[-1] ** -0.5, *mask)
+    return custom_op.triton_decode(q[:, :, :, 0], k, v, None, scale or q.shape[-1] ** -0.5, *mask)
 
 
 def inputs_of(op, case, **options):

@@ -7,7 +7,7 @@ from diffattn import diff_attention
 from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import decode_op
+from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs.masking import AttentionMask
 from ops.paged_inputs import pages_of
 
@@ -99,7 +99,7 @@ def test_a_gradient_is_refused(kernel_device):
     tensors = inputs.tensors().values()
     with pytest.raises(BackendError, match=r"'triton_decode' has no gradient on"):
         diff_attention(*tensors, backend="triton_decode")
-    out = decode_op.triton_decode(*tensors, 0.1, True, None, None, None)
+    out = custom_op.triton_decode(*tensors, 0.1, True, None, None, None)
     with pytest.raises(RuntimeError, match=r"no autograd formula was registered"):
         out.sum().backward()
 

@@ -7,7 +7,7 @@ import torch
 
 from diffattn.errors import BackendError
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import custom_op, decode_op, hopper_op, reference
+from diffattn.ops.backends import custom_op, reference
 from diffattn.ops.inputs.masking import AttentionMask
 
 from .kernel_calls import differential, inputs_of, softmax
@@ -67,7 +67,7 @@ def test_decode_has_batch_and_heads_on_the_first_axis(launches):
     """Which takes 2³¹ − 1; the others are blocks of at most 16 queries, and parts of the keys."""
     case = replace(CASE, num_queries=1, num_keys=2, num_kv_heads=4)
     with torch.no_grad():
-        decode_op.forward(**make_diff_attention_inputs(case).tensors(), scale=0.2)
+        custom_op.decode(**make_diff_attention_inputs(case).tensors(), scale=0.2)
     attend, combine = (made.grid for made in launches)
     assert attend == (5 * 4, 1, 1)
     assert combine[1:] in ((), (1, 1))
@@ -89,7 +89,7 @@ def test_the_hopper_kernel_is_launched_in_slices(monkeypatch):
     monkeypatch.setattr(hopper, "forward", forward)
     monkeypatch.setattr(custom_op, "MAX_PROGRAMS", LEAST)
     tensors = [x.detach() for x in inputs.tensors().values()]
-    sliced = hopper_op.diff_attention(*tensors, scale=0.2)
+    sliced = custom_op.hopper_diff_attention(*tensors, scale=0.2)
     assert shapes == [(4, 4), (1, 4)]
     torch.testing.assert_close(sliced, reference.forward(*tensors, scale=0.2))
 

@@ -8,7 +8,7 @@ import torch
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops import attention
-from diffattn.ops.backends import hopper_op, reference
+from diffattn.ops.backends import custom_op, reference
 from diffattn.ops.inputs import backends, kernel_support
 from diffattn.ops.inputs.masking import AttentionMask
 
@@ -250,10 +250,10 @@ def test_the_operator_takes_what_is_asked_for(form, own_backward, expected, monk
     monkeypatch.setattr(hopper, "backward", noted("hopper"))
     monkeypatch.setattr(triton_backward, "backward", noted("triton"))
     q, k, v, lam = inputs_of(CASES[0]).tensors().values()
-    out = hopper_op.diff_attention(q, k, v, lam, scale=0.125, own_backward=own_backward)
+    out = custom_op.hopper_diff_attention(q, k, v, lam, scale=0.125, own_backward=own_backward)
     torch.autograd.grad(out.sum(), (q, k, v, lam))
     with torch.no_grad():
-        out = hopper_op.diff_attention(q, k, v, lam, scale=0.125)
+        out = custom_op.hopper_diff_attention(q, k, v, lam, scale=0.125)
     assert not out.requires_grad
     assert calls == ["forward", expected, "inference"]
 

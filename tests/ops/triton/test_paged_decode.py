@@ -10,7 +10,7 @@ from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import paged_decode
-from diffattn.ops.backends import decode_op
+from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs import backends
 from ops.paged_inputs import pages_of, scattered
 
@@ -56,7 +56,7 @@ def test_pages_are_read_where_they_lie(device):
     got = paged_decode(q, own_keys, pool[:, 2], lam, backend="triton", **arguments)
     k, v = k[:1].expand_as(k), v[:1].expand_as(v)
     assert torch.equal(
-        got, decode_op.triton_decode(q, k, v, lam, 32**-0.5, True, None, None, lengths)
+        got, custom_op.triton_decode(q, k, v, lam, 32**-0.5, True, None, None, lengths)
     )
 
 
@@ -72,7 +72,7 @@ def test_a_table_that_nobody_looked_at_reads_no_other_memory(device):
         table, lengths = (
             torch.tensor(x, dtype=torch.int32, device=device) for x in (table, lengths)
         )
-        return decode_op.triton_paged_decode(
+        return custom_op.triton_paged_decode(
             q, k_pages, v_pages, lam, table, lengths, 0.2, True, None
         )
 
@@ -87,7 +87,7 @@ def test_opcheck_of_the_paged_operator(device):
     k_pages, table = scattered(k, 16)
     lengths = torch.full((2,), k.shape[1], dtype=torch.int32, device=device)
     arguments = (q, k_pages, scattered(v, 16)[0], lam, table, lengths, 0.2, True, 9)
-    torch.library.opcheck(decode_op.triton_paged_decode, arguments)
+    torch.library.opcheck(custom_op.triton_paged_decode, arguments)
 
 
 def test_a_gradient_through_pages_is_refused(device):
@@ -103,7 +103,7 @@ def test_a_gradient_through_pages_is_refused(device):
             )
     arguments = (q, k_pages, v_pages, lam, table, lengths, 0.2, True, None)
     with pytest.raises(RuntimeError, match=r"no autograd formula was registered"):
-        decode_op.triton_paged_decode(*arguments).sum().backward()
+        custom_op.triton_paged_decode(*arguments).sum().backward()
 
 
 def test_auto_takes_the_kernel_where_the_dense_one_is_taken(monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.lab.testing.assertions import assert_close_to_reference
-from diffattn.ops.backends import decode_op
+from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs.masking import AttentionMask
 from ops.paged_inputs import pages_of
 
@@ -22,7 +22,7 @@ CASES = [replace(case, shared_keys=True, padding=None) for case in DENSE_CASES]
 def paged_softmax(q, k_pages, v_pages, lam, *, block_table, backend, scale=None, **options):
     """In the shape of ``paged_decode``; λ is 0."""
     q, scale, mask = q[:, :, :, 0], scale or q.shape[-1] ** -0.5, AttentionMask(**options)
-    return decode_op.paged_softmax(q, k_pages, v_pages, block_table, scale=scale, mask=mask)
+    return custom_op.paged_softmax(q, k_pages, v_pages, block_table, scale=scale, mask=mask)
 
 
 OPERATORS = {"dense": softmax_decode, "paged": pages_of(16, op=paged_softmax, fill=6e4)}
@@ -42,4 +42,4 @@ def test_opcheck_without_lambda(kernel_device):
     inputs = inputs_of(softmax_decode, case, device=kernel_device)
     q, k, v = inputs.q.detach()[:, :, :, 0], inputs.k.detach(), inputs.v.detach()
     arguments = [q, k, v, None, 0.2, True, None, None, None]
-    torch.library.opcheck(decode_op.triton_decode, arguments)
+    torch.library.opcheck(custom_op.triton_decode, arguments)

@@ -26,7 +26,7 @@ from diffattn.lab.benchmark.contenders import (
     softmax_twin,
 )
 from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
-from diffattn.ops.backends import decode_op
+from diffattn.ops.backends import custom_op
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
 
@@ -49,7 +49,7 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     q, k, v = (x.detach() for x in (twin[0], *pool[1:]))
     scale = q.shape[-1] ** -0.5
     gathered = partial(_gathered_softmax, twin[0], pool, table, case.shape["S"])
-    kernel = partial(decode_op.paged_softmax, q, k, v, table, scale=scale, mask=mask)
+    kernel = partial(custom_op.paged_softmax, q, k, v, table, scale=scale, mask=mask)
     decode = partial(paged_decode, *in_pages.tensors().values(), block_table=table)
     attend = partial(diff_attention, *dense.tensors().values())
     refusal = refuses(case, paged["triton"], facts_of(case, twin[0], *pool[1:]))

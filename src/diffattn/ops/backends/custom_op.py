@@ -1,5 +1,6 @@
-"""The Triton kernels as PyTorch operators: schemas, output shapes for tracing, and gradients."""
+"""The Triton and Hopper kernels as operators of PyTorch: schemas, shapes for tracing, gradients."""
 
+import os
 from itertools import repeat
 from typing import Any
 
@@ -7,11 +8,13 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError
+from diffattn.ops.inputs.kernel_support import BY_MAP
 from diffattn.ops.inputs.masking import CAUSAL, SCHEMA, AttentionMask
 from diffattn.ops.inputs.operators import register_gradient, registered, run, run_backward
 
 MAX_PROGRAMS = 65_535
 """Largest size of the second and third axis of a CUDA grid, which hold heads and batch rows."""
+_TENSORS = "Tensor q, Tensor k, Tensor v, Tensor? lam"
 
 
 def diff_attention(
@@ -49,13 +52,12 @@ def register_kernel(name: str, options: str, launch: Any, backward_of: Any) -> t
     ``options`` is the schema of scale, causal and other options. ``backward_of`` gets their values
     and returns the operator of the backward pass with its options.
     """
-    tensors = "Tensor q, Tensor k, Tensor v, Tensor? lam"
 
-    @registered(f"diffattn::{name}", schema=f"({tensors}, {options}) -> (Tensor, Tensor, Tensor)")
+    @registered(f"diffattn::{name}", schema=f"({_TENSORS}, {options}) -> (Tensor, Tensor, Tensor)")
     def forward(*call: Any) -> tuple[Tensor, Tensor, Tensor]:
         return _launch_in_slices(launch, 3, *call, inference=False)
 
-    @registered(f"diffattn::{name}_inference", schema=f"({tensors}, {options}) -> Tensor")
+    @registered(f"diffattn::{name}_inference", schema=f"({_TENSORS}, {options}) -> Tensor")
     def inference(*call: Any) -> Tensor:
         return _launch_in_slices(launch, 3, *call, inference=True)[0]
 
@@ -156,4 +158,150 @@ _diff_attention, _diff_attention_inference = register_kernel(
     _OPTIONS,
     _launch_forward,
     lambda *options: (diff_attention_backward, options),
+)
+
+
+def decode(
+    q: Tensor, k: Tensor, v: Tensor, lam: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    r"""Differential attention of at most 16 queries against a long cache, without a gradient.
+
+    Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, of the dtypes
+    and widths in the backend's row, without ``cu_seqlens``.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+    """
+    if mask.cu_seqlens is not None:
+        where = "diff_attention: backend 'triton_decode'"
+        raise BackendError(f"{where} needs a cache without document borders, got cu_seqlens.")
+    return triton_decode(q, k, v, lam, scale, *mask.flat()[:-1])
+
+
+def paged_forward(
+    q: Tensor,
+    k_pages: Tensor,
+    v_pages: Tensor,
+    lam: Tensor | None,
+    block_table: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask,
+) -> Tensor:
+    r"""Differential attention of at most 16 queries per sequence against pages, read in place.
+
+    Arguments and result as in :func:`diffattn.ops.attention.paged_decode`, of
+    the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+    """
+    assert mask.kv_lengths is not None
+    return triton_paged_decode(
+        q, k_pages, v_pages, lam, block_table, mask.kv_lengths, scale, mask.causal, mask.window
+    )
+
+
+def paged_softmax(
+    q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, **options: Any
+) -> Tensor:
+    """Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Arguments are those of :func:`paged_forward` without λ and without an axis of maps: q
+    ``[B, T, H, D]``, k_pages ``[pages, page size, Hkv, D]``.
+    """
+    return paged_forward(q, k_pages, v_pages, None, block_table, **options)
+
+
+_OF_DECODE = "float scale, bool causal, SymInt? window"
+
+
+@registered(
+    "diffattn::triton_decode",
+    schema=f"({_TENSORS}, {_OF_DECODE}, Tensor? key_padding_mask, Tensor? kv_lengths) -> Tensor",
+)
+def triton_decode(*call: Any) -> Tensor:
+    """The operator behind :func:`decode`. The compiler does not trace into it.
+
+    Without λ it is softmax attention, with ``q`` ``[B, T, H, D]``.
+    """
+    q, k, v, lam, scale, *mask = call
+    return _launch_decode(q, k, v, lam, scale, AttentionMask(*mask))
+
+
+@registered(
+    "diffattn::triton_paged_decode",
+    schema=f"({_TENSORS}, Tensor block_table, Tensor kv_lengths, {_OF_DECODE}) -> Tensor",
+)
+def triton_paged_decode(*call: Any) -> Tensor:
+    """The operator behind :func:`paged_forward` and :func:`paged_softmax`."""
+    q, k_pages, v_pages, lam, block_table, kv_lengths, scale, causal, window = call
+    mask = AttentionMask(causal, window, kv_lengths=kv_lengths)
+    return _launch_decode(q, k_pages, v_pages, lam, scale, mask, block_table)
+
+
+def _launch_decode(
+    q: Tensor, k: Tensor, v: Tensor, lam: Any, scale: float, mask: AttentionMask, table: Any = None
+) -> Tensor:
+    from diffattn.ops.triton import decode as kernel
+
+    with torch.cuda.device_of(q):  # a kernel is launched on the current device
+        return kernel.decode(q, k, v, lam, scale=scale, mask=mask, block_table=table)
+
+
+for _op in (triton_decode, triton_paged_decode):
+    _op.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
+
+
+def hopper_diff_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lam: Tensor,
+    *,
+    scale: float,
+    mask: AttentionMask = CAUSAL,
+    own_backward: bool = True,
+) -> Tensor:
+    r"""Differential attention on Hopper: one warpgroup per map, each tile of V shared.
+
+    Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
+    of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
+    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'.
+
+    Source: arXiv:2410.05258v2, Eq. (1).
+    """
+    call = (q, k, v, lam, scale, mask.causal, own_backward)
+    return run(_hopper, _hopper_inference, *call)
+
+
+def _launch_hopper_forward(*call: Any, inference: bool) -> tuple[Tensor, Tensor, Tensor]:
+    from diffattn.ops.hopper import by_map, forward
+
+    *tensors, scale, causal, _ = call
+    form = by_map if os.environ.get(BY_MAP) == "1" else forward
+    return form.forward(*tensors, scale=scale, causal=causal, inference=inference)
+
+
+def _launch_hopper_backward(*call: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    from diffattn.ops.hopper import backward
+
+    *tensors, scale, causal = call
+    return backward.backward(*tensors, scale=scale, causal=causal)
+
+
+def _backward_of(scale: float, causal: bool, own_backward: bool) -> tuple[Any, tuple[Any, ...]]:
+    if own_backward:
+        return hopper_backward, (scale, causal)
+    return diff_attention_backward, (scale, causal, None, None, None, None)
+
+
+hopper_backward = register_backward(
+    "hopper_diff_attention_backward", "float scale, bool causal", _launch_hopper_backward
+)
+_hopper, _hopper_inference = register_kernel(
+    "hopper_diff_attention",
+    "float scale, bool causal, bool own_backward",
+    _launch_hopper_forward,
+    _backward_of,
 )

@@ -406,7 +406,7 @@ def forward(
 
     Source: arXiv:2410.05258v2, Eq. (1).
 
-    Arguments as in :func:`diffattn.ops.backends.hopper_op.diff_attention`. O and O2 are
+    Arguments as in :func:`diffattn.ops.backends.custom_op.hopper_diff_attention`. O and O2 are
     ``[B, T, H, Dv]`` in the dtype of ``q``. The logarithms, float32 ``[B, H, 2, T]``, are in base
     2, +inf for a row without keys. With ``inference`` the last two are empty.
     """

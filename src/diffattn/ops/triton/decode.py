@@ -270,7 +270,7 @@ def decode(
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per row without gradient; or softmax attention.
 
-    Arguments and result as in :func:`diffattn.ops.backends.decode_op.forward`; without λ ``q`` is
+    Arguments and result as in :func:`diffattn.ops.backends.custom_op.decode`; without λ ``q`` is
     ``[B, T, H, D]``. K and V are read in place if their channels are contiguous. With a block table
     they are pages ``[pages, page size, ...]``, and indices outside the pool are read as the nearest
     page in it. They are read once if 2 T H / Hkv rows fit one block (64 or 128 rows by width, 16 in
