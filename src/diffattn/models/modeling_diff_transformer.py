@@ -173,7 +173,8 @@ class DiffTransformerModel(DiffTransformerPreTrainedModel):
         input_ids = masks.checked_ids("input_ids", input_ids, below=self.config.vocab_size)
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        masks.check_embeds(inputs_embeds, self.config.hidden_size)
+        if inputs_embeds.ndim != 3 or inputs_embeds.shape[2] != self.config.hidden_size:
+            masks.refuse("inputs_embeds", f"[B, T, {self.config.hidden_size}]", inputs_embeds)
         position_ids = masks.checked_positions(position_ids, *inputs_embeds.shape[:2])
         mask, position_ids = self._mask_and_positions(
             attention_mask, position_ids, past_key_values, inputs_embeds, kwargs

@@ -115,7 +115,9 @@ class Attend:
                 f"DiffTransformer: attention_type {config.attention_type!r} needs "
                 f"attn_implementation {kernels.IMPLEMENTATION!r}, got {implementation!r}."
             )
-        if implementation == "eager":
+        # Hugging Face's eager function would add a bool mask as numbers.
+        is_bool = isinstance(mask, Tensor) and mask.dtype == torch.bool
+        if implementation == "eager" and (self.recorder is not None or is_bool):
             return kernels.through_maps(q, k, v, lam, mask, acting_map=None, recorder=self.recorder)
         if self.recorder is not None:
             raise ConfigError(

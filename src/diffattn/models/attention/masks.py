@@ -192,16 +192,10 @@ def checked_ids(name: str, ids: Tensor | None, *, below: int, ignored: bool = Fa
     if ids is None:
         return None
     if ids.ndim != 2 or not _is_integer(ids):
-        _refuse(name, "an integer tensor [B, T]", ids)
+        refuse(name, "an integer tensor [B, T]", ids)
     ids = ids.long()
     _check_range(name, ids, below, IGNORED if ignored else None)
     return ids
-
-
-def check_embeds(embeds: Tensor, hidden_size: int) -> None:
-    """Refuse embeddings that are not ``[B, T, hidden_size]``."""
-    if embeds.ndim != 3 or embeds.shape[2] != hidden_size:
-        _refuse("inputs_embeds", f"[B, T, {hidden_size}]", embeds)
 
 
 def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> Tensor | None:
@@ -210,7 +204,7 @@ def checked_positions(positions: Tensor | None, batch: int, num_tokens: int) -> 
         return None
     fits = positions.ndim == 2 and positions.shape[1] == num_tokens
     if not fits or positions.shape[0] not in (1, batch) or not _is_integer(positions):
-        _refuse("position_ids", f"an integer tensor [{batch} or 1, {num_tokens}]", positions)
+        refuse("position_ids", f"an integer tensor [{batch} or 1, {num_tokens}]", positions)
     positions = positions.long()
     _check_range("position_ids", positions, None)
     return positions
@@ -237,6 +231,7 @@ def _check_range(name: str, x: Tensor, below: int | None, besides: int | None = 
         raise ShapeError(f"DiffTransformer: {name} must be {span}, got {got}.")
 
 
-def _refuse(name: str, must: str, x: Tensor) -> None:
+def refuse(name: str, must: str, x: Tensor) -> None:
+    """Raise the error for a tensor of a wrong shape or dtype."""
     got = f"{list(x.shape)} of {str(x.dtype).removeprefix('torch.')}"
     raise ShapeError(f"DiffTransformer: {name} must be {must}, got {got}.")

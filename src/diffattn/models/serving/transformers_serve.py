@@ -6,10 +6,7 @@ transformers, neither registered classes nor code in a checkpoint's folder.
 
 import sys
 
-from diffattn.models.modeling_diff_transformer import (
-    DiffTransformerForCausalLM,
-    DiffTransformerForSequenceClassification,
-)
+from diffattn.models import modeling_diff_transformer
 
 
 def main() -> None:
@@ -17,9 +14,9 @@ def main() -> None:
     from transformers.cli.serving import model_manager
     from transformers.cli.transformers import main as transformers_main
 
-    for model_class in (DiffTransformerForCausalLM, DiffTransformerForSequenceClassification):
+    for name in ("DiffTransformerForCausalLM", "DiffTransformerForSequenceClassification"):
         # Not on ``sys.modules["transformers"]``: loading a processor replaces that entry.
-        setattr(model_manager.transformers, model_class.__name__, model_class)
+        setattr(model_manager.transformers, name, getattr(modeling_diff_transformer, name))
     sys.argv = ["transformers", "serve", *sys.argv[1:]]
     transformers_main()
 
