@@ -62,8 +62,7 @@ class Variant:
 
 BASELINE = "softmax"
 FLOOR, WIDER_FLOOR = "none", "none_ffn"
-"""Controls without attention; the second gives attention's parameters to the feed-forward layers.
-A study is uninformative about attention unless softmax attention beats both."""
+"""Controls without attention. A study says nothing unless softmax attention beats both."""
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 UNIFORM_SECOND = "softmax_minus_mean"
 WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
