@@ -19,10 +19,9 @@ from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.catalog import plan
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.config import RecallConfig, RunConfig
 from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
 from diffattn.lab.training.recall import TEST, held_out, train_recall
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
 

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.layers.gated_attention import TokenAfterAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.isolation import isolated
-from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, isolated, repeat_heads
 
 
 class NoAttention(nn.Module):

@@ -12,8 +12,7 @@ from diffattn.ops import second_derivatives
 from diffattn.ops.backends import chunked, custom_op, decode, reference
 from diffattn.ops.backends.composed import attend
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.isolation import in_own_dtype, isolated
-from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask, in_own_dtype, isolated
 from diffattn.ops.inputs.operators import transformed
 from diffattn.ops.inputs.validation import (
     checked_mask,

@@ -42,7 +42,6 @@ class AttentionInputs:
     lam: Tensor | None
     """λ ``[T, H]``, float32 or wider; ``None`` with one map."""
     scale: float
-    """Factor of the logits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +49,6 @@ class LogitRows:
     """Attention logits of neighbouring queries of one layer."""
 
     start: int
-    """Position of the first query."""
     logits: Tensor
     """``[H, maps, R, S]``, scaled; float32 or float64. The last of R queries sees all S keys."""
     visible: Tensor

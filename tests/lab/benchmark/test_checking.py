@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.lab.benchmark import checking
-from diffattn.lab.benchmark.checking import Exact, device_lost, error_line, parts
+from diffattn.lab.benchmark.checking import Exact, device_lost, error_line
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
@@ -19,9 +19,9 @@ V2 = OpCase(
 DECODE = OpCase(name="decode", num_queries=1, num_keys=70, num_heads=3, num_kv_heads=3)
 
 
-@pytest.fixture(params=["whole", "stretches"])
+@pytest.fixture(params=["whole", "rows"])
 def extent(request, monkeypatch):
-    if request.param == "stretches":
+    if request.param == "rows":
         monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
     return request.param
 
@@ -35,7 +35,7 @@ def test_a_right_backend_passes(dtype, case, extent):
     )
     assert result["passed"], result
     assert 0 <= result["error"] <= result["budget"]
-    everything = extent == "whole" or case is DECODE  # one row of every head
+    everything = extent == "whole" or case is DECODE  # of one row
     assert (result["compared"] == "everything") == everything
 
 
@@ -85,18 +85,14 @@ def test_not_a_number_anywhere_fails():
     assert result["error"] is None
 
 
-def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
+def test_the_compared_rows_reach_both_ends_and_lie_evenly_between(monkeypatch):
     monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
-    rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
-    assert rows == sorted(set(rows))  # none twice
-    chosen = parts(2, 8, 4_096, 4_096)
-    long = {(p.first, p.last) for p in chosen if p.last - p.first == 64}
-    assert long == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
-    # No head and no range of rows is left out.
-    assert {(p.batch, p.head) for p in chosen} == {(b, h) for b in range(2) for h in range(8)}
-    starts = sorted({p.first for p in chosen} | {4_096})
-    assert max(b - a for a, b in itertools.pairwise(starts)) < 4_096 / 14
-    assert all(0 <= p.first < p.last <= 4_096 for p in chosen)
+    long = OpCase(name="long", num_queries=4_096, batch=1, num_heads=1, num_kv_heads=1)
+    rows = Exact.diff(make_diff_attention_inputs(long)).rows.tolist()
+    assert rows[:16] == list(range(16))
+    assert rows[-16:] == list(range(4_080, 4_096))
+    assert len(rows) == len(set(rows)) == 46
+    assert max(b - a for a, b in itertools.pairwise(rows)) <= 4_096 / 15
 
 
 @pytest.mark.parametrize("place", [(0, 1, slice(0, 200)), (1, 1, slice(120, 200))], ids=str)

@@ -79,10 +79,10 @@ def test_misuse_is_one_line(v2, softmax, fails, tmp_path):
          "--to must be one of diff_v2, diff, shared_diff, gated_head"),
         (("convert", model, *elsewhere, "--to", "diff"),
          "--to must be one of original for DIFF Transformer of this package"),
-        (("convert", softmax, "--to", "diff_v2", "--out", softmax),
-         "--out must be another folder than SOURCE"),
         (("train", "smoke", "--same-model", "--init-from", model, "--attention", "diff", "--out",
           out), "got --attention too"),
     ):  # fmt: skip
         assert message in fails(*words, code=2)
+    itself = ("convert", softmax, "--to", "diff_v2", "--out", softmax)
+    assert "must be empty or new" in fails(*itself, code=1)
     assert not list(tmp_path.iterdir())

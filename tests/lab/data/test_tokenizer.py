@@ -55,11 +55,6 @@ def test_any_text_round_trips_exactly(tokenizer, text):
     assert tokenizer.decode(plain_encoder(tokenizer).encode(text).ids) == text
 
 
-def test_vocabularies_below_the_bytes_are_refused():
-    with pytest.raises(ConfigError, match=r"vocab_size must be at least 257 .* got 256\."):
-        train_tokenizer(make_documents(), vocab_size=256)
-
-
 def test_saving_and_loading_keeps_ids_and_hash(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     loaded = load_tokenizer(str(tmp_path))

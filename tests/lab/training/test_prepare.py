@@ -90,7 +90,7 @@ def test_a_packed_commit_of_the_hub_is_used_without_the_hub(
 ):
     revisions = []
 
-    def documents(name, config, revision, *options):
+    def documents(source, revision, *options):
         revisions.append(revision)
         return load_corpus(str(corpus))
 

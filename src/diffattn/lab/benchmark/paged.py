@@ -25,11 +25,10 @@ from diffattn.lab.benchmark.contenders import (
     sdpa_of,
     softmax_twin,
 )
-from diffattn.ops.attention import diff_attention
+from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
-from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 PAGE_SIZE = 64
 """Tokens per page."""

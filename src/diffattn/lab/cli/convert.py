@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from diffattn.errors import ConfigError, check_known
+from diffattn.errors import check_known
 from diffattn.lab.cli.options import VerifyOption, default_out, print_json, say, set_option
 
 _SETTABLE = (
@@ -61,7 +61,6 @@ def convert(
     softmax models do not: the output changes unless --set head_norm=false. For adapters (peft)
     choose target_modules q_proj and o_proj, and modules_to_save lambda_proj.
     """
-    from diffattn.files.destination import require_folder_destination
     from diffattn.lab.inference.named_models import best_of_study
     from diffattn.lab.records.fields import read_settings
     from diffattn.models.conversion.layouts import LAYOUTS, TARGETS
@@ -72,9 +71,6 @@ def convert(
     changes = read_settings(set_ or [], dict.fromkeys(_SETTABLE, Any))
     source = best_of_study(source, say)
     out = out or default_out(to, [Path(source).stem])
-    require_folder_destination(out)
-    if out.exists() and Path(source).exists() and out.samefile(source):
-        raise ConfigError(f"convert: --out must be another folder than SOURCE, got {out}.")
     from diffattn.lab.cli.screen import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 

@@ -158,12 +158,10 @@ def print_results(results: Sequence[Any], comparison: Any, out: Path, *, as_json
 
 
 def _exit_if_incomplete(results: Sequence[Any], wanted: int) -> None:
-    shortfalls = []
     if failed := sum(result.num_failed for result in results):
         asked = sum(result.num_items for result in results)
-        shortfalls.append(f"{failed} of {asked} items failed (items.jsonl says why)")
+        say(f"diffattn: {failed} of {asked} items failed (items.jsonl says why).")
     if missing := wanted - len(results):
-        shortfalls.append(f"{missing} of {wanted} evaluations could not run (see above)")
-    if shortfalls:
-        say(f"diffattn: {', and '.join(shortfalls)}.")
+        say(f"diffattn: {missing} of {wanted} evaluations could not run (see above).")
+    if failed or missing:
         raise typer.Exit(1)

@@ -85,12 +85,7 @@ def _equivalent_row(row: dict[str, Any], axis: str) -> dict[str, str]:
 
 
 def read_losses(path: Path) -> tuple[str, dict[str, list[tuple[float, float]]]]:
-    """Read a user's table of runs, with ``name``, ``parameters`` or ``tokens``, and ``loss``.
-
-    Returns:
-        ``"parameters"`` or ``"tokens"``. And name -> pairs of parameters or tokens and the loss,
-        in the order of the file.
-    """
+    """A user's table: ``"parameters"`` or ``"tokens"``, and name -> pairs of it and the loss."""
     from diffattn.lab.records.study_results import AXES
 
     rows = _rows(path)

@@ -7,9 +7,6 @@ import typer
 from diffattn.errors import ConfigError, check_known
 from diffattn.lab.cli.options import DTYPES, AutoDtypeOption, DeviceOption, VerifyOption, say
 
-_TEMPERATURES = (1e-3, 1e3)
-"""Smallest and largest temperature besides 0. Far outside of this range, logits overflow."""
-
 
 def generate(
     model: Annotated[str, typer.Argument(help="run directory, study, model folder or hub name")],
@@ -66,7 +63,7 @@ def generate(
 
 
 def _check_sampling(temperature: float, top_k: int | None, top_p: float | None) -> None:
-    least, most = _TEMPERATURES
+    least, most = 1e-3, 1e3  # far outside of this range, logits overflow
     if temperature and not least <= temperature <= most:
         raise ConfigError(
             f"generate: --temperature must be finite: 0, or from {least:g} to {most:g}, "

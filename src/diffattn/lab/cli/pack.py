@@ -32,11 +32,9 @@ def pack(
 
     The same command again continues where it was interrupted.
     """
-    from diffattn.files.destination import require_folder_destination
     from diffattn.lab.cli.screen import ByteProgress
     from diffattn.lab.training.config import DataConfig
 
-    require_folder_destination(out)
     config = DataConfig(
         source=source,
         tokenizer=tokenizer,

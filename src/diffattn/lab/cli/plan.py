@@ -9,8 +9,6 @@ import typer
 from diffattn.lab.cli.options import print_json, set_option
 
 _RENDEZVOUS = "--rdzv-backend c10d --rdzv-endpoint HOST"
-_MANY_TOKENS = 10**9
-"""A run with more tokens gets a command that packs a corpus of the user."""
 
 
 def plan(
@@ -115,7 +113,7 @@ def _commands(
         if gpus > 8 and gpus % 8 == 0:
             nodes = f"--nnodes {gpus // 8} --nproc-per-node 8 \\\n    {_RENDEZVOUS}"
         start = f"torchrun {nodes} \\\n    -m diffattn train"
-    is_long = config.train.num_steps * config.train.batch_tokens > _MANY_TOKENS
+    is_long = config.train.num_steps * config.train.batch_tokens > 10**9  # needs the user's texts
     commands = []
     if is_long and not any(change.startswith("data.") for change in changes):
         size = config.model.vocab_size

@@ -1,7 +1,6 @@
 """``diffattn reproduce``."""
 
 import json
-import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,6 @@ from diffattn.lab.cli.options import (
 
 WHOLE = "all"
 LEASE = "lease"
-_WIDTH = 100
 COMPARISONS = ("text", "ablations", "rank", LEASE)
 STUDIES = (
     *("text", "recall", "practical", "stability", "gradient-flow", "scaling", "ablations", "rank"),
@@ -281,8 +279,10 @@ def run_with_progress(
 
 def _close(sentences: Sequence[str], page: Path, folders: Mapping[str, Path]) -> None:
     """Print results, page, and commands on the models of studies ``recall`` and ``text``."""
-    lines = [line for sentence in sentences for line in textwrap.wrap(sentence, _WIDTH)]
-    lines += ["", f"Page: {page}"]
+    from diffattn.lab.cli.screen import print_text
+
+    print_text(sentences)
+    lines = ["", f"Page: {page}"]
     commands = [f"  diffattn inspect {folders['recall']}"] if "recall" in folders else []
     if text := folders.get("text"):
         commands += [

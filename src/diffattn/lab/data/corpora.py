@@ -112,24 +112,16 @@ def _local_texts(
 
 
 def _hub_texts(
-    name: str,
-    config: str | None,
-    revision: str | None,
-    split: str,
-    text_field: str,
-    keep_empty: bool,
+    source: str, revision: str | None, split: str, text_field: str, keep_empty: bool
 ) -> Iterator[Document]:
     """Stream a dataset from the Hugging Face hub, or from a local folder in its format.
 
     Documents are named ``NAME[:CONFIG]:SPLIT:ROW``, with rows from 0.
     """
-    if os.path.isdir(name):  # the library would wait for a FIFO
-        for path in Path(name).rglob("*"):
-            if not path.is_dir():
-                files.require_regular(path)
+    name, named_revision, config = _hub_parts(source)
+    options = {"split": split, "revision": revision or named_revision, "streaming": True}
     origin = ":".join(part for part in (name, config, split) if part is not None)
-    where = f"hub_dataset: {origin!r}"
-    rows = hub_rows(name, config, where=where, split=split, revision=revision, streaming=True)
+    rows = hub_rows(name, config, where=f"hub_dataset: {origin!r}", **options)
     for number, row in enumerate(rows):
         text = _text_of(row, text_field, f"{origin}:{number}")
         if keep_empty or text.strip():
@@ -194,9 +186,7 @@ def load_corpus(
     if source in _INSTALLED:
         documents = _installed_texts(source)
     elif source.startswith("hub:"):
-        name, named_revision, config = _hub_parts(source)
-        revision = revision or named_revision
-        documents = _hub_texts(name, config, revision, split, text_field, keep_empty)
+        documents = _hub_texts(source, revision, split, text_field, keep_empty)
     else:
         documents = _local_texts(source, text_field, keep_empty, on_read)
     first = next(documents, None)
@@ -248,6 +238,7 @@ def _require_source(source: str) -> Path:
             f"data source: must be a file or folder that is there, 'stdlib', 'python', "
             f"'packages' or 'hub:NAME', got {source!r}.{files.near_path(path, *_INSTALLED)}"
         )
+    files.require_path(path)
     return path
 
 
@@ -262,16 +253,11 @@ def _source_files(source: str) -> dict[str, Path] | None:
             prose = (*sorted(root.glob("idlelib/*.txt")), root / "LICENSE.txt")
             others = [path for path in (root / "pydoc_data/topics.py", *prose) if path.is_file()]
             names += [path.relative_to(root).as_posix() for path in others]
-    elif source.startswith("hub:"):
-        root = Path(_hub_parts(source)[0])
-        if not root.is_dir():
-            return None
-        names = files.relative_files(root, _is_hidden)
     else:
-        root = _require_source(source)
-        files.require_path(root)
+        is_hub = source.startswith("hub:")
+        root = Path(_hub_parts(source)[0]) if is_hub else _require_source(source)
         if not root.is_dir():
-            return {files.unicode_name(root.name): root}
+            return None if is_hub else {files.unicode_name(root.name): root}
         names = files.relative_files(root, _is_hidden)
     return {files.unicode_name(name): root / name for name in names}
 

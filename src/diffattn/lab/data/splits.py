@@ -15,7 +15,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.data.corpora import Document
 
 SPLITS = ("train", "validation")
-OFFSET_DTYPE = np.dtype("<i8")
+OFFSET_DTYPE = np.dtype("<i8")  # 8 bytes, as SplitWriter writes them
 SUFFIXES = ("bin", "idx", "names")
 COUNTS = ("num_tokens", "num_bytes", "num_documents")
 _READ_BYTES = 1 << 24
@@ -99,7 +99,7 @@ class SplitWriter:
             for suffix in SUFFIXES
         }
         if recorded is None:
-            self._files["idx"].write(_offset(0))
+            self._files["idx"].write(bytes(8))
 
     def write(self, ids: np.ndarray) -> None:
         """Append token ids in the split's dtype to the document."""
@@ -108,7 +108,7 @@ class SplitWriter:
 
     def end_document(self, name: str, num_bytes: int) -> None:
         """End the current document, whose text has ``num_bytes`` UTF-8 bytes."""
-        self._files["idx"].write(_offset(self.counts["num_tokens"]))
+        self._files["idx"].write(self.counts["num_tokens"].to_bytes(8, "little"))
         self._files["names"].write(f"{json.dumps(name)}\n".encode())
         self.counts["num_documents"] += 1
         self.counts["num_bytes"] += num_bytes
@@ -149,7 +149,3 @@ class _HashedFile:
         self.file.flush()
         os.fsync(self.file.fileno())
         return {"bytes": self.size, "sha256": self.digest.hexdigest()}
-
-
-def _offset(token: int) -> bytes:
-    return np.array(token, dtype=OFFSET_DTYPE).tobytes()

@@ -27,8 +27,7 @@ HELD_OUT_SEED = 2**32
 class RecallBatch:
     """Sequences and labels. Labels are not shifted: a label stands at the position of its query."""
 
-    input_ids: Tensor
-    """int64 ``[B, T]``."""
+    input_ids: Tensor  # int64 [B, T]
     labels: Tensor
     """int64 ``[B, T]``: the answer at the position of a query, else :data:`IGNORED`."""
     queries: Tensor
@@ -63,14 +62,13 @@ def _lookup(rng: np.random.Generator, config: LookupConfig, num_sequences: int) 
 
 @dataclass(frozen=True, slots=True)
 class Shots:
-    """Examples of a many-shot sequence, before they are laid out."""
+    """Examples of a many-shot sequence, before they are laid out: tokens, int64 ``[B, n]``."""
 
     items: np.ndarray
-    """Tokens of the items, int64 ``[B, n]``."""
     shown: np.ndarray
-    """Tokens of the labels in the sequence, some of them wrong, int64 ``[B, n]``."""
+    """The labels in the sequence, some of them wrong."""
     answers: np.ndarray
-    """Tokens of the right labels, int64 ``[B, n]``."""
+    """The right labels."""
 
     def batch(self) -> RecallBatch:
         """Lay out BOS, then items and labels in turn, without the label of the last item."""

@@ -33,11 +33,6 @@ def train_tokenizer(documents: Iterable[Document], *, vocab_size: int) -> "PreTr
     time grows with the square of the length of a word, so words are cut after 1,024 characters.
     A small corpus gives fewer ids than ``vocab_size``.
     """
-    if not SMALLEST_VOCAB_SIZE <= vocab_size <= LARGEST_VOCAB_SIZE:
-        raise ConfigError(
-            f"train_tokenizer: vocab_size must be at least {SMALLEST_VOCAB_SIZE} "
-            f"(256 bytes and {END_OF_TEXT}) and at most {LARGEST_VOCAB_SIZE}, got {vocab_size}."
-        )
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

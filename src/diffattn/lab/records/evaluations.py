@@ -1,14 +1,14 @@
 """EvalResult: scores of one model by one protocol. Comparison: paired differences of models."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from diffattn.errors import CheckpointError, short
 from diffattn.files.destination import is_folder_name
-from diffattn.files.io import read_jsonl, read_record, write_json
-from diffattn.lab.records.fields import FileRecord, checked
+from diffattn.files.io import read_jsonl
+from diffattn.lab.records.fields import FileRecord
 from diffattn.lab.records.lock import sole_writer
 from diffattn.lab.records.run import is_claimed
 
@@ -16,7 +16,6 @@ EVAL_SCHEMA_VERSION = 2
 EVALUATION_MARKER = "evaluation.json"
 """Name of the file that lists the models and variants of an evaluation folder, in order."""
 ITEMS = "items.jsonl"
-_FOLDER = "evaluation folder"
 JUDGED_PROTOCOL = "hallucination"
 """Name of the protocol whose rows of ``items.jsonl`` a judge can check. Their keys: ``kind``
 (``"summary"`` or ``"answer"``), ``question``, ``references``, ``document``, ``read`` (see
@@ -168,7 +167,10 @@ class Comparison(FileRecord):
     """One sentence for each comparison of models that ran differently."""
 
 
-class _Marker(TypedDict):
+@dataclass(frozen=True, kw_only=True)
+class _Marker(FileRecord):
+    FILE, KIND, SCHEMA = EVALUATION_MARKER, "evaluation folder", EVAL_SCHEMA_VERSION
+
     models: list[str]
     variants: list[str]
 
@@ -180,27 +182,23 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
         got = "no evaluation" if Path(folder).exists() else "nothing"
         must = f"must be a folder that 'diffattn evaluate' wrote ({EVALUATION_MARKER})"
         raise CheckpointError(f"{folder}: {must}, got {got}.")
-    marker: dict[str, Any] = read_record(
-        path, _FOLDER, EVAL_SCHEMA_VERSION, lambda value: dict(checked(_Marker, value, str(path)))
-    )
-    for name in [*marker["models"], *marker["variants"]]:
+    marker = _Marker.read(folder)
+    for name in [*marker.models, *marker.variants]:
         if not is_folder_name(name):
             raise CheckpointError(f"{path}: must name folders in it, got {short(name)}.")
-    return marker
+    return asdict(marker)
 
 
 def register(folder: Path, label: str, variant: str) -> None:
     """Add a model and a variant to an evaluation folder. Other processes may do so meanwhile."""
     folder = Path(folder)
     with sole_writer(folder, wait=True):
-        known: dict[str, Any] = {"models": [], "variants": []}
-        if is_claimed(folder, EVALUATION_MARKER, "an evaluation"):
-            known = evaluation_marker(folder)
-        added = {"models": [*known["models"], label], "variants": [*known["variants"], variant]}
-        more = {key: list(dict.fromkeys(names)) for key, names in added.items()}
-        if more != known:
-            head = {"schema": EVAL_SCHEMA_VERSION, "kind": _FOLDER}
-            write_json(folder / EVALUATION_MARKER, head | more)
+        is_known = is_claimed(folder, EVALUATION_MARKER, "an evaluation")
+        known = evaluation_marker(folder) if is_known else {"models": [], "variants": []}
+        models, variants = [*known["models"], label], [*known["variants"], variant]
+        added = _Marker(models=list(dict.fromkeys(models)), variants=list(dict.fromkeys(variants)))
+        if asdict(added) != known:
+            added.write(folder)
 
 
 def text_read(document: str, read: Sequence[int]) -> str:

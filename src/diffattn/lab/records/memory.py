@@ -29,10 +29,8 @@ def reset_highest() -> bool:
 
 def resident(key: str) -> int:
     """Bytes of an entry in ``/proc/self/status``, such as ``VmRSS``."""
-    for line in _STATUS.read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{key}:"):
-            return 1024 * int(line.split()[1])
-    raise AssertionError(f"{_STATUS} must name {key}")
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{key}:"))
 
 
 def give_back() -> None:

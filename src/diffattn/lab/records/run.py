@@ -106,13 +106,10 @@ def package_versions() -> dict[str, str]:
 
 def hardware() -> dict[str, Any]:
     """Processor model, machine architecture and operating system."""
-    model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
+    lines = cpuinfo.read_text("utf-8", "replace").splitlines() if cpuinfo.exists() else []
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    model = next(models, platform.processor() or platform.machine())
     return {"processor": model, "machine": platform.machine(), "system": sys.platform}
 
 

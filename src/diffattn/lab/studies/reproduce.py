@@ -39,7 +39,7 @@ from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.studies.whole import build_study_page
 from diffattn.lab.training.callbacks import METRICS
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.planning.search import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 

@@ -1,9 +1,8 @@
 """Exact attention by chunks of query rows: the CPU path, for differential and softmax attention.
 
-A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both.
-Differential attention then costs the same matrix products as softmax attention.
-Only the inputs are saved for the backward pass, which computes each chunk again.
-See docs/reference/numerics.md.
+A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both,
+and the matrix products are those of softmax attention. Only the inputs are saved for the backward
+pass, which computes each chunk again. See docs/reference/numerics.md.
 """
 
 from typing import Any

@@ -38,7 +38,7 @@ def paged_forward(
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per sequence against pages, read in place.
 
-    Arguments and result as in :func:`diffattn.ops.paged_decode.paged_decode`, of
+    Arguments and result as in :func:`diffattn.ops.attention.paged_decode`, of
     the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
 
     Source: arXiv:2410.05258v2, Eq. (1).

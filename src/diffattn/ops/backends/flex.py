@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
-from diffattn.ops.inputs.isolation import in_own_dtype
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range, paired
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_own_dtype, in_range, paired
 from diffattn.ops.inputs.operators import TRANSFORMS, registered, transformed
 from diffattn.ops.inputs.validation import (
     checked_lambda,
@@ -223,9 +222,8 @@ def range_mask(
         seen = (j >= first[row, i]) & (j < last[row, i])
         return seen if key_padding_mask is None else seen & key_padding_mask[b, j]
 
-    partial = some & ~whole
     return BlockMask.from_kv_blocks(
-        *_ordered(partial),
+        *_ordered(some & ~whole),
         *_ordered(whole),
         BLOCK_SIZE=_BLOCK,
         mask_mod=mask_mod,

@@ -66,19 +66,13 @@ def answers_of(
         if items and size > most_bytes:
             break
         items.append(item)
-    summary = f"{len(items):,} items."
-    if len(items) < len(ordered):
-        summary = (
-            f"{len(items):,} of {len(ordered):,} items are shown, those with different scores "
-            f"first; {len(ordered) - len(items):,} are left out to keep the page small. "
-            "items.jsonl has them all."
-        )
     return {
         "variant": variant,
         "labels": present,
         "scores": list(scores),
         "items": items,
-        "summary": summary,
+        "summary": f"{len(items):,} of {len(ordered):,} items are shown, those with different "
+        "scores first; items.jsonl has them all.",
     }
 
 

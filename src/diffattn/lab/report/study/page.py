@@ -135,11 +135,8 @@ def _rates(study: TextStudy) -> list[Element]:
     recorded = study.recorded["rates"]
     where = f"seed {recorded['sweep_seed']}, {count(recorded['sweep_steps'])} steps"
     again = any(entry.get("whole") for entry in swept.values())
-    edge = [type_name(name) for name, entry in swept.items() if entry.get("inside") is False]
-    at_edge = (
-        f"The chosen rate of {listing(edge)} lies at the edge of what was tried: a better one may "
-        "lie outside."
-    )
+    edge = listing(type_name(name) for name, x in swept.items() if x.get("inside") is False)
+    at_edge = f"The chosen rate of {edge} lies at the edge: a better one may lie outside."
     return shown(
         Text(
             f"Each of these models was first trained at several rates ({where}). "

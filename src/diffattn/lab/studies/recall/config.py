@@ -18,7 +18,7 @@ from diffattn.lab.studies.study import (
     require_softmax,
     swept_rates,
 )
-from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.config import RecallConfig
 from diffattn.models.twins import Twin
 
 Group = tuple[str, str]

@@ -23,9 +23,9 @@ from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, t
 from diffattn.lab.studies.text.results import comparison_results, crossing, loss_curve, phase_step
 from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.loop.data_order import curve_windows, training_order
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.trainer import curve_windows, training_order
 from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import attention_rows
 
