@@ -30,7 +30,7 @@ def extent(request, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_right_backend_passes(dtype, case, extent):
     inputs = make_diff_attention_inputs(case, dtype=dtype)
-    result = Exact.diff(inputs).check(
+    result = Exact(inputs).check(
         lambda: diff_attention(*inputs.tensors().values(), backend="composed"), True
     )
     assert result["passed"], result
@@ -62,7 +62,7 @@ def test_wrong_values_and_gradients_are_found(part, extent):
         out = diff_attention(*tensors.values())
         return out + 0.01 * out.detach() if part == "output" else out
 
-    exact = Exact.diff(inputs)
+    exact = Exact(inputs)
     if part != "output":  # values of outputs alone are not taken for those of gradients
         assert exact.check(run, False)["passed"]
     result = exact.check(run, True)
@@ -80,7 +80,7 @@ def test_not_a_number_anywhere_fails():
         poison[0, 100, 1, 3] = float("nan")
         return out + poison
 
-    result = Exact.diff(inputs).check(run, False)
+    result = Exact(inputs).check(run, False)
     assert not result["passed"]
     assert result["error"] is None
 
@@ -88,7 +88,7 @@ def test_not_a_number_anywhere_fails():
 def test_the_compared_rows_reach_both_ends_and_lie_evenly_between(monkeypatch):
     monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
     long = OpCase(name="long", num_queries=4_096, batch=1, num_heads=1, num_kv_heads=1)
-    rows = Exact.diff(make_diff_attention_inputs(long)).rows.tolist()
+    rows = Exact(make_diff_attention_inputs(long)).rows.tolist()
     assert rows[:16] == list(range(16))
     assert rows[-16:] == list(range(4_080, 4_096))
     assert len(rows) == len(set(rows)) == 46
@@ -106,7 +106,7 @@ def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
         out[b, rows, h] = 0
         return out
 
-    assert not Exact.diff(inputs).check(run, False)["passed"]
+    assert not Exact(inputs).check(run, False)["passed"]
 
 
 def test_an_error_in_late_rows_is_not_paid_for_by_early_ones():
@@ -117,7 +117,7 @@ def test_an_error_in_late_rows_is_not_paid_for_by_early_ones():
     inputs = make_diff_attention_inputs(long, dtype=torch.bfloat16)
     tensors = [x.float() for x in inputs.tensors().values()]  # a CPU may be slow at bfloat16
     half = [*tensors[:3], tensors[3] / 2]
-    out, exact = diff_attention(*tensors).bfloat16(), Exact.diff(inputs)
+    out, exact = diff_attention(*tensors).bfloat16(), Exact(inputs)
     assert exact.check(lambda: out, False)["passed"]
     for name, late in {
         "future keys": diff_attention(*tensors, causal=False),

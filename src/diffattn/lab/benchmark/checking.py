@@ -30,10 +30,8 @@ _HALF_LINE = 300  # characters of a long error that are kept at either end
 class Exact:
     """Exact values for all contenders on the same tensors, computed once on first use."""
 
-    def __init__(
-        self, inputs: DiffAttentionInputs, leaves: dict[str, Tensor], *, maps: int
-    ) -> None:
-        self.inputs, self.leaves, self.maps = inputs, leaves, maps
+    def __init__(self, inputs: DiffAttentionInputs, *, maps: int = 2) -> None:
+        self.inputs, self.leaves, self.maps = inputs, inputs.tensors(), maps
         self._values: dict[bool, dict[str, tuple[Tensor, Tensor]]] = {}
 
     @cached_property
@@ -55,16 +53,8 @@ class Exact:
         return torch.zeros_like(drawn).index_copy(1, self.rows, drawn[:, self.rows])
 
     @classmethod
-    def diff(cls, inputs: DiffAttentionInputs) -> "Exact":
-        """Exact values of ``diff_attention``."""
-        return cls(inputs, inputs.tensors(), maps=2)
-
-    @classmethod
     def softmax(cls, leaves: tuple[Tensor, ...]) -> "Exact":
-        """Exact values of softmax attention, as differential attention with λ = 0.
-
-        Only the first map's gradients of q and k are compared.
-        """
+        """Exact values of softmax attention, as the first map of differential attention."""
         q, k, v = (x.detach() for x in leaves)
         doubled = DiffAttentionInputs(
             q=q[:, :, :, None].expand(-1, -1, -1, 2, -1).requires_grad_(),
@@ -73,7 +63,9 @@ class Exact:
             lam=torch.zeros((), dtype=torch.float32, device=q.device),
             options={},
         )
-        return cls(doubled, dict(zip("qkv", leaves, strict=True)), maps=1)
+        exact = cls(doubled, maps=1)
+        exact.leaves = dict(zip("qkv", leaves, strict=True))
+        return exact
 
     def check(self, run: Callable[[], Tensor], gradients: bool) -> dict[str, Any]:
         """Compare a contender's output, and with ``gradients`` the gradients of all tensors.

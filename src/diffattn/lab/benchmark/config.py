@@ -12,8 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 T, TC, DIFF = "T", "TC", "DIFF"
-"""Roles. T: PyTorch's softmax attention. TC: softmax attention by a technique of ours. DIFF:
-differential attention."""
+"""Roles: PyTorch's softmax attention, softmax attention by a technique of ours, and DIFF."""
 SDPA = "sdpa"
 FLASH_4, FLASH_4_ONE, TWO_CUDNN = "flash_attn_4", "flash_attn_4_one_call", "two_calls_cudnn"
 """GPU only: T by FlashAttention 4 (package flash-attn-4), V2 by one call of it, maps by cuDNN."""
@@ -84,8 +83,7 @@ def require_cuda() -> None:
 
 
 def result_path(out: Path | None, device: str) -> Path:
-    """The result file: ``out`` if it ends with ``.json``, else ``DEVICE.json`` in ``out`` or in
-    ``runs/bench``."""
+    """``out`` if it ends with ``.json``, else ``DEVICE.json`` in ``out`` or ``runs/bench``."""
     if out is None:
         return Path("runs") / "bench" / f"{device}.json"
     return out if out.suffix == ".json" and not out.is_dir() else out / f"{device}.json"
@@ -109,7 +107,6 @@ class BenchConfig:
     attention: str = "v1"
     """Shapes of the operator: ``"v1"`` (keys for each map, wide values) or ``"v2"``."""
     rounds: int = 3
-    """Fewest rounds of a case."""
     seconds: float = 10.0
     """After this time and ``rounds``, or after 50 rounds, a case starts no new round."""
 

@@ -79,11 +79,7 @@ TARGETS = (
 
 
 def judge(case: Case, rows: Sequence[BenchRow]) -> list[Verdict]:
-    """Verdicts on all targets for the case whose quantity was measured.
-
-    In ``models`` every attention type is judged, except transformers' DiffLlama. In other suites
-    only the fastest DIFF contender is judged, among those that have the quantity, such as a TC.
-    """
+    """Verdicts of all targets on every attention type of ``models``, else on the fastest DIFF."""
     verdicts = []
     baseline = next((row for row in rows if row.role == T), None)
     for target in TARGETS:

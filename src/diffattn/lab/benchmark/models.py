@@ -288,11 +288,8 @@ def _once_on_gpu(
     check: Callable[..., dict[str, Any]],
     ids: Tensor,
 ) -> Callable[[bool], dict[str, Any]]:
-    """The check of a model; on a CPU of every case.
-
-    On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
-    widths, layers and dtype, with gradients, at the shortest of the size's lengths.
-    """
+    """The check of a model: on a CPU of every case, on a GPU, where time is short, only once per
+    widths, layers and dtype, with gradients, at the shortest of the size's lengths."""
     if case.device == "cpu":
         return partial(check, ids, case.torch_dtype)
     layers = min(CHECKED_LAYERS, config.num_hidden_layers)

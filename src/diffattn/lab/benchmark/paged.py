@@ -42,7 +42,7 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     in_pages = replace(inputs, k=pages["k"], v=pages["v"])
     dense = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
     twin, pool = softmax_twin(inputs), softmax_twin(in_pages)
-    softmax, diff = Exact.softmax(twin), Exact.diff(inputs)
+    softmax, diff = Exact.softmax(twin), Exact(inputs)
     paged = {backend.name: backend for backend in backends.table("paged_decode")}
     by_name = {backend.name: backend for backend in backends.table("diff_attention")}
     mask = AttentionMask(kv_lengths=lengths)

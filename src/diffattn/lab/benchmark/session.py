@@ -84,7 +84,6 @@ def run_bench(
     Args:
         fresh: Whether to discard the content of the file.
         on_progress: Called with the number of cases done so far.
-        timer: Default: the clock of the device.
 
     Returns:
         The content of the whole file, and the cases of this plan in order.

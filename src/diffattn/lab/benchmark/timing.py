@@ -53,7 +53,7 @@ class CudaTimer:
     """Time on the device, by CUDA events around one run; the L2 cache is flushed before it.
 
     Launches are queued while the device waits 2 ms, so the time of Python and the driver does not
-    count. If queueing takes longer, the rest of the launches are timed as in normal use.
+    count, unless queueing takes longer.
     """
 
     def __init__(self) -> None:
@@ -118,11 +118,8 @@ def interleave(
     Args:
         rounds: Fewest rounds.
         seconds: After this time, or after 50 rounds, no further round starts.
-        on_failure: Called with the name and the error of a contender that raised; the others go on.
-
-    Returns:
-        Name to seconds of one run for each round. Contenders that raised, or during whose run the
-        clock did not move, are left out.
+        on_failure: Called with the name and the error of a contender that raised, or during whose
+            run the clock did not move. It is left out of the result.
     """
     samples: dict[str, list[float]] = {name: [] for name in timed}
 

@@ -136,8 +136,7 @@ def call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str 
 def _call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
     """Output ``[B, T, hidden]`` of the layer for ``x`` of this shape.
 
-    Its first argument and those for queries, keys and values get ``x``. Arguments for rotary
-    positions get cos and sin of ``width`` channels.
+    Arguments for rotary positions get cos and sin of ``width`` channels.
     """
     where = type(layer).__name__
     inputs: list[Tensor] = []

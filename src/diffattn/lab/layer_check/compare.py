@@ -62,8 +62,7 @@ class LayerReport:
 def check_layer(user: UserLayer) -> LayerReport:
     """Compare a layer with the published formula on the same random weights.
 
-    Known mistakes are built into the formula, up to three at once, until it gives the layer's
-    output.
+    Up to three known mistakes are built into the formula until it gives the layer's output.
     """
     mistakes = _facts_of_start(user, read_weights(user.layer))
     layer = _draw_anew(user.layer)

@@ -57,10 +57,7 @@ def compare(
     (:func:`measured_errors`). A float64 result doubles the budget, because the exact value is
     rounded as much as the result.
 
-    Args:
-        exact: The same formula on the same numbers, float64.
-        off: E, a tensor in the shape of ``exact``, or a number for the whole tensor.
-        size: Size of the error if ``off`` is a number.
+    ``exact`` is float64. ``off`` is E. If it is one number, ``size`` measures the error.
     """
     sides = 2 if actual.dtype == torch.float64 else 1
     if actual.shape != exact.shape:
@@ -173,7 +170,6 @@ def compare_to_reference(
 
     Args:
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
-        gradients: Ignored under ``torch.no_grad``.
         lay_out: Gives the gradient of the output another layout in memory.
         oracle: Gives the exact result in float64. Default: ``op`` on the backend ``reference``, or
             its rows block by block if many.

@@ -70,8 +70,7 @@ def make_diff_attention_inputs(
 ) -> DiffAttentionInputs:
     """Draw normal random tensors in the shapes of ``case``. λ has mean 0.4 and deviation 0.6.
 
-    The values depend on the seed and on ``drawn_on``, the device of the random generator: a CPU
-    takes seconds for long sequences.
+    ``drawn_on`` is the device of the random generator: a CPU takes seconds for long sequences.
     """
     generator = torch.Generator(drawn_on).manual_seed(seed)
     batch, num_queries, num_heads, dim = case.batch, case.num_queries, case.num_heads, case.head_dim
@@ -175,5 +174,3 @@ OP_CASES: tuple[OpCase, ...] = (
         **_MQA,
     ),
 )
-"""By name, T, and S if it is not T: T from 1 to 128; MHA, GQA, MQA; keys of each map (V1) and
-shared keys (V2); every option."""
