@@ -22,7 +22,7 @@ from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.practical import practical_study
 from diffattn.lab.studies.recall.config import recall_study
-from diffattn.lab.studies.reproduce import judge
+from diffattn.lab.studies.reproduce import KINDS
 from diffattn.lab.studies.scaling import scaling_study
 from diffattn.lab.studies.stability import stability_study
 from diffattn.lab.studies.study import Runs
@@ -134,7 +134,7 @@ def test_results_follow_from_the_runs(name):
     if name in OF_TEXT:
         results = study_results(config, runs, committed(name, "counts.json")["models"])
     else:
-        results = judge(config, runs, None, None)
+        results = KINDS[config.kind][1](config, runs, None, None)
     assert count_statistics(results, committed(name), **fit) > 40
     for written in (results, committed(name)):
         checked(RESULTS[config.kind][0], written, name)

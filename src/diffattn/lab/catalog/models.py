@@ -62,8 +62,7 @@ class Variant:
 
 BASELINE = "softmax"
 FLOOR, WIDER_FLOOR = "none", "none_ffn"
-"""Controls without attention; the second gives attention's parameters to the feed-forward layers.
-A study is uninformative about attention unless softmax attention beats both."""
+"""Controls without attention. A study says nothing unless softmax attention beats both."""
 WIDE, WIDE_NORM, MORE_HEADS = "softmax_wide", "softmax_wide_norm", "softmax_more_heads"
 UNIFORM_SECOND = "softmax_minus_mean"
 WITHOUT_NORM, ADDED, UNIFORM = "diff_no_norm", "diff_added", "diff_uniform"
@@ -75,6 +74,7 @@ RANK_WITHOUT_NORM = f"{RANK}_no_norm"
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 _type, _control, _ablation = (partial(Variant, role) for role in ("type", "control", "ablation"))
 _of_v1, _of_v2 = (partial(_ablation, compared_with=name) for name in (_V1, _V2))
+# With a side effect of V2, or of all DIFF types.
 _like_v2 = partial(_of_v2, side_effect_of=(_V2,))
 _like_all = partial(_control, side_effect_of=(_V1, _V2, _SHARED))
 _rank = partial(Variant, "rank", layer=_SHARED)

@@ -43,10 +43,9 @@ from diffattn.lab.training.planning.search import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 
-Judge = Callable[[Any, Runs, PreparedData | None, OnMessage], Any]
 OF_TASKS = ("recall", "practical")
 """Kinds that take no changed settings, as their runs make their own data."""
-KINDS: dict[str, tuple[Callable[..., Study], Judge]] = {
+KINDS: dict[str, tuple[Callable[..., Study], Callable[..., Any]]] = {
     **{name: (partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
     "recall": (recall_study, judge_recall),
     "practical": (practical_study, lambda study, runs, *_: practical_results(study, runs.results)),
@@ -65,7 +64,7 @@ KINDS: dict[str, tuple[Callable[..., Study], Judge]] = {
         ),
     ),
 }
-"""Kind of study -> functions that make its settings and judge its runs."""
+"""Kind of study -> functions that make its settings, and from its runs ``results.json``."""
 
 
 def reproduce(
@@ -145,12 +144,6 @@ def make_study(
     return make(scale, settings=settings, **options)
 
 
-def judge(study: Study, runs: Runs, data: PreparedData | None, on_message: OnMessage) -> Any:
-    """Make the content of ``results.json`` for a study of any kind."""
-    _, of_kind = KINDS[study.kind]
-    return of_kind(study, runs, data, on_message)
-
-
 def run_study(
     study: Study,
     folder: Path,
@@ -169,9 +162,7 @@ def run_study(
     if study.scale in GPU_SCALES and not torch.cuda.is_available():
         width = recipe(study.scale).model.hidden_size  # settings may shrink models for a CPU
         if study.base is None or study.base.model.hidden_size >= width:
-            raise ConfigError(
-                f"reproduce: scale {study.scale!r} needs a CUDA device, got none here."
-            )
+            raise ConfigError(f"reproduce: scale {study.scale!r} needs a CUDA device, got none.")
     workers = processes.worker_count(workers)
     require_studies(reuse)
     first = next(iter(study.waves({}))).members
@@ -187,6 +178,7 @@ def run_study(
             for name in (member.config.name for member in wave.members):
                 results[name] = read_json(folder / "runs" / name / RESULTS)
         costs = recorded_costs(folder / "runs", results)
+        _, judge = KINDS[study.kind]
         judged = judge(study, Runs(folder / "runs", results), data, on_message)
         write_json(folder / "results.json", judged)
         write_json(folder / "costs.json", {"schema": 1, "runs": costs})

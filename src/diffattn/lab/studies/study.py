@@ -208,8 +208,7 @@ def swept_rates(
     """Replay a sweep, which is extended while a leading rate lies at its edge.
 
     Args:
-        score: From a rate to the score of its runs, of which the smallest is the best; ``None``
-            while a run is missing.
+        score: From a rate to the score of its runs, the less the better; ``None`` without runs.
         leading: How many of the best rates must lie inside the sweep.
 
     Returns:

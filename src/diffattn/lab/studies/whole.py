@@ -18,7 +18,6 @@ from diffattn.lab.report.claims.tables import committed_claims
 from diffattn.lab.report.page.elements import Link
 from diffattn.lab.report.page.runs import study_kind
 
-_ANALYSED_TOKENS = 65_536
 _RESULTS = "results.json"
 ANALYSIS, THROUGHPUT = "analysis", "throughput"
 ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
@@ -106,15 +105,15 @@ def analyse_models(
     if is_analysis_folder(out):
         return
     seed = read_json(text / "study.json")["seeds"][0]
-    data = open_data(text / "data")
-    num_read = min(2 * _ANALYSED_TOKENS, data.validation.num_tokens)
+    data, num_analysed = open_data(text / "data"), 65_536
+    num_read = min(2 * num_analysed, data.validation.num_tokens)
     held_out = data.validation.read(0, num_read).tolist()
     document = Document(name="validation", text=data.tokenizer.decode(held_out))
     result = analyze(
         {name: str(text / "runs" / f"{name}-seed{seed}") for name in TYPES},
         lambda: [document],
         "validation text of the comparison",
-        AnalysisSettings(tokens=_ANALYSED_TOKENS),
+        AnalysisSettings(tokens=num_analysed),
         on_start=on_start,
         on_progress=on_progress,
     )

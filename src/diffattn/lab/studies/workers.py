@@ -65,8 +65,7 @@ def run_members(
 ) -> None:
     """Train the members, ``workers`` at a time.
 
-    If one run fails, the runs in progress are finished, and no further run starts. The next call
-    trains the missing runs, from their checkpoints if they have any.
+    If one run fails, the runs in progress are finished, and no further run starts.
 
     Args:
         data: Folder of the prepared tokens; ``None`` for recall tasks.

@@ -68,10 +68,9 @@ def main_pair(attention_type: str) -> RunPlan:
 
     Command: ``diffattn train diff-transformer-3b --out FOLDER --set data.source=... --set
     data.tokenizer=...``, and the same of ``transformer-3b``. Hardware: GPU nodes; not run by this
-    project. Duration: 5,610 hours of an H100 by ``diffattn plan``, at the measured 40 % of its
-    peak; 4,640 hours of the Transformer, at 49 %. Expected: the losses of Table 8. The paper's
-    Table 1 trains on 1T tokens: ``train.num_steps=238419``. The paper's corpus is not public: name
-    your own.
+    project. Duration: 5,610 hours of an H100 by ``diffattn plan``; 4,640 hours of the Transformer.
+    Expected: the losses of Table 8. The paper's Table 1 trains on 1T tokens:
+    ``train.num_steps=238419``. The paper's corpus is not public: name your own.
 
     Source: arXiv:2410.05258v2, section 3.1 and Appendix D (recipe of StableLM-3B-4E1T).
     """
@@ -84,9 +83,8 @@ def token_scaling(attention_type: str) -> RunPlan:
 
     Command: ``diffattn train token-scaling-diff --out FOLDER --set data.source=... --set
     data.tokenizer=... --set engine.save_every=1000``, and the same of ``token-scaling-softmax``.
-    Hardware: many GPU nodes; not run by this project. Duration: weeks. Tokens: 377B (the paper
-    counts 4M a step, 360B). Expected: DIFF at 160B tokens with the loss of the Transformer at 251B
-    (Figure 3b, 63.7 %).
+    Hardware: many GPU nodes; not run by this project. Duration: weeks. Expected: DIFF at 160B
+    tokens with the loss of the Transformer at 251B (Figure 3b, 63.7 %).
 
     Source: arXiv:2410.05258v2, section 3.2.
     """
@@ -152,31 +150,24 @@ _ROWS: dict[str, dict[str, Any]] = {
     "diff-lambda-0.5": {"lambda_init": 0.5},
 }
 """Row -> changed settings of the 1.4B model."""
-_OF_V2_NOTE = {
-    "diff-v2": ("diff_v2", 16),
-    "diff-v2-no-lambda": ("diff_v2_no_lambda", 16),
-    "diff-v2-raw-lambda": ("diff_v2_raw_lambda", 16),
-    "diff-v2-across": ("diff_v2_across", 16),
-    "softmax-24": ("softmax", 24),
-}
-"""Row of the V2 note, which prints no losses -> attention type and number of heads."""
+_OF_V2_NOTE = ("diff-v2", "diff-v2-no-lambda", "diff-v2-raw-lambda", "diff-v2-across", "softmax-24")
+"""Rows of the V2 note, which prints no losses: attention types with 16 heads, and softmax."""
 
 
 def ablation(name: str) -> RunPlan:
     """One row of Table 6 or of the V2 note's ablations: a 1.4B model at 10B tokens.
 
     Command: ``diffattn train ablation-diff-no-norm --out FOLDER --set data.source=... --set
-    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Tokens:
-    10B. Expected: the losses of Table 6 (:func:`diffattn.lab.report.paper.table_6`), on the paper's
-    corpus, which is not public. ``diffattn reproduce ablations`` trains small models of the same
-    kinds. Rows of Table 6 keep the FFN's width. Rows of the note change it so that all have the
-    parameters of ``softmax``, up to a multiple of 8 channels.
+    data.tokenizer=...``. Hardware: a GPU node; not run by this project. Duration: days. Expected:
+    the losses of Table 6 (:func:`diffattn.lab.report.paper.table_6`), on the paper's corpus, which
+    is not public. Rows of Table 6 keep the FFN's width. Rows of the note change it so that all have
+    the parameters of ``softmax``, up to a multiple of 8 channels.
 
     Source: arXiv:2410.05258v2, Table 6; DIFF V2 note (January 2026) for its rows.
     """
     run = scaling("1.4b")
     if name in _OF_V2_NOTE:
-        kind, heads = _OF_V2_NOTE[name]
+        kind, heads = ("softmax", 24) if name == "softmax-24" else (name.replace("-", "_"), 16)
         softmax = ablation("softmax").model
         model = twin(softmax, kind, num_heads=heads, num_kv_heads=heads).config
     else:

@@ -114,18 +114,18 @@ def laptop_sibling(make: Callable[[], RunPlan], seq_len: int = 256) -> RunPlan:
         final_learning_rate=peak * large.train.final_learning_rate / large.train.learning_rate,
         precision="float32",
     )
-    model = _small_model(large.model, seq_len)
     data = DataConfig(source="python", vocab_size=1_024)
+    model = _small_model(large.model, data.vocab_size, seq_len)
     return replace(large, name=f"{large.name}-laptop", model=model, train=train, data=data)
 
 
-def _small_model(large: ModelSettings, seq_len: int) -> ModelSettings:
+def _small_model(large: ModelSettings, vocab_size: int, seq_len: int) -> ModelSettings:
     hidden_size, head_dim = large.hidden_size // 16, large.head_dim // 8
     # Width of all heads over hidden size, which the sibling keeps.
     share = large.num_heads * large.head_dim / large.hidden_size
     rank = max(1, (large.shared_rank or 0) // 8) if large.attention.low_rank_maps else None
     small = {
-        "vocab_size": 1_024,
+        "vocab_size": vocab_size,
         "hidden_size": hidden_size,
         "intermediate_size": large.intermediate_size // 16,
         "num_hidden_layers": max(2, large.num_hidden_layers // 8),

@@ -19,7 +19,7 @@ from diffattn.lab.studies.study import FixedStudy, Member, Results
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
-"""Name of the arm whose values have size 1 at the start, as at a width of 2,500 with std 0.02."""
+"""The arm whose values have size 1 at the start."""
 HALVED = "softmax_half"
 """The control whose gradients are half of softmax attention's by construction."""
 SMALL_LAMBDA, LARGE_LAMBDA = "diff_lambda_05", "diff_lambda_08"

@@ -25,8 +25,6 @@ Group = tuple[str, str]
 """A task's name, and the name of an attention type or a control."""
 Score = tuple[int, int, float]
 """Number of unsolved runs, total steps, and summed validation loss of a rate's runs."""
-PROTOCOL = 6
-"""Version of the protocol. It tests when types learn a task; all other numbers are estimates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -15,7 +15,7 @@ from diffattn.lab.stats.intervals import mean_interval, median_interval
 from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.limits import heads_below, maps_of
-from diffattn.lab.studies.recall.config import PROTOCOL, RecallStudyConfig
+from diffattn.lab.studies.recall.config import RecallStudyConfig
 from diffattn.lab.studies.study import Member, Results, Runs
 from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
@@ -75,7 +75,7 @@ def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults
     return {
         "schema": 2,
         "kind": "recall",
-        "protocol": {"name": "recall_study", "version": PROTOCOL},
+        "protocol": {"name": "recall_study", "version": 6},
         "scale": config.scale,
         "tasks": tasks,
         "statement": _statement(config),
@@ -208,8 +208,7 @@ def find_leak(
 ) -> Leak:
     """Whether a model without attention answers better than a random guess plausibly does.
 
-    The limit is the guess plus four standard errors of a share of ``test_sequences``, because the
-    queries of one sequence are not independent.
+    The limit is the guess plus four standard errors over sequences, whose queries are dependent.
     """
     guess = ceilings["values"]
     limit = guess + 4 * (guess * (1 - guess) / test_sequences) ** 0.5

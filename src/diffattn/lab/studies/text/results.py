@@ -53,8 +53,6 @@ LEVEL = 0.05
 """Significance level of adjusted p-values."""
 Curve = Sequence[tuple[int, float]]
 """Pairs of a step and a loss, one for each evaluation of a run."""
-SOFTMAX_CONTROLS = (FLOOR, WIDER_FLOOR, *SIDE_EFFECTS)
-"""Controls that all types are compared with."""
 LOSS = "validation_loss"
 
 
@@ -230,7 +228,7 @@ class _Trials:
             variant, groups = VARIANTS[name], variants[name]["at"]
             against = [variant.compared_with, *variant.also]
             if variant.role == "type":
-                against += [*SOFTMAX_CONTROLS, *own_side_effects(name)]
+                against += [FLOOR, WIDER_FLOOR, *SIDE_EFFECTS, *own_side_effects(name)]
             with_parts = {FLOOR, variant.compared_with if self.config.kind == "text" else FLOOR}
             at_common = groups["best"]["learning_rate"] == self.rates[BASELINE]
             for baseline in (other for other in against if other in variants):

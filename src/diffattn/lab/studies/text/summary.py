@@ -142,14 +142,13 @@ def statement(config: ComparisonConfig) -> str:
         if below
         else "Heads and tokens lie in the range the papers test."
     )
-    shows = (
-        "It shows how these implementations train side by side on the same tokens, and what they "
-        "cost here."
-    )
     fewer, rest = min(len(config.seeds_of(name)) for name in config.variants), ""
     if fewer < len(config.seeds):
         rest = f" Ablations and matches have {fewer} where their table says so."
-    return f"{limits} {shows} {spread(len(config.seeds))}{rest} {_rates_statement(config)}"
+    return (
+        f"{limits} It shows how these implementations train side by side on the same tokens, and "
+        f"what they cost here. {spread(len(config.seeds))}{rest} {_rates_statement(config)}"
+    )
 
 
 def _rates_statement(config: ComparisonConfig) -> str:
