@@ -208,7 +208,7 @@ def reproduce_all(
     ``seeds``, ``settings`` and ``match`` of the studies.
     """
     from diffattn.lab.catalog.models import MEMBERS
-    from diffattn.lab.cli.screen import ItemProgress, RunsProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.studies.reproduce import is_reusable
     from diffattn.lab.studies.stages import ANALYSIS, TITLES, stages_of
     from diffattn.lab.studies.whole import analyse_models, finish, require_scale, time_models
@@ -229,8 +229,7 @@ def reproduce_all(
             with ItemProgress(4) as items:
                 analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
         else:
-            with RunsProgress(1, 0, lambda _: 1) as progress:
-                time_models(folder, scale, on_message=progress.on_message)
+            time_models(folder, scale, on_message=say)
     page = finish(folder, scale)
     results = (folder / "results.json").read_text(encoding="utf-8")
     if json_:
