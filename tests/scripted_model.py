@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from transformers import DynamicCache
 
-from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.decoding import Completion, Generation
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
-from diffattn.lab.inference.prompting import Completion
 from diffattn.lab.inference.scoring import Score
 
 

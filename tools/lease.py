@@ -18,7 +18,6 @@ from typing import Any
 from diffattn.errors import CheckpointError, DiffAttnError
 from diffattn.files.folders import new_folder
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.reproduce import (
     begin_study,
     recorded_costs,
@@ -29,6 +28,7 @@ from diffattn.lab.studies.reproduce import (
 from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
 from diffattn.lab.studies.text.summary import read_or_count, study_results
+from diffattn.lab.studies.whole import build_study_page
 from diffattn.lab.training.prepare import PreparedData
 
 COUNTS, RESULTS = "counts.json", "results.json"

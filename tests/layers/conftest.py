@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from diffattn.lab.testing.budget import compare, measured_errors
+from diffattn.lab.testing.assertions import compare, measured_errors
 
 LENGTH = 6
 HIDDEN = 12

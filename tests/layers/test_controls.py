@@ -6,8 +6,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.layers import controls
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention_maps
 

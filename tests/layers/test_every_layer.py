@@ -9,8 +9,7 @@ from torch import nn
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2, GroupedDiffAttention
 from diffattn.layers.parts import HeadNorm
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops.attention import diff_attention

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention, GroupedDiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2, GroupedDiffAttention
 from diffattn.layers.gated_attention import DexAttention, ElementGatedAttention, GatedAttention
 from diffattn.layers.parts import SwiGLU
 from diffattn.layers.shared_diff_attention import SharedDiffAttention

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from diffattn.lab.testing.budget import compare, measured_errors
+from diffattn.lab.testing.assertions import compare, measured_errors
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
@@ -157,8 +157,8 @@ def assert_only_rounding():
 
     ``compute`` returns tensors, for example logits or gradients. Their exact values come from
     the reference operator in float64, their budgets from nudged runs of the reference operator in
-    the model's own dtype: see ``diffattn.lab.testing.budget``. ``ulps`` says by how many units the
-    inputs of ``actual`` are off already.
+    the model's own dtype: see ``diffattn.lab.testing.assertions``. ``ulps`` says by how many units
+    the inputs of ``actual`` are off already.
     """
 
     def check(actual, model, compute, *, ulps=1.0):

@@ -12,7 +12,7 @@ from transformers import TrainingArguments as Arguments
 from transformers.trainer_pt_utils import LabelSmoother
 
 from diffattn.errors import CheckpointError
-from diffattn.lab.training.loop.trainer import parameter_groups
+from diffattn.lab.training.trainer import parameter_groups
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

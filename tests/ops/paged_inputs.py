@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
+from diffattn.ops.attention import paged_decode
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask
-from diffattn.ops.paged_decode import paged_decode
 
 
 def scattered(x, page_size, *, spare=3, fill=0.0, seed=0):

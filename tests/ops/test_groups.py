@@ -11,10 +11,9 @@ from backend_skips import require_backend
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops import attention
-from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.attention import diff_attention, diff_attention_maps, paged_decode
 from diffattn.ops.backends import composed
 from diffattn.ops.inputs.masking import paired
-from diffattn.ops.paged_decode import paged_decode
 from ops.backend_cases import every_backend
 from ops.plain_attention import plain_attention, plain_maps
 from ops.test_reference import DIFFERENCES

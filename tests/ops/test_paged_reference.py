@@ -6,8 +6,7 @@ import torch
 from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.ops.attention import diff_attention
-from diffattn.ops.paged_decode import gathered_pages, paged_decode
+from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
 from ops.paged_inputs import pages_of, scattered
 
 GQA = {"num_kv_heads": 2}

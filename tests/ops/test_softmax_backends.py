@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kerne
 from backend_skips import require_backend
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
-from diffattn.ops.backends import sdpa
+from diffattn.ops.backends import composed
 from diffattn.ops.inputs import backends
 from diffattn.ops.softmax_attention import softmax_attention
 from ops.backend_cases import every_backend
@@ -64,19 +64,21 @@ def test_cudnn_is_asked_first_on_hopper_and_no_kernel_that_the_user_forbids(monk
         return real(*tensors, **options)
 
     q = torch.randn(1, 6, 2, 8, dtype=torch.bfloat16)
-    monkeypatch.setattr(sdpa.kernel_support, "compute_capability", lambda device: (9, 0))
-    expected = sdpa.attend(q, q, q, scale=0.3)
-    compiled = torch.compile(sdpa.attend, fullgraph=True, backend="eager")
+    monkeypatch.setattr(composed.kernel_support, "compute_capability", lambda device: (9, 0))
+    expected = composed.attend(q, q, q, scale=0.3)
+    compiled = torch.compile(composed.attend, fullgraph=True, backend="eager")
     assert torch.equal(compiled(q, q, q, scale=0.3), expected)
-    monkeypatch.setattr(sdpa.F, "scaled_dot_product_attention", attend)
-    sdpa.attend(q, q, q, scale=0.3)
+    monkeypatch.setattr(composed.F, "scaled_dot_product_attention", attend)
+    composed.attend(q, q, q, scale=0.3)
     with sdpa_kernel([SDPBackend.MATH, SDPBackend.FLASH_ATTENTION]):
-        sdpa.attend(q, q, q, scale=0.3)
+        composed.attend(q, q, q, scale=0.3)
     assert torch._C._get_sdp_priority_order() == whole
     assert orders[0][:2] == [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION]
     assert orders[1] == [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]
     before = _cur_sdpa_kernel_backends(with_priority=True)
     for changed, capability in ((q.float(), (9, 0)), (q, (8, 0))):
-        monkeypatch.setattr(sdpa.kernel_support, "compute_capability", lambda _, c=capability: c)
-        sdpa.attend(changed, changed, changed, scale=0.3)
+        monkeypatch.setattr(
+            composed.kernel_support, "compute_capability", lambda _, c=capability: c
+        )
+        composed.attend(changed, changed, changed, scale=0.3)
         assert orders[-1] == before

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from diffattn.errors import DiffAttnError
-from diffattn.lab.inference.label_trie import LabelTrie
-from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.inference.scoring import Continuation, LabelTrie
 from diffattn.models.config.attention_types import ATTENTION_TYPES
 from tally import sample, trial
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from diffattn.errors import BackendError, ConfigError, ShapeError
-from diffattn.ops.attention import diff_attention, diff_attention_maps
+from diffattn.ops.attention import diff_attention, diff_attention_maps, paged_decode
 from diffattn.ops.backends.flex import flex_diff_attention
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.formulas import (
@@ -22,7 +22,6 @@ from diffattn.ops.inputs.formulas import (
     rotary_embedding,
     sigmoid_lambda,
 )
-from diffattn.ops.paged_decode import paged_decode
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from tally import trial
 

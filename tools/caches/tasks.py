@@ -19,10 +19,9 @@ from diffattn.lab.catalog.models import VARIANTS
 from diffattn.lab.catalog.recipes.catalog import plan
 from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.config import RecallConfig, RunConfig
 from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
 from diffattn.lab.training.recall import TEST, held_out, train_recall
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
 
@@ -86,9 +85,8 @@ def trained(task: str, name: str, seed: int, out: Path) -> Path:
 def inputs(task: str, out: Path) -> tuple[Tensor, Tensor]:
     """Held-out sequences, and the tokens that follow each of their last tokens."""
     if task == "recall":
-        config = recall_run("softmax", 0)
-        test = held_out(config, TEST)
-        return test.input_ids, test.labels[:, -config.task.num_queries :]
+        test = held_out(recall_run("softmax", 0), TEST)
+        return test.input_ids, test.labels[:, -test.queries.shape[1] :]
     text = TokenDataset(text_data(out).validation, _LENGTH + 1)
     step = len(text) // _WINDOWS
     windows = torch.stack([text[i * step]["input_ids"] for i in range(_WINDOWS)])

@@ -17,7 +17,7 @@ from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, RANK, RANK_WITHOUT_NORM, WITHOUT_NORM
 from diffattn.lab.stats.spikes import stability
 from diffattn.lab.studies.study import Member
-from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, comparison, whole_name
+from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, comparison, try_name
 from diffattn.lab.studies.workers import run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
 
@@ -55,7 +55,9 @@ def with_chosen_rates(study: ComparisonConfig, runs: Path) -> ComparisonConfig:
     """Give each model the rate at which rank 8, with or without norm as the model, ends lowest."""
 
     def loss(variant: str, rate: float) -> float:
-        result = read_json(runs / whole_name(variant, rate, study.sweep_seed) / "results.json")
+        result = read_json(
+            runs / try_name(variant, rate, study.sweep_seed, "whole") / "results.json"
+        )
         return math.inf if result["validation_loss"] is None else result["validation_loss"]
 
     with_norm, without = (

@@ -13,14 +13,12 @@ from torch import Tensor, nn
 
 from diffattn.errors import ConfigError
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.layers.gated_attention import TokenAfterAttention
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.formulas import lambda_init as scheduled_lambda_init
-from diffattn.ops.inputs.isolation import isolated
-from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, repeat_heads
+from diffattn.ops.inputs.masking import AttentionMask, at_least_float32, isolated, repeat_heads
 
 
 class NoAttention(nn.Module):
@@ -282,10 +280,9 @@ class MapNormAttention(_ThroughMaps, SharedDiffAttention):
               A = A_1 - \lambda A_2 \text{ over the keys that a token sees}
 
     The paper says that GroupNorm acts on "attention scores", without a formula. This is one reading
-    of it: the RMS norm of every row of every head over its n visible keys, divided by √n. Without
-    this division the output would grow with n: by √n for a map on one key, by n for a uniform map.
-    Hidden keys are 0 in A and add nothing to a sum, so the norm is causal. No scale is learned,
-    as rows have no fixed width. The layer needs the map itself, so it never runs on fused kernels.
+    of it: the RMS norm of every row of every head over its n visible keys, divided by √n, as else
+    the output would grow with n. Hidden keys are 0 in A and add nothing to a sum, so the norm is
+    causal. No scale is learned, as rows have no fixed width. It never runs on fused kernels.
 
     Source: arXiv:2501.17900, Shared DIFF attention (GroupNorm on attention scores).
 

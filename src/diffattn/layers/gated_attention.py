@@ -6,8 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from diffattn.layers.attention import AttentionLayer
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.ops.softmax_attention import softmax_attention
 
 

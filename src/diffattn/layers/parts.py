@@ -22,7 +22,6 @@ class HeadNorm(nn.Module):
     Args:
         value_dim: Dv, channels of one head.
         affine: Learn a scale ``[Dv]``, shared by all heads, starting at 1.
-        eps: Added to the mean square.
         factor: :math:`1 - \lambda_\mathrm{init}`; 1 for attention types without λ_init.
     """
 
@@ -50,10 +49,7 @@ LAMBDA_STD = 0.1  # standard deviation of the vectors' initial values
 
 
 class LambdaVectors(nn.Module):
-    r"""λ of a layer of V1 or Shared DIFF, the same for every token.
-
-    .. math:: \lambda = e^{\lambda_{q1} \cdot \lambda_{k1}} - e^{\lambda_{q2} \cdot \lambda_{k2}}
-              + \lambda_\mathrm{init}
+    """λ of a layer of V1 or Shared DIFF, the same for every token: ``formulas.diff_lambda``.
 
     The vectors stay float32 in a 16-bit model: ``half()`` and ``to(torch.bfloat16)`` move them and
     round nothing. They are a separate module because sharding needs one dtype per module. With
@@ -98,7 +94,6 @@ class SwiGLU(nn.Module):
     Source: arXiv:2410.05258v2, after Eq. (5).
 
     Args:
-        hidden_size: Width of the residual stream, in channels.
         intermediate_size: Width inside, in channels; the papers use 8/3 of ``hidden_size``.
     """
 

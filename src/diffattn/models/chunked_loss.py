@@ -9,8 +9,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from diffattn.errors import BackendError
-from diffattn.ops.inputs.isolation import in_own_dtype
-from diffattn.ops.inputs.masking import at_least_float32
+from diffattn.ops.inputs.masking import at_least_float32, in_own_dtype
 from diffattn.ops.inputs.operators import is_plain
 
 IGNORED = -100

@@ -10,10 +10,9 @@ from torch import Tensor
 from diffattn.errors import ShapeError
 from diffattn.ops import second_derivatives
 from diffattn.ops.backends import chunked, custom_op, decode, reference
-from diffattn.ops.backends.sdpa import attend
+from diffattn.ops.backends.composed import attend
 from diffattn.ops.inputs import backends
-from diffattn.ops.inputs.isolation import in_own_dtype, isolated
-from diffattn.ops.inputs.masking import AttentionMask
+from diffattn.ops.inputs.masking import AttentionMask, in_own_dtype, isolated
 from diffattn.ops.inputs.operators import transformed
 from diffattn.ops.inputs.validation import (
     checked_mask,
@@ -125,32 +124,28 @@ class _DifferentiableTwice(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, *mask: Any
+        ctx: Any, out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float, mask: AttentionMask
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, *mask[2:])
-        ctx.options = (scale, *mask[:2])
+        ctx.save_for_backward(q, k, v)
+        ctx.options = {"scale": scale, "mask": mask}
         return out.detach()  # ``out`` itself would become a view: no in-place change of the result
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
-        nothing = (None,) * 6
         if not torch.is_grad_enabled():
-            return grad_out, None, None, None, *nothing
-        scale, causal, window = ctx.options
-        *inputs, padding, lengths, borders = ctx.saved_tensors
-        mask = AttentionMask(causal, window, padding, lengths, borders)
-        inputs = [x.view_as(x) if x.requires_grad else x for x in inputs]
-        out = reference.softmax_attention(*inputs, scale=scale, mask=mask)
+            return grad_out, None, None, None, None, None
+        inputs = [x.view_as(x) if x.requires_grad else x for x in ctx.saved_tensors]
+        out = reference.softmax_attention(*inputs, **ctx.options)
         wanted = [x for x in inputs if x.requires_grad]
         grads = iter(torch.autograd.grad(out, wanted, grad_out, create_graph=True))
-        return None, *(next(grads) if x.requires_grad else None for x in inputs), *nothing
+        return None, *(next(grads) if x.requires_grad else None for x in inputs), None, None
 
 
 def _sdpa(q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask) -> Tensor:
     out = attend(q, k, v, scale=scale, mask=mask)
     if not out.requires_grad or torch.compiler.is_compiling() or transformed(q, k, v):
         return out
-    again: Tensor = _DifferentiableTwice.apply(out, q, k, v, scale, *mask.flat())
+    again: Tensor = _DifferentiableTwice.apply(out, q, k, v, scale, mask)
     return again
 
 

@@ -1,8 +1,4 @@
-"""Read the inputs of attention and the output of every block, one sequence at a time.
-
-Memory does not grow with the square of the length: attention logits are computed from the queries
-and keys of a layer, some rows at a time.
-"""
+"""Read the inputs of attention and the output of every block, one sequence at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -21,7 +17,6 @@ from diffattn.ops.inputs.masking import at_least_float32, num_heads_of, paired
 from diffattn.probes.activations import diffllama_lambda
 from diffattn.probes.attention_rows import OTHER_ATTENTION, registered_attention
 from diffattn.probes.passes import (
-    evaluating,
     require_finite_logits,
     require_one_row,
     require_same_logits,
@@ -47,7 +42,6 @@ class AttentionInputs:
     lam: Tensor | None
     """λ ``[T, H]``, float32 or wider; ``None`` with one map."""
     scale: float
-    """Factor of the logits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,7 +49,6 @@ class LogitRows:
     """Attention logits of neighbouring queries of one layer."""
 
     start: int
-    """Position of the first query."""
     logits: Tensor
     """``[H, maps, R, S]``, scaled; float32 or float64. The last of R queries sees all S keys."""
     visible: Tensor
@@ -68,8 +61,8 @@ def read_layers(
     input_ids: Tensor,
     on_attention: Callable[[int, AttentionInputs], None],
     on_hidden: Callable[[int, Tensor], None] = lambda layer, x: None,
-) -> None:
-    """Run one sequence, and pass each layer's activations to the two callbacks.
+) -> Tensor:
+    """Run one sequence, and pass each layer's activations to the two callbacks; returns logits.
 
     Both get the layer, counted from 0. ``on_hidden`` gets the residual stream after it,
     ``[T, hidden_size]``.
@@ -102,6 +95,7 @@ def read_layers(
             )
         output = network(input_ids=input_ids.to(network.device), use_cache=False, logits_to_keep=1)
     require_finite_logits(str(network.config.model_type), output.logits, network)
+    return output.logits
 
 
 @torch.no_grad()
@@ -128,17 +122,14 @@ def require_readable(network: Any, num_tokens: int) -> None:
     ids = torch.arange(min(8, config.vocab_size), device=network.device)[None]
     expected = network(input_ids=ids, use_cache=False, logits_to_keep=1).logits
     require_finite_logits(kind, expected, network)
-    seen: list[Tensor] = []
-    head = network.get_output_embeddings()
-    with evaluating(network, head.register_forward_hook(lambda *call: seen.append(call[2]))):
-        read_layers(network, ids, lambda layer, inputs: called.add(layer))
+    logits = read_layers(network, ids, lambda layer, inputs: called.add(layer))
     if len(called) != config.num_hidden_layers:
         raise ConfigError(
             f"analysis: every layer of {kind} must hand over its queries and keys, got "
             f"{len(called)} of {config.num_hidden_layers}."
         )
     must = f"analysis: attention of {kind} must be softmax(QK^T scale) V over all tokens before"
-    require_same_logits(must, seen[-1][:, -1:].reshape(expected.shape), expected, network)
+    require_same_logits(must, logits, expected, network)
 
 
 def logit_rows(inputs: AttentionInputs, entries: int = BLOCK_ENTRIES) -> Iterator[LogitRows]:

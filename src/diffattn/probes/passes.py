@@ -143,11 +143,10 @@ def require_finite_logits(
 ) -> None:
     """Raise if a row of logits ``[..., vocab_size]`` has a NaN, a +inf, or no finite entry.
 
-    Some entries may be −inf: some models suppress tokens this way. The check reads the logits once,
-    for the maximum of each row, which is NaN if an entry is. ``used`` is bool ``[...]``, True at
-    rows to check, for example not at padding.
+    Some entries may be −inf: some models suppress tokens this way. ``used`` is bool ``[...]``, True
+    at rows to check, for example not at padding.
     """
-    peaks = logits.detach().amax(-1)
+    peaks = logits.detach().amax(-1)  # NaN if an entry is
     if used is not None:
         peaks = peaks[used.to(peaks.device)]
     _require(where, "logits", peaks, network)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from diffattn.lab.benchmark import checking
-from diffattn.lab.benchmark.checking import Exact, device_lost, error_line, parts
+from diffattn.lab.benchmark.checking import Exact, device_lost, error_line
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.softmax_attention import softmax_attention
@@ -19,9 +19,9 @@ V2 = OpCase(
 DECODE = OpCase(name="decode", num_queries=1, num_keys=70, num_heads=3, num_kv_heads=3)
 
 
-@pytest.fixture(params=["whole", "stretches"])
+@pytest.fixture(params=["whole", "rows"])
 def extent(request, monkeypatch):
-    if request.param == "stretches":
+    if request.param == "rows":
         monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
     return request.param
 
@@ -30,12 +30,12 @@ def extent(request, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_a_right_backend_passes(dtype, case, extent):
     inputs = make_diff_attention_inputs(case, dtype=dtype)
-    result = Exact.diff(inputs).check(
+    result = Exact(inputs).check(
         lambda: diff_attention(*inputs.tensors().values(), backend="composed"), True
     )
     assert result["passed"], result
     assert 0 <= result["error"] <= result["budget"]
-    everything = extent == "whole" or case is DECODE  # one row of every head
+    everything = extent == "whole" or case is DECODE  # of one row
     assert (result["compared"] == "everything") == everything
 
 
@@ -62,7 +62,7 @@ def test_wrong_values_and_gradients_are_found(part, extent):
         out = diff_attention(*tensors.values())
         return out + 0.01 * out.detach() if part == "output" else out
 
-    exact = Exact.diff(inputs)
+    exact = Exact(inputs)
     if part != "output":  # values of outputs alone are not taken for those of gradients
         assert exact.check(run, False)["passed"]
     result = exact.check(run, True)
@@ -80,23 +80,19 @@ def test_not_a_number_anywhere_fails():
         poison[0, 100, 1, 3] = float("nan")
         return out + poison
 
-    result = Exact.diff(inputs).check(run, False)
+    result = Exact(inputs).check(run, False)
     assert not result["passed"]
     assert result["error"] is None
 
 
-def test_stretches_reach_both_ends_and_the_last_row_of_the_batch(monkeypatch):
+def test_the_compared_rows_reach_both_ends_and_lie_evenly_between(monkeypatch):
     monkeypatch.setattr(checking, "_WHOLE_PAIRS", 0)
-    rows = [row for p in parts(1, 1, 200, 200) for row in range(p.first, p.last)]
-    assert rows == sorted(set(rows))  # none twice
-    chosen = parts(2, 8, 4_096, 4_096)
-    long = {(p.first, p.last) for p in chosen if p.last - p.first == 64}
-    assert long == {(0, 64), (2_031, 2_095), (4_032, 4_096)}
-    # No head and no range of rows is left out.
-    assert {(p.batch, p.head) for p in chosen} == {(b, h) for b in range(2) for h in range(8)}
-    starts = sorted({p.first for p in chosen} | {4_096})
-    assert max(b - a for a, b in itertools.pairwise(starts)) < 4_096 / 14
-    assert all(0 <= p.first < p.last <= 4_096 for p in chosen)
+    long = OpCase(name="long", num_queries=4_096, batch=1, num_heads=1, num_kv_heads=1)
+    rows = Exact(make_diff_attention_inputs(long)).rows.tolist()
+    assert rows[:16] == list(range(16))
+    assert rows[-16:] == list(range(4_080, 4_096))
+    assert len(rows) == len(set(rows)) == 46
+    assert max(b - a for a, b in itertools.pairwise(rows)) <= 4_096 / 15
 
 
 @pytest.mark.parametrize("place", [(0, 1, slice(0, 200)), (1, 1, slice(120, 200))], ids=str)
@@ -110,7 +106,7 @@ def test_a_head_between_the_others_is_looked_at(place, monkeypatch):
         out[b, rows, h] = 0
         return out
 
-    assert not Exact.diff(inputs).check(run, False)["passed"]
+    assert not Exact(inputs).check(run, False)["passed"]
 
 
 def test_an_error_in_late_rows_is_not_paid_for_by_early_ones():
@@ -121,7 +117,7 @@ def test_an_error_in_late_rows_is_not_paid_for_by_early_ones():
     inputs = make_diff_attention_inputs(long, dtype=torch.bfloat16)
     tensors = [x.float() for x in inputs.tensors().values()]  # a CPU may be slow at bfloat16
     half = [*tensors[:3], tensors[3] / 2]
-    out, exact = diff_attention(*tensors).bfloat16(), Exact.diff(inputs)
+    out, exact = diff_attention(*tensors).bfloat16(), Exact(inputs)
     assert exact.check(lambda: out, False)["passed"]
     for name, late in {
         "future keys": diff_attention(*tensors, causal=False),

@@ -8,11 +8,10 @@ import torch
 
 from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.config import BenchConfig, contender_names
-from diffattn.lab.benchmark.model_check import check_model
 from diffattn.lab.benchmark.models import (
     SIZES,
     ModelSize,
-    build_generating,
+    check_model,
     contenders,
     model_config,
     smallest_bytes,
@@ -144,7 +143,7 @@ def test_a_wrong_cache_fails_its_check(cases):
     config = model_config(cases[0], "diff")
 
     def make(config, *, implementation):
-        model = build_generating(config, implementation=implementation, name="diff")
+        model = models.build(config, implementation=implementation, name="diff", trains=False)
         if config.attention_backend != "reference":
             forward = model.forward
 

@@ -1,7 +1,7 @@
 """Targets: which case they speak of, whom they judge, and that a miss is a miss."""
 
 from diffattn.lab.benchmark.config import Case
-from diffattn.lab.benchmark.targets import judge
+from diffattn.lab.benchmark.measure import judge
 from diffattn.lab.records.results import BenchRow, Spread
 
 

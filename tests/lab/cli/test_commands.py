@@ -9,7 +9,7 @@ import torch
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.recipes.catalog import RECIPES
-from diffattn.lab.studies.stages import STUDIES_OF
+from diffattn.lab.studies.whole import STUDIES_OF
 from diffattn.lab.training.callbacks import MetricsCallback
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.loading import load_model

@@ -6,10 +6,9 @@ import torch
 from transformers import AutoModelForCausalLM, Gemma3Config
 
 from diffattn.lab.analysis.session import _Collector
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.inference.scoring import Continuation, LabelTrie
 from diffattn.probes.layer_reader import read_layers, require_readable
 from diffattn.probes.quantized_logits import require_quantizable
 from language_models import plain_logprobs

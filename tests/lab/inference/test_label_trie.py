@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
+from diffattn.lab.inference.scoring import LabelTrie
 from language_models import plain_logprobs
 from scripted_model import alone
 

@@ -3,8 +3,8 @@
 import pytest
 
 from diffattn.errors import ConfigError
+from diffattn.lab.inference.decoding import prompt_text
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text
 from diffattn.lab.inference.scoring import Continuation
 from language_models import byte_pairs, of_tokenizer
 from scripted_model import LoggedModel, alone, with_limits

@@ -5,10 +5,9 @@ import pytest
 import torch
 from transformers import Gemma3TextConfig, LlamaConfig, Phi3Config
 
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.scoring import Continuation
+from diffattn.lab.inference.scoring import Continuation, LabelTrie
 from diffattn.models.config.settings import steady_positions
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

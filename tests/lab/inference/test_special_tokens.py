@@ -8,9 +8,8 @@ from diffattn.lab.evaluation.judge.interface import JudgeFailure, JudgeSettings
 from diffattn.lab.evaluation.judge.judges import LocalJudge
 from diffattn.lab.evaluation.long_context.haystack import _encode, encode_within
 from diffattn.lab.evaluation.perplexity.nll_by_position import first_tokens
-from diffattn.lab.inference.decoding import Generation
+from diffattn.lab.inference.decoding import Generation, prompt_text
 from diffattn.lab.inference.network_reader import ItemError
-from diffattn.lab.inference.prompting import prompt_text
 from scripted_model import ScriptedModel
 
 TEMPLATE = (

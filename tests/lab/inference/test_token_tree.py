@@ -4,10 +4,9 @@ import pytest
 import torch
 from transformers import FalconConfig, FalconForCausalLM
 
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.scoring import Continuation
-from diffattn.lab.inference.token_tree import TokenTree, can_branch, forward_tree
+from diffattn.lab.inference.scoring import Continuation, LabelTrie
+from diffattn.lab.inference.shared_prefixes import TokenTree, can_branch, forward_tree
 from language_models import plain_logprobs
 from scripted_model import alone
 

@@ -6,8 +6,8 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments, segment_spans
+from diffattn.lab.inspection.maps import read_text
 from diffattn.lab.inspection.request import NeedleText, Request, chosen_text
-from diffattn.lab.inspection.texts import read_text
 
 
 def test_a_text_is_whole_and_begins_with_bos_where_that_is_wanted(models, build):

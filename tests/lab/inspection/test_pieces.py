@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from diffattn.lab.inspection.texts import token_pieces
+from diffattn.lab.inspection.maps import token_pieces
 
 
 def joined(pieces):

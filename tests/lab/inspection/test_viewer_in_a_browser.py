@@ -7,9 +7,8 @@ import torch
 from PIL import Image
 
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inspection.maps import inspect_models
+from diffattn.lab.inspection.maps import inspect_models, read_text
 from diffattn.lab.inspection.request import NeedleText, Request
-from diffattn.lab.inspection.texts import read_text
 from diffattn.probes.attention_rows import attention_rows, segment_shares, segment_sums
 from lab.inspection.devtools import browser
 from lab.inspection.viewer_driver import (

@@ -283,24 +283,25 @@ class NumberForLambda(Copy):
         return self.lambda_param
 
 
-class ArgumentForLambda(nn.Module):
-    """λ is given; no mask, values of one width, a LayerNorm behind the output projection."""
+class NormBehindOutput(Copy):
+    """No mask, values of one width, a LayerNorm behind the output projection."""
 
-    def __init__(self, h, d, embedding_dim, λinit):
-        super().__init__()
-        self.h, self.d, self.λinit = h, d, λinit
-        self.W_q, self.W_k = (nn.Linear(embedding_dim, 2 * h * d) for _ in "qk")
-        self.W_v, self.W_o = nn.Linear(embedding_dim, h * d), nn.Linear(h * d, embedding_dim)
-        self.norm = nn.LayerNorm(embedding_dim)
+    mistake = "not_causal"
 
-    def forward(self, X, λ):
-        q, k = (w(X).unflatten(-1, (self.h, 2, -1)).permute(0, 2, 3, 1, 4)
-                for w in (self.W_q, self.W_k))  # fmt: skip
-        maps = (q @ k.mT / self.d**0.5).softmax(-1)
-        out = (maps[:, :, 0] - λ * maps[:, :, 1]) @ self.W_v(X).unflatten(
-            -1, (self.h, -1)
-        ).transpose(1, 2)
-        return (1 - self.λinit) * self.norm(self.W_o(out.transpose(1, 2).flatten(2)))
+    def __init__(self, embed_dim, num_heads, depth):
+        super().__init__(embed_dim, num_heads, depth)
+        self.v_proj = nn.Linear(embed_dim, embed_dim // 2)
+        self.out_proj = nn.Linear(embed_dim // 2, embed_dim)
+        del self.subln_weight
+        self.last_norm = nn.LayerNorm(embed_dim)
+
+    def forward(self, x):
+        q, k, v = self.queries_keys_values(x)
+        maps = self.maps(q, k, x.shape[1])
+        out = (maps[:, :, 0] - self.lam() * maps[:, :, 1]) @ v
+        return (1 - self.lambda_init) * self.last_norm(
+            self.out_proj(out.transpose(1, 2).flatten(2))
+        )
 
 
 class Narrow(Copy):

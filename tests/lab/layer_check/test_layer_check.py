@@ -18,7 +18,6 @@ from diffattn.lab.layer_check.formula import FACTS, PLANTED, Formula, attend
 OF_GROUPS, OF_V2 = ("repeated_keys",), ("no_sigmoid", "pairs_of_other_keys", "norm_in_v2")
 OF_A_CLASS = {
     "zero_vectors": "ZeroVectors",
-    "lambda_is_a_number": "NumberForLambda",
     "narrow_values": "Narrow",
     "lambda_by_head": "ListOfHeads",
 }
@@ -63,7 +62,7 @@ def test_a_mistake_of_shapes_or_starts_is_found(mistake, name):
 
 def test_every_known_mistake_is_tested():
     tested = {"lambda_init_depth", "lambda_init_constant", "detached_lambda", "wide_start"}
-    assert tested | {"heads_not_halved", "lambda_is_an_argument"} | set(OF_A_CLASS) == set(FACTS)
+    assert tested | {"heads_not_halved"} | set(OF_A_CLASS) == set(FACTS)
 
 
 def test_several_mistakes_are_found_together(plant):
@@ -71,8 +70,6 @@ def test_several_mistakes_are_found_together(plant):
     assert set(report.mistakes) == {
         "not_causal", "wide_start", "heads_not_halved", "lambda_by_head"
     }  # fmt: skip
-    report = plant("NumberForLambda", "not_causal")
-    assert set(report.mistakes) == {"not_causal", "lambda_is_a_number"}
     report = plant("Copy", "norm_over_tokens and norm_centred")
     assert set(report.mistakes) == {"norm_over_tokens", "norm_centred"}
 
@@ -80,7 +77,7 @@ def test_several_mistakes_are_found_together(plant):
 @pytest.mark.scheduled
 def test_three_mistakes_of_the_output_are_found_together():
     expected = {"not_causal", "norm_after_output", "norm_centred", "narrow_values"}
-    assert set(checked("ArgumentForLambda").mistakes) == expected | {"lambda_is_an_argument"}
+    assert set(checked("NormBehindOutput").mistakes) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,6 +140,7 @@ def test_a_step_that_no_formula_has_is_not_explained(monkeypatch):
         ("handwritten:OtherShape", "OtherShape: with 4 heads of width 8 k must have 2 x Hkv x 8"),
         ("handwritten:OtherArgument", "OtherArgument.forward: needs 'memory', whose name"),
         ("handwritten:NoNames", "NoNames: must have projections named q_proj"),
+        ("handwritten:NumberForLambda", "NumberForLambda: must have projections named q_proj"),
     ],
 )
 def test_what_cannot_be_compared_is_one_line(name, message):

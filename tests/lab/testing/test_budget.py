@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from diffattn.lab.testing.budget import compare, measured_errors, nudged
+from diffattn.lab.testing.assertions import compare, measured_errors, nudged
 
 
 @pytest.mark.parametrize(("dtype", "sides"), [(torch.float32, 2), (torch.float64, 4)])

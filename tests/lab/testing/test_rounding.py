@@ -9,11 +9,11 @@ from torch import Tensor
 
 from diffattn.lab.testing.assertions import (
     assert_close_to_reference,
+    compare,
     exact_weights,
     output_and_gradients,
     reference_by_rows,
 )
-from diffattn.lab.testing.budget import compare
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.lab.testing.rounding import _softmax_moves, rounding_errors
 from diffattn.ops.attention import diff_attention

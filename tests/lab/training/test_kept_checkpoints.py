@@ -7,9 +7,9 @@ import pytest
 
 from continued_runs import assert_same_run, steps_of, stop
 from diffattn.files.folders import write_manifest
-from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints, last_checkpoint
 from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.run import train
+from diffattn.lab.training.sharding import CheckpointCallback, clear_checkpoints, last_checkpoint
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
 

@@ -15,11 +15,10 @@ from diffattn.lab.data.recall_tasks import LookupConfig, NoisyRecallConfig
 from diffattn.lab.data.synthetic import generate
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training import recall
-from diffattn.lab.training.config import TrainConfig
+from diffattn.lab.training.config import RecallConfig, TrainConfig
 from diffattn.lab.training.monitoring.termination import Terminated
 from diffattn.lab.training.practical_measures import GROUPS, attention_shares, key_groups
 from diffattn.lab.training.recall import held_out, recall_score, solved_step, train_recall
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.loading import load_model
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

@@ -17,9 +17,9 @@ from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.records.run import LAUNCHES
 from diffattn.lab.training import run
-from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
+from diffattn.lab.training.trainer import RunTrainer
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries, snapshot, write_record
 

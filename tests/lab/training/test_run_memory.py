@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from diffattn.errors import ConfigError
-from diffattn.lab.training import memory
 from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
+from diffattn.lab.training.planning import search
 from diffattn.lab.training.planning.plan import device_phases
 from diffattn.lab.training.planning.step_memory import largest, step_memory
 from diffattn.models import memory as machine
@@ -32,31 +32,31 @@ RUN = RunConfig(
 
 
 def with_memory(monkeypatch, available):
-    for module in (machine, memory):
+    for module in (machine, search):
         monkeypatch.setattr(module, "available_bytes", lambda: available)
-    monkeypatch.setattr(memory.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(search.torch.cuda, "is_available", lambda: False)
 
 
 def test_the_count_of_the_step_decides_between_the_bounds(monkeypatch):
     step = step_memory(MODEL, RUN.train, sequences=8, accumulates=False, device="cpu")
     needed = sum(step.peak.values())
     with_memory(monkeypatch, int(needed * 1.1))
-    memory.require_run_memory(RUN)
+    search.require_run_memory(RUN)
     with_memory(monkeypatch, int(needed * 0.95))
     with pytest.raises(ConfigError, match=r"training: memory must hold .* \(activations: "):
-        memory.require_run_memory(RUN)
+        search.require_run_memory(RUN)
     with_memory(monkeypatch, int(needed * 1.1))
     with pytest.raises(ConfigError, match="training: memory must hold"):
-        memory.require_run_memory(RUN, side_by_side=2)
+        search.require_run_memory(RUN, side_by_side=2)
 
 
 def test_what_sizes_tell_is_not_counted(monkeypatch):
-    monkeypatch.setattr(memory, "RunMemory", None)  # calling it would fail
+    monkeypatch.setattr(search, "RunMemory", None)  # calling it would fail
     with_memory(monkeypatch, 10**9)
-    memory.require_run_memory(RUN)
+    search.require_run_memory(RUN)
     with_memory(monkeypatch, 1000)
     with pytest.raises(ConfigError, match=r"training: memory must hold .* \(logits: "):
-        memory.require_run_memory(RUN)
+        search.require_run_memory(RUN)
 
 
 LAUNCH = {"RANK": "5", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
@@ -68,7 +68,7 @@ def gpus(monkeypatch):
     for name, value in (LAUNCH | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
     asked = []
-    cuda = memory.torch.cuda
+    cuda = search.torch.cuda
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda, "device_count", lambda: 2)
     monkeypatch.setattr(cuda, "set_device", lambda device: asked.append(f"take {device}"))
@@ -77,13 +77,13 @@ def gpus(monkeypatch):
 
 
 def test_a_process_takes_its_gpu_before_it_asks_for_memory(gpus, monkeypatch):
-    memory.require_run_memory(RUN)
+    search.require_run_memory(RUN)
     assert gpus[0] == "take 1"
     assert "memory" in gpus
     monkeypatch.setenv("LOCAL_RANK", "2")
     gpus.clear()
     with pytest.raises(ConfigError, match=r"--nproc-per-node must be at most 2, .* LOCAL_RANK=2"):
-        memory.require_run_memory(RUN)
+        search.require_run_memory(RUN)
     assert gpus == []
 
 
@@ -93,10 +93,10 @@ def test_weights_that_begin_in_main_memory_are_counted_there(parallel, copies, g
     run = replace(RUN, model=model, engine=EngineConfig(parallel=parallel))
     weights = copies * 4 * parameter_count(model)
     monkeypatch.setattr(machine, "available_bytes", lambda: int(1.01 * weights))
-    memory.require_run_memory(run)
+    search.require_run_memory(run)
     monkeypatch.setattr(machine, "available_bytes", lambda: int(0.99 * weights))
     with pytest.raises(ConfigError, match=r"\(weights before they move to the GPU: "):
-        memory.require_run_memory(run)
+        search.require_run_memory(run)
 
 
 def test_processes_of_one_machine_share_its_memory(monkeypatch):
@@ -106,7 +106,7 @@ def test_processes_of_one_machine_share_its_memory(monkeypatch):
     step = step_memory(MODEL, RUN.train, sequences=4, accumulates=False, device="cpu")
     needed = sum(largest(device_phases(step, devices=2, shards=1)).values())
     with_memory(monkeypatch, int(needed * 1.1))
-    memory.require_run_memory(RUN)
+    search.require_run_memory(RUN)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="training: memory must hold"):
-        memory.require_run_memory(RUN)
+        search.require_run_memory(RUN)

@@ -8,7 +8,7 @@ import torch
 
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.loop.trainer import (
+from diffattn.lab.training.trainer import (
     learning_rate_factor,
     optimizer_and_scheduler,
     parameter_groups,

@@ -21,9 +21,8 @@ from diffattn.lab.data.ngrams import CONTEXT_PARTS, PARTS, QUARTERS, context_par
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.callbacks import require_finite
-from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.loop.trainer import RunTrainer, learning_rate_factor
 from diffattn.lab.training.run import train
+from diffattn.lab.training.trainer import RunTrainer, learning_rate_factor, training_order
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import parameter_count
 from record_files import contents, snapshot

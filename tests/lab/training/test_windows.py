@@ -16,11 +16,15 @@ from diffattn.lab.data.ngrams import QUARTERS
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
 from diffattn.lab.training.config import DataConfig, GuardConfig, WindowConfig
-from diffattn.lab.training.loop.data_order import first_windows, training_order, training_windows
-from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.trainer import (
+    RunTrainer,
+    first_windows,
+    training_order,
+    training_windows,
+)
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import layer_lambdas
 

@@ -18,8 +18,7 @@ from triton.runtime import jit
 
 from diffattn.lab.benchmark.host import host_call, no_device, record_launches
 from diffattn.layers.attention import SoftmaxAttention
-from diffattn.layers.diff_attention import DiffAttention
-from diffattn.layers.diff_attention_v2 import DiffAttentionV2
+from diffattn.layers.diff_attention import DiffAttention, DiffAttentionV2
 from diffattn.layers.shared_diff_attention import SharedDiffAttention
 from diffattn.ops import layer_parts
 from diffattn.ops.inputs import operators

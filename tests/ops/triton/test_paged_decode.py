@@ -9,9 +9,9 @@ import torch
 from diffattn.errors import BackendError
 from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
+from diffattn.ops.attention import paged_decode
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
-from diffattn.ops.paged_decode import paged_decode
 from ops.paged_inputs import pages_of, scattered
 
 from .test_decode import CASES as DENSE_CASES

@@ -5,9 +5,6 @@ their number. :math:`A_1, A_2` are the softmax maps, :math:`A = A_1 - \lambda A_
 (:math:`A = A_1` for softmax attention), and :math:`|A|` the absolute map. The first query sees
 only itself in any model. So all statistics of maps are over the queries :math:`i \ge 1` of all
 texts. The Context RMS and CKA are over all queries.
-
-Two heads with equal maps may read different values. CKA tells whether their outputs are equal up to
-a rotation and a factor.
 """
 
 import math
@@ -27,9 +24,9 @@ class MapGram:
     r"""Products of the maps of all pairs of heads, summed over rows.
 
     Cosine of heads g and h: :math:`\sum_{ij} A^g_{ij} A^h_{ij} / (\lVert A^g \rVert \lVert A^h
-    \rVert)` over the visible keys j of the queries i that :meth:`add` got. Causal maps are alike
-    because early queries see few keys. So we also give the correlation: the cosine after each
-    row's mean over visible keys is subtracted. It is undefined for a uniform map.
+    \rVert)` over the visible keys j of the queries i. Causal maps are alike because early queries
+    see few keys. So we also give the correlation: the cosine after each row's mean over visible
+    keys is subtracted. It is undefined for a uniform map.
     """
 
     def __init__(self, num_heads: int) -> None:
@@ -48,7 +45,7 @@ class MapGram:
         return _mean_normalised(self.products)
 
     def mean_correlation(self) -> float | None:
-        """Mean correlation over pairs of heads; ``None`` also if the map of any head is uniform."""
+        """``None`` also if the map of any head is uniform."""
         centred = self.products - self.means
         uniform = centred.diagonal() <= NOISE * self.products.diagonal()
         return None if bool(uniform.any()) else _mean_normalised(centred)
@@ -114,8 +111,7 @@ KINDS = ("signed", "absolute", "map_1", "map_2")
 
 
 def uniform_masses(lengths: list[int]) -> Any:
-    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`: mean mass of the
-    ``first`` key, and ``by_distance`` of the other keys per range."""
+    r"""Masses of the uniform map, which gives every visible key :math:`1 / n_i`."""
     first, masses, queries = 0.0, torch.zeros(len(DISTANCES), dtype=torch.float64), 0
     ends = torch.tensor([*DISTANCES[1:], 2**62])
     begins = torch.tensor(DISTANCES)
@@ -237,10 +233,9 @@ class LayerAttention:
         - ``sink``, ``self``, ``previous``: :math:`A_{i0}`; :math:`A_{ii}`; :math:`A_{i,i-1}`
           for keys other than the first. With two maps, prefixes ``absolute_``, ``map_1_`` and
           ``map_2_`` name the same for :math:`|A|`, :math:`A_1` and :math:`A_2`.
-        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`. It can be compared between
-          models, although rows of A sum to :math:`1 - \lambda`.
-        - ``negative_mass``: :math:`\sum_j \max(-A_{ij}, 0)`.
-        - ``absolute_mass``: :math:`\sum_j |A_{ij}|`.
+        - ``sink_share``: :math:`\sum_i |A_{i0}| / \sum_{ij} |A_{ij}|`.
+        - ``negative_mass``: :math:`\sum_j \max(-A_{ij}, 0)`; ``absolute_mass``: :math:`\sum_j
+          |A_{ij}|`.
         - ``entropy``: :math:`-\sum_j p_j \log p_j / \log n_i` with
           :math:`p_j = |A_{ij}| / \sum_j |A_{ij}|`; ``entropy_1`` and ``entropy_2``: the same for
           :math:`A_1, A_2`. A uniform map has entropy 1.
@@ -257,9 +252,7 @@ class LayerAttention:
         heads and queries, per kind of map: ``first`` of the first key, ``ranges`` of the others by
         :data:`DISTANCES`. ``cancelled_share`` is the cancelled share of A1's mass there.
 
-        ``map_cosine``, ``map_correlation`` and ``cka``: see
-        :mod:`diffattn.lab.analysis.attention`. Undefined values are ``None``; without queries
-        there are no map statistics.
+        Undefined values are ``None``; without queries there are no map statistics.
 
         Source: arXiv:2410.05258v2, Eq. (1); DIFF V2 note (January 2026), Context RMS.
         """

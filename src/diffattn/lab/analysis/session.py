@@ -36,8 +36,7 @@ from diffattn.probes.passes import unwrapped
 def lambda_flags(layers: Sequence[dict[str, Any]]) -> list[str]:
     """One sentence for each layer in which λ is below 0, and one for each in which it is above 1.
 
-    Below 0 the second map is added, not subtracted; above 1 a row of the difference sums to less
-    than 0. V1 does not clamp λ (arXiv:2410.05258v2, Eq. (2)).
+    Below 0 the second map is added; above 1 a row of the difference sums to less than 0.
     """
     flags = []
     for number, layer in enumerate(layers):
@@ -146,7 +145,6 @@ def analyze(
         models: Label -> path of a model or of a run. From a run the λ of its log is read too, and
             λ alone if it has no weights.
         documents: Opens the text, once for each model.
-        source: Name of the text, for the record.
         on_start: Given the label of each model before it is loaded.
     """
     done: list[ModelAnalysis] = []

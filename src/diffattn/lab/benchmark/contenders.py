@@ -87,7 +87,7 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
         inputs = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
         k, v = cached(k), cached(v)
     # Contenders that read the same memory share their exact values.
-    softmax, diff = Exact.softmax((q, k, v)), Exact.diff(inputs)
+    softmax, diff = Exact.softmax((q, k, v)), Exact(inputs)
     contenders = [
         contender(case, softmax, name, backend, run, role=T, refusal=refusal)
         for name, backend, run, refusal in _sdpa_kernels(case, (q, k, v))
@@ -182,10 +182,7 @@ def cached(x: Tensor) -> Tensor:
 
 
 def softmax_twin(inputs: DiffAttentionInputs) -> Qkv:
-    """Views of the differential inputs: V1: 2H heads, one per map, each with half of V.
-
-    V2: H heads with the queries of map 1, which are copied.
-    """
+    """V1: views as 2H heads, one per map, with half of V. V2: H heads, queries of map 1 copied."""
     q, k, v = (x.detach() for x in (inputs.q, inputs.k, inputs.v))
     if k.ndim == 5:
         q, k, v = q.flatten(2, 3), k.flatten(2, 3), v.unflatten(-1, (2, -1)).flatten(2, 3)
@@ -276,8 +273,7 @@ def count_flops(
     ======================================== =============== ===============
     form                                     s               v
     ======================================== =============== ===============
-    softmax twin of V1 (2H heads of D)       2 H D           2 H D
-    softmax twin of V2 (H heads of D)        H D             H D
+    softmax attention of H heads             H D             H D
     maps combined before V                   2 H D           H Dv
     each map applied to V                    2 H D           2 H Dv
     V1 in one call, queries padded to 2D     4 H D           2 H Dv

@@ -52,15 +52,11 @@ def peak_memory(case: Case, contender: Contender) -> dict[str, int | None]:
 
 
 def _cpu_peak(case: Case, name: str, role: str) -> dict[str, int | None]:
-    """Measure an operator in this process, which must be a new one.
-
-    The first call of a shape also compiles matrix products, which the library keeps.
-    """
     from diffattn.ops.backends.chunk_layout import release_memory
 
     torch.set_num_threads(1)
     contender = next(c for c in operator_contenders(case) if (c.name, c.role) == (name, role))
-    contender.backward(contender.forward())
+    contender.backward(contender.forward())  # compiles matrix products, which the library keeps
     release_memory()
     give_back()
     can_reset = reset_highest()

@@ -6,6 +6,7 @@ one more token per row with a full cache.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -24,13 +25,95 @@ from diffattn.lab.benchmark.config import (
     contender_names,
 )
 from diffattn.lab.benchmark.contenders import Contender
-from diffattn.lab.benchmark.model_check import CHECKED_LAYERS, check_model
+from diffattn.lab.testing.assertions import compare, measured_errors
 from diffattn.models import presets
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import ATTENTION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
+from diffattn.models.conversion.our_model import fold_shared
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.models.twins import flops_per_token
+
+CHECKED_LAYERS = 2
+
+
+def check_model(
+    make: Callable[..., nn.Module],
+    config: DiffTransformerConfig,
+    implementation: str,
+    whose: str,
+    ids: Tensor,
+    dtype: torch.dtype,
+    gradients: bool = False,
+    *,
+    cached: bool = False,
+) -> dict[str, Any]:
+    r"""Compare logits, and the gradient of the embedding, with the eager model in float64.
+
+    .. math:: \|x - x_{64}\| \le 2\,(\|x_\mathrm{eager} - x_{64}\| + \epsilon \|x_{64}\|)
+
+    The eager error is the larger of two runs whose weights are moved by up to one rounding. With
+    ``cached`` only the last token's logits are compared, computed with a cache. The result is that
+    of :meth:`diffattn.lab.benchmark.checking.Exact.check`, for the largest share of a budget.
+    """
+    # In 16 bits, rounding in a whole new model would hide a λ or scores of 0.
+    dtypes = [dtype] if dtype.itemsize > 2 else [dtype, torch.float32]
+    actual = expected = partial(_run, ids=ids, gradients=gradients)
+    if cached:
+        actual, expected = (partial(_last, ids=ids, cached=cached) for cached in (True, False))
+    config = deepcopy(config)
+    config.num_hidden_layers = min(CHECKED_LAYERS, config.num_hidden_layers)
+    eager = deepcopy(config)
+    eager.attention_backend = "reference"
+    has_op = (whose, config.attention.op) == ("diffattn", "diff_attention")
+    eager_form = "diffattn" if has_op else "eager"
+
+    def build(config: DiffTransformerConfig, form: str, dtype: torch.dtype) -> nn.Module:
+        with ids.device:  # draw the weights on this device
+            model = make(config, implementation=form)
+        return model.to(ids.device, dtype)
+
+    worst: dict[str, Any] = {}
+    most = -1.0
+    for each in dtypes:
+        results = actual(build(config, implementation, each))
+        exact = expected(build(eager, eager_form, each).double())
+        reference = build(eager, eager_form, each)
+        off = measured_errors(expected, reference, exact, num_runs=2, size=_norm)
+        for name, want in exact.items():
+            result = compare(results[name], want, off[name], size=_norm)
+            if result.share > most:
+                most, size = result.share, _norm(want)
+                worst = {"passed": result.problem is None, "worst": name}
+                worst |= {"error": result.error / size, "budget": result.budget / size}
+    words = f"{config.num_hidden_layers} layers, {ids.shape[1]} tokens, in norm"
+    names = " and ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    return worst | {"compared": words + (f", in {names}" if len(dtypes) > 1 else "")}
+
+
+def _run(model: nn.Module, ids: Tensor, gradients: bool) -> dict[str, Tensor]:
+    with torch.set_grad_enabled(gradients):
+        out = model(input_ids=ids, labels=ids, use_cache=False)
+    values = {"logits": out.logits.detach()}
+    if gradients:
+        embedding: Any = model.get_input_embeddings().weight  # type: ignore[operator]
+        (grad,) = torch.autograd.grad(out.loss, (embedding,))
+        values["gradient of the embedding"] = grad
+    return values
+
+
+@torch.no_grad()
+def _last(model: nn.Module, ids: Tensor, cached: bool) -> dict[str, Tensor]:
+    options: dict[str, Any] = {"use_cache": False}
+    if cached:
+        options = {"past_key_values": DynamicCache(config=model.config)}
+        model(input_ids=ids[:, :-1], logits_to_keep=1, **options)
+        ids = ids[:, -1:]
+    return {"logits of the last token": model(input_ids=ids, logits_to_keep=1, **options).logits}
+
+
+def _norm(x: Tensor) -> float:
+    return float(x.double().norm())
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +215,6 @@ def _shape(name: str) -> dict[str, Any]:
     return {"size": name, "layers": size.num_layers, "H": size.num_heads, "d": size.head_dim}
 
 
-def effort(case: Case) -> int:
-    """Rough amount of work of a case, for the estimate of the time left."""
-    tokens, training = _context(case), case.mode == "forward_backward"
-    work = flops_per_token(SIZES[case.shape["size"]].config(), tokens, training=training)
-    weight = {"prefill": 3e-9, "decode": 1e-9}.get(case.mode, 0.5e-9)
-    return 20 + round(work * case.shape["B"] * tokens * weight)
-
-
 def smallest_bytes(case: Case) -> int:
     """Bytes of one model's logits, or in generation of its cache, in a 16-bit dtype."""
     size, tokens = SIZES[case.shape["size"]], case.shape["B"] * _context(case)
@@ -213,11 +288,8 @@ def _once_on_gpu(
     check: Callable[..., dict[str, Any]],
     ids: Tensor,
 ) -> Callable[[bool], dict[str, Any]]:
-    """The check of a model; on a CPU of every case.
-
-    On a GPU, time is short and float64 takes most of the memory. So a model is checked once per
-    widths, layers and dtype, with gradients, at the shortest of the size's lengths.
-    """
+    """The check of a model: on a CPU of every case, on a GPU, where time is short, only once per
+    widths, layers and dtype, with gradients, at the shortest of the size's lengths."""
     if case.device == "cpu":
         return partial(check, ids, case.torch_dtype)
     layers = min(CHECKED_LAYERS, config.num_hidden_layers)
@@ -233,13 +305,16 @@ def _once_on_gpu(
     return once
 
 
-def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """Our model, or transformers' Llama or DiffLlama of its size."""
+def build(
+    config: DiffTransformerConfig, *, implementation: str, name: str, trains: bool = True
+) -> nn.Module:
+    """Our model, or transformers' Llama or DiffLlama of its size; ``config`` is before folding."""
     _, _, attention_type, whose, _ = MODEL_CONTENDERS[name]
     torch.manual_seed(0)
     if whose == DIFFATTN:
         config._attn_implementation = implementation
-        return DiffTransformerForCausalLM(config).train()
+        model = DiffTransformerForCausalLM(config)
+        return (fold_shared(model) if name == FOLDED else model).train(trains)
     from transformers import DiffLlamaConfig, DiffLlamaForCausalLM, LlamaConfig, LlamaForCausalLM
 
     heads = config.num_heads * ATTENTION[attention_type].softmax_heads("heads")
@@ -251,25 +326,15 @@ def build(config: DiffTransformerConfig, *, implementation: str, name: str) -> n
         "attn_implementation": implementation,
     }
     if attention_type == "softmax":
-        return LlamaForCausalLM(LlamaConfig(**values)).train()
-    return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train()
-
-
-def build_generating(config: DiffTransformerConfig, *, implementation: str, name: str) -> nn.Module:
-    """The model of a contender in evaluation mode; ``config`` is the one before folding."""
-    model = build(config, implementation=implementation, name=name)
-    if name == FOLDED:
-        from diffattn.models.conversion.our_model import fold_shared
-
-        model = fold_shared(model)  # type: ignore[arg-type]
-    return model.eval()
+        return LlamaForCausalLM(LlamaConfig(**values)).train(trains)
+    return DiffLlamaForCausalLM(DiffLlamaConfig(**values)).train(trains)
 
 
 def _generating(case: Case, name: str) -> Contender:
     role, technique, attention_type, whose, implementation = MODEL_CONTENDERS[name]
     context, decodes = _context(case), case.mode == "decode"
     config = model_config(case, attention_type)
-    make = partial(build_generating, name=name)
+    make = partial(build, name=name, trains=False)
     model = make(config, implementation=implementation).to(case.device, case.torch_dtype)
     ids = _draw_ids(case, config, context + 1)
 

@@ -25,11 +25,10 @@ from diffattn.lab.benchmark.contenders import (
     sdpa_of,
     softmax_twin,
 )
-from diffattn.ops.attention import diff_attention
+from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
 from diffattn.ops.backends import decode_op
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
-from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 PAGE_SIZE = 64
 """Tokens per page."""
@@ -43,7 +42,7 @@ def paged_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contender]:
     in_pages = replace(inputs, k=pages["k"], v=pages["v"])
     dense = replace(inputs, k=cached(inputs.k), v=cached(inputs.v))
     twin, pool = softmax_twin(inputs), softmax_twin(in_pages)
-    softmax, diff = Exact.softmax(twin), Exact.diff(inputs)
+    softmax, diff = Exact.softmax(twin), Exact(inputs)
     paged = {backend.name: backend for backend in backends.table("paged_decode")}
     by_name = {backend.name: backend for backend in backends.table("diff_attention")}
     mask = AttentionMask(kv_lengths=lengths)

@@ -9,8 +9,6 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import ConfigError
-from diffattn.files.io import write_text
 from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.config import OF_MODELS, BenchConfig, Case
 from diffattn.lab.benchmark.measure import measure
@@ -69,16 +67,6 @@ def smallest_bytes(case: Case) -> int:
     return int(2 * shape["B"] * shape["H"] * shape["d"] * (3 * widest + queries))
 
 
-def effort(case: Case) -> int:
-    """Rough cost of a case, in units of its own, to estimate the time left."""
-    shape = case.shape
-    if case.suite in OF_MODELS:
-        return models.effort(case)
-    pairs = shape["N"] * shape.get("S", shape["N"]) / 2
-    work = shape["B"] * shape["H"] * shape["d"] * pairs
-    return 20 + round(work * (1 if case.mode in ("forward", "decode") else 3.5) / 1e8)
-
-
 def run_bench(
     config: BenchConfig,
     out: Path,
@@ -95,15 +83,12 @@ def run_bench(
 
     Args:
         fresh: Whether to discard the content of the file.
-        on_progress: Called with the estimated work done so far, out of :func:`total_effort`.
-        timer: Default: the clock of the device.
+        on_progress: Called with the number of cases done so far.
 
     Returns:
         The content of the whole file, and the cases of this plan in order.
     """
     cases = plan(config)
-    if not cases:
-        raise ConfigError("bench: the choice of lengths and dtypes leaves no case.")
     free = None if config.device == "cpu" else torch.cuda.mem_get_info()[0]
     for case in cases:
         require_memory(f"bench: {case}", {"tensors": smallest_bytes(case)}, available=free)
@@ -112,12 +97,12 @@ def run_bench(
     out.parent.mkdir(parents=True, exist_ok=True)
     with sole_writer(out.parent):
         result = BenchResult() if fresh or not out.exists() else BenchResult.read(out)
-        require_writable(out)
+        result.write(out)  # what cannot be written is known before anything is measured
         run = describe_run(config.device, config.settings())
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}
-        in_order, done = [], 0
-        on_progress(done)
+        in_order: list[BenchCase] = []
+        on_progress(0)
         for case in cases:
             measured = result.find(case_key(case), run.name)
             if measured is not None:
@@ -132,22 +117,8 @@ def run_bench(
                 result.write(out)
                 on_message(f"{case}: {in_short(measured)}")
             in_order.append(measured)
-            done += effort(case)
-            on_progress(done)
+            on_progress(len(in_order))
     return result, in_order
-
-
-def require_writable(out: Path) -> None:
-    """Raise an OSError before anything is measured."""
-    present = out.read_text(encoding="utf-8") if out.exists() else None
-    write_text(out, present or "")
-    if present is None:
-        out.unlink()
-
-
-def total_effort(config: BenchConfig) -> int:
-    """Estimated work of all cases of the plan, in the unit of ``on_progress``."""
-    return sum(effort(case) for case in plan(config))
 
 
 def describe_run(device: str, settings: dict[str, Any]) -> BenchRun:

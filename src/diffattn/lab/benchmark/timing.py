@@ -3,8 +3,7 @@
 import gc
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -54,14 +53,14 @@ class CudaTimer:
     """Time on the device, by CUDA events around one run; the L2 cache is flushed before it.
 
     Launches are queued while the device waits 2 ms, so the time of Python and the driver does not
-    count. If queueing takes longer, the rest of the launches are timed as in normal use.
+    count, unless queueing takes longer.
     """
 
     def __init__(self) -> None:
         self.flushed = torch.empty(_FLUSHED_BYTES, dtype=torch.int8, device="cuda")
 
     def sample(self, timed: Timed, repeats: int) -> float:
-        """Seconds of one run on the device."""
+        """Seconds of one run."""
         prepared = timed.prepare() if timed.prepare else None
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         self.flushed.zero_()
@@ -119,11 +118,8 @@ def interleave(
     Args:
         rounds: Fewest rounds.
         seconds: After this time, or after 50 rounds, no further round starts.
-        on_failure: Called with the name and the error of a contender that raised; the others go on.
-
-    Returns:
-        Name to seconds of one run for each round. Contenders that raised, or during whose run the
-        clock did not move, are left out.
+        on_failure: Called with the name and the error of a contender that raised, or during whose
+            run the clock did not move. It is left out of the result.
     """
     samples: dict[str, list[float]] = {name: [] for name in timed}
 
@@ -141,7 +137,9 @@ def interleave(
     # The warm-up also gives the number of runs per sample.
     warm_up = {name: sample(name) for name in timed}
     repeats = {name: timer.repeats(s, timed[name]) for name, s in warm_up.items() if s is not None}
-    with _without_garbage_collection():
+    gc.collect()
+    gc.disable()
+    try:
         began, done, names = clock(), 0, list(timed)
         while done < rounds or (done < _MOST_ROUNDS and clock() - began < seconds):
             turn = done % max(1, len(names))
@@ -150,30 +148,18 @@ def interleave(
                 if run_seconds is not None:
                     samples[name].append(run_seconds)
             done += 1
-    return samples
-
-
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
     finally:
-        if enabled:
-            gc.enable()
+        gc.enable()
+    return samples
 
 
 def spread(values: list[float]) -> Spread:
     """Median, quartiles and extremes of values, one per round."""
-    low, _, high = (
-        quantiles(values, n=4, method="inclusive") if len(values) > 1 else [values[0]] * 3
-    )
+    quarters = quantiles(values, n=4, method="inclusive") if len(values) > 1 else values * 3
     return Spread(
         median=median(values),
-        low=low,
-        high=high,
+        low=quarters[0],
+        high=quarters[2],
         minimum=min(values),
         maximum=max(values),
         rounds=len(values),

@@ -23,10 +23,10 @@ class Variant:
     """``"baseline"``, ``"type"``, ``"control"``, ``"ablation"``, ``"match"`` or ``"rank"``."""
     name: str
     title: str
-    compared_with: str
-    """Name of its baseline. It uses the baseline's learning rate unless its own rate is swept."""
     summary: str
     """The model in words, or the effect that it separates."""
+    compared_with: str = "softmax"
+    """Name of its baseline. It uses the baseline's learning rate unless its own rate is swept."""
     also: tuple[str, ...] = ()
     """Names of further baselines, used if they take part in the study."""
     color: str = "#999999"
@@ -74,6 +74,9 @@ RANK_WITHOUT_NORM = f"{RANK}_no_norm"
 
 _V1, _V2, _SHARED = "diff", "diff_v2", "shared_diff"
 _type, _control, _ablation = (partial(Variant, role) for role in ("type", "control", "ablation"))
+_of_v1, _of_v2 = (partial(_ablation, compared_with=name) for name in (_V1, _V2))
+_like_v2 = partial(_of_v2, side_effect_of=(_V2,))
+_like_all = partial(_control, side_effect_of=(_V1, _V2, _SHARED))
 _rank = partial(Variant, "rank", layer=_SHARED)
 _halved = partial(Variant, "ablation", layer=BASELINE, heads=0.5, width=2)
 GATE, ELEMENT_GATE, GROUPED, DEX = "diff_v2_gate", "gated_element", "grouped_diff", "dex"
@@ -85,100 +88,76 @@ _LAMBDA_INITS = {"_lambda_08": 0.8, "_lambda_05": 0.5}
 
 def _match(budget: str, kind: str, title: str, summary: str) -> Variant:
     name = f"{kind}_{budget}"
-    return Variant("match", name, title, kind, summary, also=(BASELINE,), layer=kind, match=budget)
+    return Variant("match", name, title, summary, kind, (BASELINE,), layer=kind, match=budget)
 
 
 # Colours are Okabe and Ito's: distinct under common colour-vision deficiencies and in grey.
 _TYPES = (
-    Variant(
-        "baseline", BASELINE, "Transformer (softmax)", BASELINE, "the baseline", color="#4d4d4d"
-    ),
-    _type(_V1, "DIFF V1", BASELINE, "DIFF Transformer", (WIDE_NORM,), "#0072b2"),
-    _type(_V2, "DIFF V2", BASELINE, "DIFF V2", (MORE_HEADS,), "#d55e00"),
-    _type(_SHARED, "Shared DIFF", BASELINE, "Shared DIFF", (WIDE_NORM,), "#009e73"),
+    Variant("baseline", BASELINE, "Transformer (softmax)", "the baseline", color="#4d4d4d"),
+    _type(_V1, "DIFF V1", "DIFF Transformer", also=(WIDE_NORM,), color="#0072b2"),
+    _type(_V2, "DIFF V2", "DIFF V2", also=(MORE_HEADS,), color="#d55e00"),
+    _type(_SHARED, "Shared DIFF", "Shared DIFF", also=(WIDE_NORM,), color="#009e73"),
 )
 TYPES = tuple(row.name for row in _TYPES)
 """Softmax and the attention types of the papers."""
 _TEXT = (
     *_TYPES,
     _control(
-        FLOOR,
-        "No attention",
-        BASELINE,
-        "no attention: its output is zero",
-        color="#cc79a7",
-        match="heads",
+        FLOOR, "No attention", "no attention: its output is zero", color="#cc79a7", match="heads"
     ),
     _control(
         WIDER_FLOOR,
         "No attention, wider FFN",
-        FLOOR,
         "no attention, its parameters given to the feed-forward layers",
-        (BASELINE,),
-        "#e69f00",
+        compared_with=FLOOR,
+        also=(BASELINE,),
+        color="#e69f00",
         layer=FLOOR,
         match="params",
     ),
-    _control(
-        "softmax_half",
-        "Softmax × ½",
-        BASELINE,
-        "softmax times ½: V2's scale at the start",
-        side_effect_of=TYPES[1:],
-    ),
-    _control(
+    _like_all("softmax_half", "Softmax × ½", "softmax times ½: V2's scale at the start"),
+    _like_all(
         UNIFORM_SECOND,
         "Softmax − 0.7 mean value",
-        BASELINE,
         "softmax minus 0.7 times the mean value: a second map that sees nothing",
-        side_effect_of=TYPES[1:],
     ),
     _control(
         WITHOUT_NORM,
         "DIFF V1 without head norm",
-        _V1,
         "V1 without head norm",
-        (BASELINE,),
-        "#56b4e9",
+        compared_with=_V1,
+        also=(BASELINE,),
+        color="#56b4e9",
         layer=_V1,
         changes={"head_norm": False},
     ),
-    _ablation(
+    _like_v2(
         GATE,
         "DIFF V2, gate only",
-        _V2,
         "V2 without its second map: softmax times 1 − λ",
         also=(BASELINE,),
-        side_effect_of=(_V2,),
         layer="gated_head",
     ),
-    _ablation("diff_v2_constant", "DIFF V2, λ = ½", _V2, "V2 with λ = ½"),
-    _ablation(
+    _of_v2("diff_v2_constant", "DIFF V2, λ = ½", "V2 with λ = ½"),
+    _of_v2(
         V2_WITH_NORM,
         "DIFF V2 with head norm",
-        _V2,
         "V2 with head norm",
         color="#8c6d00",
         layer=_V2,
         changes=_NORM,
     ),
-    _ablation(
+    _like_v2(
         "diff_v2_added",
         "DIFF V2, maps added",
-        _V2,
         "V2 whose second map is added: nothing is subtracted",
-        side_effect_of=(_V2,),
     ),
-    _ablation(
+    _like_v2(
         "diff_v2_added_matched",
         "DIFF V2, maps added, V2's size",
-        _V2,
         "V2 whose second map is added, its output as large as V2's: only the sign differs",
-        side_effect_of=(_V2,),
     ),
-    _ablation(
-        "diff_token_lambda", "DIFF V1, λ per token", _V1, "V1 with V2's λ per token and head"
-    ),
+    _of_v1("diff_token_lambda", "DIFF V1, λ per token", "V1 with V2's λ per token and head"),
     _match("heads", _V2, "DIFF V2, equal heads", "V2 at equal heads: more parameters"),
     _match("flops", _V2, "DIFF V2, equal FLOPs", "V2 at equal training FLOPs"),
     _match(
@@ -189,84 +168,71 @@ _RECALL = (
     _control(
         "softmax_norm",
         "Softmax with head norm",
-        _V1,
         "softmax with head norm, its heads half as wide as V1's",
+        compared_with=_V1,
         layer=BASELINE,
         changes=_NORM,
     ),
     _control(
         UNIFORM,
         "DIFF V1, uniform second map",
-        _V1,
         "V1 whose second map is uniform: it sees nothing",
+        compared_with=_V1,
     ),
 )
 _ABLATIONS = (
     _ablation(
         ELEMENT_GATE,
         "Gated softmax, per channel",
-        BASELINE,
         "softmax times a gate per channel of its output",
         also=(GATE,),
     ),
-    _ablation(
-        GROUPED, "Grouped DIFF", _V1, "V1, one subtracted map per group of heads", (BASELINE,)
-    ),
-    _ablation(DEX, "DEX", BASELINE, "softmax minus λ times a learned map of its output", (_V1,)),
-    _halved(
-        WIDE, "Softmax, half the heads", BASELINE, "softmax with half the heads, twice as wide"
-    ),
+    _of_v1(GROUPED, "Grouped DIFF", "V1, one subtracted map per group of heads", also=(BASELINE,)),
+    _ablation(DEX, "DEX", "softmax minus λ times a learned map of its output", also=(_V1,)),
+    _halved(WIDE, "Softmax, half the heads", "softmax with half the heads, twice as wide"),
     _halved(
         WIDE_NORM,
         "Softmax, half the heads, head norm",
-        WIDE,
         "the same with head norm",
+        compared_with=WIDE,
         changes=_NORM,
     ),
     _ablation(
         MORE_HEADS,
         "Softmax, 1.5 times the heads",
-        BASELINE,
         "softmax with 1.5 times the heads, of keys and values too, and an FFN that "
         "pays for them: more goes to attention than in V2",
         layer=BASELINE,
         heads=1.5,
     ),
-    _ablation(
-        ADDED, "DIFF V1, maps added", _V1, "V1 whose second map is added: nothing is subtracted"
-    ),
+    _of_v1(ADDED, "DIFF V1, maps added", "V1 whose second map is added: nothing is subtracted"),
     *(
-        _ablation(
+        _of_v1(
             f"{_V1}{ending}",
             f"DIFF V1, λ_init {value}",
-            _V1,
             f"V1 with λ_init = {value} in every layer",
             layer=_V1,
             changes={"lambda_init": value},
         )
         for ending, value in _LAMBDA_INITS.items()
     ),
-    _ablation("diff_v2_no_lambda", "DIFF V2 without λ", _V2, "V2 without λ: A1 − A2"),
-    _ablation(
-        "diff_v2_raw_lambda", "DIFF V2, λ without sigmoid", _V2, "V2 with λ not through a sigmoid"
-    ),
-    _ablation(
+    _of_v2("diff_v2_no_lambda", "DIFF V2 without λ", "V2 without λ: A1 − A2"),
+    _of_v2("diff_v2_raw_lambda", "DIFF V2, λ without sigmoid", "V2 with λ not through a sigmoid"),
+    _of_v2(
         "diff_v2_across",
         "DIFF V2, pairs across groups",
-        _V2,
         "V2 with pairs i and i + h: other keys and values",
     ),
-    _ablation(
+    _of_v2(
         "diff_v2_shuffled",
         "DIFF V2, second map shuffled",
-        _V2,
         "V2 whose second map has its weights at shuffled keys: it cannot know where noise lies",
     ),
     _ablation(
         "shared_diff_map_norm",
         "Shared DIFF, norm on the map",
-        _SHARED,
         "Shared DIFF with its norm on the map, not on the head's output",
+        compared_with=_SHARED,
     ),
 )
 _RANKS = (2, 4, 8, 16)
@@ -278,18 +244,18 @@ def _rows_of_rank(rank: int) -> tuple[Variant, ...]:
         _rank(
             name,
             title,
-            _V1 if name == RANK else RANK,
             f"Shared DIFF with updates of rank {rank}",
-            (BASELINE,) if name == RANK else (_V1, BASELINE),
+            compared_with=_V1 if name == RANK else RANK,
+            also=(BASELINE,) if name == RANK else (_V1, BASELINE),
             changes={"shared_rank": rank},
         ),
         *(
             _rank(
                 f"{name}{ending}",
                 f"{title}, λ_init {value}",
-                name,
                 f"the same with λ_init = {value} in every layer",
-                (_V1, BASELINE),
+                compared_with=name,
+                also=(_V1, BASELINE),
                 changes={"shared_rank": rank, "lambda_init": value},
             )
             for ending, value in _LAMBDA_INITS.items()
@@ -302,9 +268,9 @@ _RANKED = (
     _rank(
         RANK_WITHOUT_NORM,
         "Shared DIFF, r = 8, without head norm",
-        RANK,
         "the same without head norm",
-        (WITHOUT_NORM,),
+        compared_with=RANK,
+        also=(WITHOUT_NORM,),
         changes={"shared_rank": 8, "head_norm": False},
     ),
 )

@@ -117,11 +117,10 @@ def _host(device: str, path: Path, json_: bool) -> None:
 
 
 def _measure(config: Any, path: Path, fresh: bool, json_: bool) -> None:
-    from diffattn.lab.benchmark.session import run_bench, total_effort
+    from diffattn.lab.benchmark.session import plan, run_bench
     from diffattn.lab.cli.screen import RunsProgress
 
-    effort = total_effort(config)
-    with RunsProgress(effort, 0, lambda _: effort) as progress:
+    with RunsProgress(len(plan(config)), 0, lambda _: 1) as progress:
         _, cases = run_bench(
             config,
             path,

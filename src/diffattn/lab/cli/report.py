@@ -56,7 +56,7 @@ def report(
         typer.echo(markdown_results(folders[0]), nl=False)
     else:
         from diffattn.lab.report.analysis.page import build_analysis_report
-        from diffattn.lab.studies.page import build_study_page
+        from diffattn.lab.studies.whole import build_study_page
 
         if kind == "study":
             page = build_study_page(folders[0], out, benchmarks=bench)

@@ -139,7 +139,7 @@ def _require_options(
     """Raise for unknown options or wrong combinations, before torch loads, which takes seconds."""
     from diffattn.lab.catalog.recipes.catalog import SCALES
     from diffattn.lab.catalog.recipes.scaling import SCALING_STUDIES
-    from diffattn.lab.studies.stages import stages_of
+    from diffattn.lab.studies.whole import stages_of
     from diffattn.models.twins import MATCHES
 
     check_known("reproduce", "study", study, (WHOLE, *STUDIES))
@@ -209,28 +209,27 @@ def reproduce_all(
     """
     from diffattn.lab.catalog.models import MEMBERS
     from diffattn.lab.cli.screen import ItemProgress
+    from diffattn.lab.studies import whole
     from diffattn.lab.studies.reproduce import is_reusable
-    from diffattn.lab.studies.stages import ANALYSIS, TITLES, stages_of
-    from diffattn.lab.studies.whole import analyse_models, finish, require_scale, time_models
 
-    stages = stages_of(scale, only)
+    stages = whole.stages_of(scale, only)
     studies = _studies_of(stages, scale, folder, options)
     if dry_run:
         print_json({name: study.resolved() for name, study in studies.items()})
         return
-    require_scale(folder, scale)
+    whole.require_scale(folder, scale)
     for number, name in enumerate(stages, 1):
-        say(f"{number}/{len(stages)} {name}: {TITLES[name]}")
+        say(f"{number}/{len(stages)} {name}: {whole.TITLES[name]}")
         if name in studies:
             others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
             reusable = [other for other in others if is_reusable(other)]
             run_with_progress(studies[name], folder / name, workers, reusable)
-        elif name == ANALYSIS:
+        elif name == whole.ANALYSIS:
             with ItemProgress(4) as items:
-                analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
+                whole.analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
         else:
-            time_models(folder, scale, on_message=say)
-    page = finish(folder, scale)
+            whole.time_models(folder, scale, on_message=say)
+    page = whole.finish(folder, scale)
     results = (folder / "results.json").read_text(encoding="utf-8")
     if json_:
         typer.echo(results, nl=False)
@@ -245,7 +244,7 @@ def _studies_of(
 ) -> dict[str, Any]:
     """Stage to its study, for stages that train models; ``recall`` gets no settings."""
     from diffattn.lab.studies.reproduce import make_study
-    from diffattn.lab.studies.stages import ANALYSIS, THROUGHPUT, scale_of
+    from diffattn.lab.studies.whole import ANALYSIS, THROUGHPUT, scale_of
 
     if ANALYSIS in stages and "text" not in stages and not (folder / "text" / "runs").is_dir():
         raise ConfigError("reproduce all: --only must hold text, whose models analysis reads.")

@@ -64,7 +64,7 @@ def train(
     if not dry_run:
         say_if_finished(out)
     # The next import loads torch, which takes seconds: all names are checked before.
-    from diffattn.lab.training.launch import configure
+    from diffattn.lab.training.run import configure
 
     config, packed = configure(planned.config(), request)
     _run(config, packed, request, dry_run, json_)
@@ -73,7 +73,7 @@ def train(
 def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> None:
     from diffattn.lab.cli.screen import RunsProgress
     from diffattn.lab.training.distributed import is_first
-    from diffattn.lab.training.launch import data_notes, launch_run
+    from diffattn.lab.training.run import data_notes, launch_run
 
     if dry_run:
         if is_first():

@@ -12,7 +12,7 @@ from accelerate.utils import align_module_device
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data.tokenizer import tokenizer_hash
-from diffattn.lab.inference import decoding, label_trie, prompting, scoring, shared_prefixes
+from diffattn.lab.inference import decoding, scoring, shared_prefixes
 from diffattn.lab.inference.network_reader import NetworkReader, limits_on
 from diffattn.layers.saved_names import saved_name
 from diffattn.models.loading import load_model, usable_device
@@ -79,9 +79,9 @@ class LanguageModel(NetworkReader):
 
     score = scoring.score
     generate = decoding.generate
-    complete = prompting.complete
+    complete = decoding.complete
     read_prompts = shared_prefixes.read_prompts
-    read_labels = label_trie.read_labels
+    read_labels = scoring.read_labels
     prefix_losses = scoring.prefix_losses
     sliding_losses = scoring.sliding_losses
 

@@ -67,7 +67,8 @@ def stream_text(
 def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
     """The length of the continuation: ``wanted``, else the default, or less if it does not fit."""
     length = inputs["input_ids"].shape[1]
-    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    limit = getattr(network.config.get_text_config(), "max_position_embeddings", None) or 2**30
+    new = wanted or max(1, min(64, limit - length))
     if length == 0:
         raise ConfigError("generate: --prompt must hold one token or more, got none.")
     known, largest = known_tokens(network), int(inputs["input_ids"].max())
@@ -76,9 +77,9 @@ def _require_prompt(network: Any, inputs: Any, wanted: int | None) -> int:
             f"generate: tokens of --prompt must be below the model's {known}, got {largest}: the "
             "tokenizer belongs to another model."
         )
-    if limit is not None and length + (wanted or 1) > limit:
+    if length + new > limit:
         raise ConfigError(
             f"generate: prompt and continuation must fit the model's {limit} tokens, "
-            f"got {length} + {wanted or 1}."
+            f"got {length} + {new}."
         )
-    return wanted or min(64, 64 if limit is None else limit - length)
+    return new

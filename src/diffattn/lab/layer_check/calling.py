@@ -39,9 +39,6 @@ _ARGUMENTS: dict[str, tuple[Any, str]] = {
 _MEANING = {name: meaning for meaning, (_, names) in _ARGUMENTS.items() for name in names.split()}
 _ALWAYS_GIVEN = ("layer", "lambda_init", "dropout", "kv_heads")
 """Meanings of the arguments that get a value even if they have a default."""
-_GIVEN_LAMBDA = 0.37
-"""The value of λ that is passed to a layer whose forward takes λ as an argument."""
-_LAMBDA_ARGUMENTS = ("λ", "lam", "lambda_", "lambda_val", "lambd")
 _INPUTS = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "context")
 
 
@@ -139,8 +136,7 @@ def call_causally(layer: nn.Module, x: Tensor, width: int) -> tuple[Tensor, str 
 def _call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
     """Output ``[B, T, hidden]`` of the layer for ``x`` of this shape.
 
-    Its first argument and those for queries, keys and values get ``x``. Arguments for rotary
-    positions get cos and sin of ``width`` channels.
+    Arguments for rotary positions get cos and sin of ``width`` channels.
     """
     where = type(layer).__name__
     inputs: list[Tensor] = []
@@ -149,8 +145,6 @@ def _call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = N
         name, required = parameter.name, parameter.default is parameter.empty
         if "mask" in name and mask is not None:
             keywords[name] = mask
-        elif name in _LAMBDA_ARGUMENTS:
-            keywords[name] = _GIVEN_LAMBDA
         elif name in ("rel_pos", "position_embeddings", "rotary", "cos_sin"):
             tables = rotary_embedding(torch.arange(x.shape[1])[None], head_dim=width)
             # The original code has one column of cos and sin per pair of channels, others two.
@@ -175,11 +169,6 @@ def _call_layer(layer: nn.Module, x: Tensor, width: int, mask: Tensor | None = N
         got = list(out.shape) if isinstance(out, Tensor) else type(out).__name__
         raise ConfigError(f"{where}.forward: must return {list(x.shape)}, got {got}.")
     return out
-
-
-def takes_lambda(layer: nn.Module) -> bool:
-    """Whether λ is an argument of the layer's forward."""
-    return any(name in _LAMBDA_ARGUMENTS for name in inspect.signature(layer.forward).parameters)
 
 
 def _masks_to_try(layer: nn.Module, tokens: int) -> dict[str, Tensor | None]:
@@ -227,8 +216,6 @@ def read_weights(layer: nn.Module) -> LayerWeights:
             tensors |= dict(zip("qkv", tensors.pop("qkv").chunk(3), strict=True))
     vectors = _vectors(lambdas, matrices, biases)
     attention_type = "diff_v2" if "lambda_proj" in matrices else "diff"
-    if not vectors and takes_lambda(layer):
-        vectors = (torch.tensor([_GIVEN_LAMBDA], dtype=torch.float64),)
     missing = [f"{role}_proj" for role in "qkvo" if role not in matrices]
     if missing or (not vectors and attention_type == "diff"):
         names = ", ".join(name for name, _ in layer.named_parameters()) or "nothing"
@@ -265,7 +252,7 @@ def _is_second_map(item: tuple[str, Any]) -> bool:
 def _vectors(
     lambdas: dict[str, Tensor], matrices: dict[str, Tensor], biases: dict[str, Tensor]
 ) -> tuple[Tensor, ...]:
-    """λ's four vectors, its one number, or nothing; V2's λ projection is added to ``matrices``."""
+    """λ's four vectors, or nothing; V2's λ projection is added to ``matrices`` and ``biases``."""
     vectors: dict[str, list[Tensor]] = {}
     for name, tensor in lambdas.items():
         place = re.search("([qk])_?([12])", name)
@@ -279,8 +266,6 @@ def _vectors(
             matrices["lambda_proj"] = tensor
         elif name.endswith("bias"):
             biases["lambda_proj"] = tensor
-        elif len(lambdas) == 1:
-            return (tensor.flatten(),)
     return ()
 
 
@@ -293,11 +278,8 @@ def _sizes(
     where, key_maps = type(layer).__name__, 2
     if "lambda_proj" in rows:
         heads, key_maps = rows["lambda_proj"], 1
-    elif len(lambdas) == 4:
-        heads = rows["q"] // (2 * lambdas[0].shape[-1])
     else:
-        named = (getattr(layer, name, None) for name in _ARGUMENTS["heads"][1].split())
-        heads = next((value for value in named if isinstance(value, int)), 0)
+        heads = rows["q"] // (2 * lambdas[0].shape[-1])
     if not heads or rows["q"] % (2 * heads):
         raise ConfigError(
             f"{where}: q must have 2 x heads x width rows, got {shapes} and {heads} heads."

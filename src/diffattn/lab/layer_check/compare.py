@@ -1,5 +1,6 @@
 """Compare a layer with the published formula, and name the mistakes that explain its output."""
 
+import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -15,7 +16,6 @@ from diffattn.lab.layer_check.calling import (
     UserLayer,
     call_causally,
     read_weights,
-    takes_lambda,
 )
 from diffattn.lab.layer_check.formula import (
     FACTS,
@@ -46,11 +46,11 @@ class LayerReport:
     layout: str
     """Order of rows, positions and mask, each of which may be chosen freely; or ``"unknown"``."""
     explained: bool
-    """Whether the formula with ``mistakes`` gives the layer's output up to rounding."""
+    """Whether the formula with ``mistakes`` gives the layer's output."""
     difference: float
     """Largest difference from the published formula, divided by the layer's largest output."""
     remaining: float
-    """Largest difference from the nearest formula with mistakes, divided by the same."""
+    """The same from the nearest formula with mistakes."""
     mistakes: dict[str, str]
 
     @property
@@ -60,10 +60,9 @@ class LayerReport:
 
 
 def check_layer(user: UserLayer) -> LayerReport:
-    """Compare a layer with the published formula on the same weights.
+    """Compare a layer with the published formula on the same random weights.
 
-    All parameters but λ_init get random values, so that every step shows in the output. Known
-    mistakes are built into the formula, up to three at once, until it gives the layer's output.
+    Up to three known mistakes are built into the formula until it gives the layer's output.
     """
     mistakes = _facts_of_start(user, read_weights(user.layer))
     layer = _draw_anew(user.layer)
@@ -71,7 +70,7 @@ def check_layer(user: UserLayer) -> LayerReport:
     hidden = weights.matrices["q"].shape[1]
     x = torch.randn(2, 9, hidden, generator=torch.Generator().manual_seed(1))
     actual, mask = call_causally(layer, x, weights.head_dim)
-    mistakes |= {} if takes_lambda(layer) else _facts_of_gradient(layer, actual)
+    mistakes |= _facts_of_gradient(layer, actual)
     actual, x = actual.detach().double(), x.double()
     starts = _starts(user, weights)
     remaining, formula, planted = _explain(weights, actual, x, starts, mask is None)
@@ -106,13 +105,10 @@ def _draw_anew(layer: nn.Module) -> nn.Module:
                 continue
             drawn = torch.randn(parameter.shape, generator=generator)
             is_vector = bool(LAMBDA_NAME.search(name.lower())) and "proj" not in name
-            if parameter.ndim > 1 and not is_vector:
-                drawn = drawn * parameter.shape[-1] ** -0.5
-            elif parameter.numel() > 1 and is_vector:
-                drawn = drawn * (parameter.shape[-1] ** -0.25)
+            if parameter.numel() == 1 or (parameter.ndim == 1 and not is_vector):
+                parameter.copy_(0.5 + 0.1 * drawn)
             else:
-                drawn = 0.5 + 0.1 * drawn
-            parameter.copy_(drawn)
+                parameter.copy_(drawn * parameter.shape[-1] ** (-0.25 if is_vector else -0.5))
     return layer
 
 
@@ -141,18 +137,13 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
     """The published formula in every order of rows and with every rotary layout that is right."""
     v2 = weights.attention_type == "diff_v2"
     base = Formula(lambda_init=start, norm_over="nothing" if v2 else "head", factor=not v2)
-    lams = ["exp"]
-    if len(weights.lambdas) == 1:
-        lams = ["number", "number_and_start", "sigmoid_number"]
     rows: list[tuple[Pairs, Pairs, Pairs]] = [("adjacent",) * 3, ("split", "adjacent", "adjacent")]
     if not v2:
         rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
     rotary: tuple[Positions, ...] = ("none", "halves", "interleaved")
-    for lam, positions, (queries, keys, values) in product(lams, rotary, rows):
-        yield replace(
-            base, lam=lam, positions=positions, query_pairs=queries, key_pairs=keys,
-            value_halves=values,
-        )  # fmt: skip
+    for positions, (queries, keys, values) in product(rotary, rows):
+        pairs: dict[str, Pairs] = {"query_pairs": queries, "key_pairs": keys}
+        yield replace(base, positions=positions, value_halves=values, **pairs)
 
 
 def _explain(
@@ -166,11 +157,9 @@ def _explain(
     known = [
         mistake
         for mistake in PLANTED
-        if weights.attention_type in mistake.attention_types
-        and (leaks or not mistake.leaks)
-        and not (len(weights.lambdas) == 1 and "lam" in mistake.changes)
+        if weights.attention_type in mistake.attention_types and (leaks or not mistake.leaks)
     ]
-    best = (float("inf"), next(_layouts(weights, starts[0][0])), dict[str, str]())
+    best = (math.inf, next(_layouts(weights, starts[0][0])), dict[str, str]())
     for total in range(_MOST_TOGETHER + 1):
         for start, mistaken_start in starts:
             together = total - len(mistaken_start)
@@ -200,7 +189,7 @@ def _planted(
 def _difference(actual: Tensor, formula: Tensor) -> float:
     """Largest difference divided by the largest output; infinite if it is NaN."""
     difference = float((actual - formula).abs().max() / actual.abs().max())
-    return difference if difference == difference else float("inf")
+    return math.inf if math.isnan(difference) else difference
 
 
 def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
@@ -222,31 +211,25 @@ def _rounding(weights: LayerWeights, formula: Formula, x: Tensor) -> float:
 def _facts_of_start(user: UserLayer, weights: LayerWeights) -> dict[str, str]:
     vectors = weights.lambdas
     queries, hidden = weights.matrices["q"].shape
-    std = float(torch.stack(vectors).std()) if len(vectors) == 4 else 0.0
-    names = []
-    if len(vectors) == 4 and not any(vector.any() for vector in vectors):
-        names.append("zero_vectors")
-    elif std > 2 * LAMBDA_STD:
-        names.append("wide_start")
-    elif len(vectors) == 1:
-        is_argument = takes_lambda(user.layer)
-        names.append("lambda_is_an_argument" if is_argument else "lambda_is_a_number")
-    if len(vectors) == 4 and vectors[0].ndim > 1:
-        names.append("lambda_by_head")
-    if weights.attention_type != "diff_v2":
-        if weights.value_dim == weights.head_dim:
-            names.append("narrow_values")
-        if queries == 2 * hidden and "width" not in user.given:
-            names.append("heads_not_halved")
-    return {name: FACTS[name].format(value=std) for name in names}
+    if not vectors:  # V2
+        return {}
+    std = float(torch.stack(vectors).std())
+    facts = {
+        "zero_vectors": not any(vector.any() for vector in vectors),
+        "wide_start": std > 2 * LAMBDA_STD,
+        "lambda_by_head": vectors[0].ndim > 1,
+        "narrow_values": weights.value_dim == weights.head_dim,
+        "heads_not_halved": queries == 2 * hidden and "width" not in user.given,
+    }
+    return {name: FACTS[name].format(value=std) for name, holds in facts.items() if holds}
 
 
 def _facts_of_gradient(layer: nn.Module, out: Tensor) -> dict[str, str]:
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(3))
-    parameters = [p for name, p in layer.named_parameters() if LAMBDA_NAME.search(name.lower())]
-    reached = [p for p in parameters if p.requires_grad]
-    if out.requires_grad and reached:
-        gradients = torch.autograd.grad(out, reached, weights, allow_unused=True)
+    named = layer.named_parameters()
+    learned = [p for name, p in named if LAMBDA_NAME.search(name.lower()) and p.requires_grad]
+    if out.requires_grad and learned:
+        gradients = torch.autograd.grad(out, learned, weights, allow_unused=True)
         if any(gradient is not None and gradient.any() for gradient in gradients):
             return {}
     return {"detached_lambda": FACTS["detached_lambda"]}

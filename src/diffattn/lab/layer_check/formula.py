@@ -26,7 +26,7 @@ class LayerWeights:
     """Keys ``q``, ``k``, ``v``, ``o``, and ``lambda_proj`` for V2."""
     biases: Mapping[str, Tensor]
     lambdas: tuple[Tensor, ...] = ()
-    """λ's vectors q1, k1, q2 and k2, ``[D]`` or ``[H, D]``; or one number ``[1]``; V2: empty."""
+    """λ's vectors q1, k1, q2 and k2, ``[D]`` or ``[H, D]``; V2: empty."""
     norm: Tensor | None = None
     """Scale and bias of the norm, ``[2, channels]``."""
 
@@ -65,13 +65,8 @@ class Formula:
 
 
 def layer_lambda(weights: LayerWeights, formula: Formula) -> Tensor:
-    """λ of V1, ``[]``, ``[1]`` or ``[H]``."""
-    start = formula.lambda_init
-    if len(weights.lambdas) == 1:
-        (number,) = weights.lambdas
-        forms = {"number": number, "number_and_start": number + start}
-        return (forms | {"sigmoid_number": number.sigmoid()})[formula.lam]
-    q1, k1, q2, k2 = weights.lambdas
+    """λ of V1, ``[]`` or ``[H]``."""
+    start, (q1, k1, q2, k2) = formula.lambda_init, weights.lambdas
     first, second = (q1 * k1).sum(-1), (q2 * k2).sum(-1)
     return {
         "exp": first.exp() - second.exp() + start,
@@ -277,9 +272,7 @@ FACTS = {
     "detached_lambda": "No gradient reaches the parameters of λ: it is cut from the graph.",
     "wide_start": "The vectors of λ start with a deviation of {value:.2f}, the paper's with 0.1: "
     "so λ starts far from λ_init.",
-    "lambda_is_a_number": "λ is a learned number: the paper's is e^(q1·k1) − e^(q2·k2) + λ_init.",
     "lambda_by_head": "Every head has a λ of its own: the heads of a layer share one.",
-    "lambda_is_an_argument": "λ is an argument of the forward: nothing learns it.",
     "lambda_init_depth": "λ_init is {value:.4f} where the schedule of layer index {index} gives "
     "{right:.4f}: 0.8 − 0.6 e^(−0.3 index), index from 0.",
     "lambda_init_constant": "λ_init is {value:.4f} in every layer: the paper's grows with depth, "

@@ -14,9 +14,13 @@ from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.study_page import provenance
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
-from diffattn.lab.report.study.beside import committed_text, loss_section
 from diffattn.lab.report.study.files import ROW_KINDS, read_study
-from diffattn.lab.report.study.page import text_document, text_markdown
+from diffattn.lab.report.study.page import (
+    committed_text,
+    loss_section,
+    text_document,
+    text_markdown,
+)
 
 _TEXT = (read_study, text_document)
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[..., Document]]] = {

@@ -28,7 +28,6 @@ from diffattn.lab.records.stored_runs import RUNS, TABLE, runs_folder, unpack_ru
 from diffattn.lab.studies import workers as processes
 from diffattn.lab.studies.gradient_flow.judgements import gradient_flow_results
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
-from diffattn.lab.studies.page import build_study_page
 from diffattn.lab.studies.practical import practical_results, practical_study
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
@@ -37,9 +36,10 @@ from diffattn.lab.studies.stability import stability_results, stability_study
 from diffattn.lab.studies.study import FixedStudy, Member, OnMessage, OnProgress, Runs, Study, Wave
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
+from diffattn.lab.studies.whole import build_study_page
 from diffattn.lab.training.callbacks import METRICS
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.planning.search import require_run_memory
 from diffattn.lab.training.prepare import MARKER, PreparedData, prepare_data
 from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 
@@ -101,7 +101,6 @@ def reproduce(
         reuse: Folders of other studies on text, whose finished runs with the same settings, seed
             and tokens are copied and not trained again.
         workers: One-thread processes side by side. Default: one per GPU, else per core, at most 2.
-        on_message: Called with one line per stage.
         on_progress: See :data:`diffattn.lab.studies.study.OnProgress`.
 
     Returns:
@@ -166,10 +165,6 @@ def run_study(
 
     Arguments are those of :func:`reproduce`. ``on_data`` is called with the tokens before the first
     run, with ``None`` for recall tasks.
-
-    Raises:
-        ConfigError: ``folder`` holds another configuration, ``reuse`` names a folder without a
-            study, the first runs do not fit into memory, or the scale needs a missing GPU.
     """
     if study.scale in GPU_SCALES and not torch.cuda.is_available():
         width = recipe(study.scale).model.hidden_size  # settings may shrink models for a CPU
@@ -201,8 +196,7 @@ def run_study(
 def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | None:
     """Write ``study.json``, or check that the folder holds this study and the same tokens.
 
-    A folder of another configuration or text is refused before any work. If the text is packed
-    already, opening the packed data checks the text's hash.
+    If the text is packed already, opening the packed data checks the text's hash.
     """
     resolved = study.resolved()
     recorded = _recorded_study(folder, resolved)

@@ -29,15 +29,11 @@ from diffattn.models.twins import parameter_count
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingStudyConfig(FixedStudy):
-    """The runs of a scaling study. All models of a size and budget read the same tokens.
-
-    ``base`` lies on both axes: budgets are compared at its size, sizes at its number of tokens.
-    """
+    """The runs of a scaling study. ``base`` lies on both axes."""
 
     kind: str = "scaling"
     widths: tuple[float, ...]
-    """Hidden sizes divided by the base's. Heads and the FFN grow in proportion; head width and
-    depth stay."""
+    """Hidden sizes divided by the base's. Heads and the FFN grow in proportion."""
     budgets: tuple[float, ...]
     """Numbers of steps divided by the base's. Each budget has its own full schedule."""
     types: tuple[str, ...]
@@ -143,7 +139,7 @@ def scaling_results(
         "extrapolate": config.extrapolate,
         "axes": axes,
         "verdict": verdict(axes),
-        "statement": (apart if left_out else "") + statement(config, models.values()),
+        "statement": (apart if left_out else "") + _statement(config, models.values()),
         "complete": True,
     }
 
@@ -198,8 +194,7 @@ def _axis_results(
     }
 
 
-def statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
-    """State the limits of the study."""
+def _statement(config: ScalingStudyConfig, models: Iterable[DiffTransformerConfig]) -> str:
     size = heads_below(models)
     return (
         f"{size}The sizes differ in width, not in depth. No learning rate was tuned: the peak "

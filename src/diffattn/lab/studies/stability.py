@@ -40,8 +40,6 @@ class StabilityStudyConfig(FixedStudy):
     learning_rates: tuple[float, ...]
     """Peak rates; the ratio of final to peak rate is kept."""
     types: tuple[str, ...] = (*TYPES, WITHOUT_NORM, V2_WITH_NORM, FLOOR, WIDER_FLOOR)
-    """The controls separate the effect of a head norm from that of a second map, and show which
-    models use their context."""
 
     def _check(self) -> None:
         where, train, window = "StabilityStudyConfig", self.base.train, spikes.WINDOW
@@ -120,11 +118,7 @@ _NOT_AT_ALL = (
 def stability_results(
     config: StabilityStudyConfig, results: Results, rows: Rows
 ) -> StabilityResults:
-    """Every measure per type and rate, and paired differences between types.
-
-    A difference that says nothing about attention at large rates carries the reason. In Holm's
-    adjustment its p-value is 1, so that it makes no other difference easier to show.
-    """
+    """Every measure per type and rate, and paired differences between types."""
     runs = _Measured(config, results, rows)
     to_floors = runs.differences_to_floors()
     attending = _attending_rates(to_floors)
@@ -263,7 +257,8 @@ class _Measured:
 
 
 def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:
-    """Add Holm's p-values. One seed has none. A difference with a reason counts with p = 1."""
+    """Add Holm's p-values. A difference that says nothing counts with p = 1, so that it makes no
+    other one easier to show."""
     known = [(entry, p) for entry in family if (p := entry["p_value"]) is not None]
     adjusted = holm([1.0 if entry["why"] else p for entry, p in known])
     for (entry, _), p_holm in zip(known, adjusted, strict=True):
@@ -285,8 +280,8 @@ def _statement(config: StabilityStudyConfig) -> str:
 def _attending_rates(differences: Sequence[StabilityDifference]) -> dict[str, list[float]]:
     """Model -> the rates at which it attends, rising.
 
-    There its loss is reliably below that of each floor: the whole paired interval of the difference
-    is at most -:data:`MARGIN`. It does not count as attending if a run of either side diverged."""
+    There the whole paired interval of its loss less that of each floor is at most -:data:`MARGIN`.
+    It does not count as attending if a run of either side diverged."""
     rates: dict[str, dict[float, bool]] = {}
     for entry in sorted(differences, key=lambda entry: entry["learning_rate"] or 0.0):
         high, rate = entry["high"], entry["learning_rate"]

@@ -12,9 +12,8 @@ from diffattn.files.io import read_jsonl
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.records.fields import require
-from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.config import RecallConfig, RunConfig
 from diffattn.lab.training.prepare import PreparedData
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import StabilityRun
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
@@ -189,8 +188,8 @@ class FixedStudy(Study):
         return {member.config.name: member.config.train.num_steps for member in self.members()}
 
     def steps_of(self, run: str) -> int:
-        """The steps of a run."""
-        return self._planned_steps[run]
+        """The steps of a run; 0 if another study made it."""
+        return self._planned_steps.get(run, 0)
 
 
 def require_softmax(where: str, field: str, model: DiffTransformerConfig) -> None:

@@ -1,15 +1,14 @@
-"""The stages of ``reproduce all`` beside its studies: analysis, timing, results and the page."""
+"""The page of a study, and the stages of ``reproduce all``. It loads without torch."""
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from diffattn.errors import ConfigError
+from diffattn.errors import ConfigError, check_known
 from diffattn.files.io import read_json, write_json
 from diffattn.lab.catalog.models import TYPES
-from diffattn.lab.data.corpora import Document
 from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.report.analysis.page import is_analysis_folder
 from diffattn.lab.report.beside_papers import build_papers_report
@@ -18,19 +17,65 @@ from diffattn.lab.report.claims.records import committed_folders
 from diffattn.lab.report.claims.tables import committed_claims
 from diffattn.lab.report.page.elements import Link
 from diffattn.lab.report.page.runs import study_kind
-from diffattn.lab.studies.stages import (
-    ALL_STUDIES,
-    ANALYSIS,
-    THROUGHPUT,
-    TITLES,
-    is_long,
-    scale_of,
-    stages_of,
-)
-from diffattn.lab.training.prepare import open_data
 
 _ANALYSED_TOKENS = 65_536
 _RESULTS = "results.json"
+ANALYSIS, THROUGHPUT = "analysis", "throughput"
+ALL_STUDIES = ("text", "gradient-flow", "recall", "stability", "scaling", "ablations", "rank")
+STUDIES_OF: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("smoke", "laptop"), ("recall", "text")),
+    **dict.fromkeys(("study", "workstation"), ALL_STUDIES),
+}
+"""Scale -> its studies, in the order in which they run."""
+TITLES = {
+    "text": "The comparison on text",
+    "gradient-flow": "Gradient flow",
+    "recall": "Recall among noise",
+    "stability": "Stability at large learning rates",
+    "scaling": "Scaling by size and tokens",
+    "ablations": "Ablations",
+    "rank": "The rank of Shared DIFF",
+    ANALYSIS: "Attention, outliers and λ of the models trained on text",
+    THROUGHPUT: "Speed of whole models",
+}
+
+
+def stages_of(scale: str, only: Sequence[str] = ()) -> tuple[str, ...]:
+    """Names of the stages: studies, and at long scales the analysis of their models and timings."""
+    check_known("reproduce", "scale", scale, STUDIES_OF)
+    stages = (*STUDIES_OF[scale], *((ANALYSIS, THROUGHPUT) if is_long(scale) else ()))
+    for name in only:
+        check_known("reproduce", "only", name, stages)
+    return tuple(name for name in stages if not only or name in only)
+
+
+def is_long(scale: str) -> bool:
+    """Whether a scale takes hours and runs all studies."""
+    return STUDIES_OF[scale] == ALL_STUDIES
+
+
+def scale_of(study: str, scale: str) -> str:
+    """The scale of one study within the whole reproduction at ``scale``."""
+    if not is_long(scale):
+        return scale
+    if study == "scaling":
+        return "laptop"
+    return scale if study in ("text", "ablations", "rank") else "study"
+
+
+def build_study_page(
+    study: Path, out: Path | None = None, *, benchmarks: Sequence[Path] | None = None
+) -> Path:
+    """Write the page of a study. Studies of kind text or recall also show the papers' claims.
+
+    ``benchmarks``: by default the records of this checkout, for a study of kind text.
+    """
+    kind = study_kind(study)
+    if benchmarks is None:  # an installed package has no records
+        committed = Path(__file__).parents[4] / "benchmarks" / "results"
+        benchmarks = sorted(committed.glob("*.json")) if kind == "text" else ()
+    claims = committed_claims() if kind in ("text", "recall") else None
+    return build_report(study, out, benchmarks=benchmarks, claims=claims)
 
 
 def require_scale(folder: Path, scale: str) -> None:
@@ -53,7 +98,9 @@ def analyse_models(
 ) -> None:
     """Analyse the first seed's model of every type on text that none read, if not done."""
     from diffattn.lab.analysis.session import AnalysisSettings, analyze
+    from diffattn.lab.data.corpora import Document
     from diffattn.lab.report.analysis.page import build_analysis_report
+    from diffattn.lab.training.prepare import open_data
 
     out, text = folder / ANALYSIS, folder / "text"
     if is_analysis_folder(out):

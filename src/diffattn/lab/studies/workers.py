@@ -71,7 +71,6 @@ def run_members(
     Args:
         data: Folder of the prepared tokens; ``None`` for recall tasks.
         folder: Folder of the run directories and of the logs ``<name>.log``.
-        workers: Processes at a time, each with one thread, spread evenly over the GPUs.
         short: Whether a process makes several runs. Outside Linux the recorded peak memory then
             includes its earlier runs.
     """

@@ -1,17 +1,137 @@
-"""Assertions and comparisons whose tolerances follow from rounding."""
+"""Comparisons by the rule that judges every result: at most twice what rounding can cause.
+
+For a whole model, rounding is measured: the model runs with weights moved by one rounding.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from diffattn.lab.testing.budget import Comparison, compare, largest
 from diffattn.lab.testing.inputs import DiffAttentionInputs
-from diffattn.lab.testing.rounding import BLOCK_SCORES, rounding_errors, row_blocks
+from diffattn.lab.testing.rounding import BLOCK_SCORES, at_rows, rounding_errors, row_blocks
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs.masking import AttentionMask, repeat_heads
+
+
+class Comparison(NamedTuple):
+    """How one tensor compares with its exact value."""
+
+    error: float
+    """Absolute error, of the value nearest to its budget if each has one; NaN: wrong shape."""
+    budget: float
+    """Largest error that is accepted."""
+    problem: str | None
+    """The fault in words: a wrong shape or too large an error; ``None`` if there is none."""
+
+    @property
+    def share(self) -> float:
+        """The error over the budget; above 1 or infinite exactly if there is a problem."""
+        if self.problem is None:
+            return self.error / self.budget if self.error else 0.0
+        return self.error / self.budget if self.error > self.budget > 0 else math.inf
+
+
+def largest(x: Tensor) -> float:
+    """Largest absolute value; 0 for an empty tensor."""
+    return float(x.detach().abs().max()) if x.numel() else 0.0
+
+
+def compare(
+    actual: Tensor,
+    exact: Tensor,
+    off: Tensor | float,
+    *,
+    size: Callable[[Tensor], float] = largest,
+) -> Comparison:
+    r"""Judge one tensor: each value by an E of its own, or the whole tensor by one E.
+
+    .. math:: |x - x_{64}| \le 2 E
+
+    E says how far rounding in the dtype of ``actual`` moves x. For attention it is derived for each
+    value (:func:`diffattn.lab.testing.rounding.rounding_errors`). For whole models it is measured
+    (:func:`measured_errors`). A float64 result doubles the budget, because the exact value is
+    rounded as much as the result.
+
+    ``exact`` is float64. ``off`` is E. If it is one number, ``size`` measures the error.
+    """
+    sides = 2 if actual.dtype == torch.float64 else 1
+    if actual.shape != exact.shape:
+        budget = 2 * sides * (largest(off) if isinstance(off, Tensor) else off)
+        shapes = f"must be {list(exact.shape)}, got {list(actual.shape)}"
+        return Comparison(math.nan, budget, shapes)
+    difference = actual.double() - exact
+    if isinstance(off, Tensor):
+        error, budget = _worst_value(difference, 2 * sides * off.double(), exact, actual.dtype)
+    else:
+        error, budget = size(difference), 2 * sides * off
+    # NaN in the result or in the budget makes this false.
+    right = math.isfinite(budget) and error <= budget
+    return Comparison(error, budget, None if right else f"error {error:.3e}, budget {budget:.3e}")
+
+
+def _worst_value(
+    difference: Tensor, budgets: Tensor, exact: Tensor, dtype: torch.dtype
+) -> tuple[float, float]:
+    """Error and budget of the value whose error is the largest share of its budget."""
+    if not difference.numel():
+        return 0.0, 0.0
+    errors = difference.detach().abs().flatten()
+    # A value that underflows loses all its digits: a weight of e⁻¹⁰⁰ is 0 in float32 sums.
+    sums = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32)
+    least = (
+        sums.eps**2 * largest(exact) + torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    )
+    budgets = budgets.detach().expand_as(exact).flatten().clamp(min=least)  # keeps NaN
+    shares = torch.nan_to_num(errors / budgets, nan=math.inf, posinf=math.inf)
+    shares[~budgets.isfinite()] = math.inf
+    worst = int(shares.argmax())
+    return float(errors[worst]), float(budgets[worst])
+
+
+def measured_errors(
+    run: Callable[[nn.Module], Mapping[str, Tensor]],
+    model: nn.Module,
+    exact: Mapping[str, Tensor],
+    *,
+    ulps: float = 1.0,
+    num_runs: int = 6,
+    size: Callable[[Tensor], float] = largest,
+) -> dict[str, float]:
+    """Measure how far rounding moves the results of a model whose bound is too long to derive.
+
+    The estimate is the largest error of several runs of the reference, plus one rounding of the
+    result. Each run first moves every weight by up to ``ulps`` units in the last place. A single
+    run with the exact weights may be accurate by luck. ``exact`` holds results in float64.
+    """
+    eps = ulps * max(torch.finfo(x.dtype).eps for x in model.parameters())
+    worst = dict.fromkeys(exact, 0.0)
+    moved = deepcopy(model)  # once: it takes as long as several runs of a small model
+    for seed in range(num_runs):
+        moved.zero_grad()
+        results = run(nudged(model, seed=seed, ulps=ulps, into=moved))
+        for name, want in exact.items():
+            error = size(results[name].double() - want)
+            worst[name] = error if not error <= worst[name] else worst[name]  # keeps NaN
+    return {name: error + eps * size(exact[name]) for name, error in worst.items()}
+
+
+@torch.no_grad()
+def nudged(
+    model: nn.Module, *, seed: int, ulps: float = 1.0, into: nn.Module | None = None
+) -> nn.Module:
+    """A copy, or older copy ``into``, with weights times 1 + u · ulps · eps, u in [-1, 1)."""
+    moved = deepcopy(model) if into is None else into
+    device = next(model.parameters()).device
+    options: Any = {"generator": torch.Generator(device).manual_seed(seed), "device": device}
+    for weight, place in zip(model.parameters(), moved.parameters(), strict=True):
+        steps = 2 * torch.rand(weight.shape, dtype=torch.float64, **options) - 1
+        place.copy_(weight.double() * (1 + ulps * torch.finfo(weight.dtype).eps * steps))
+    return moved
 
 
 def assert_close_to_reference(
@@ -26,9 +146,7 @@ def assert_close_to_reference(
     .. math:: |x - x_{64}| \le 2 E
 
     It holds value by value, with 4 E for float64. x_64 is the reference in float64 on the same
-    numbers, for the output and the gradient of every tensor. E, from
-    :func:`diffattn.lab.testing.rounding.rounding_errors`, depends on numbers and dtype alone.
-    For the arguments see :func:`compare_to_reference`.
+    numbers. E comes from :func:`diffattn.lab.testing.rounding.rounding_errors`.
     """
     compared = compare_to_reference(op, inputs, backend=backend, gradients=gradients)
     failures = [f"{name}: {value.problem}" for name, value in compared.items() if value.problem]
@@ -52,10 +170,9 @@ def compare_to_reference(
 
     Args:
         op: Called as ``op(q, k, v, lam, backend=..., **options)``.
-        gradients: Compare the gradients too, unless called under ``torch.no_grad``.
         lay_out: Gives the gradient of the output another layout in memory.
-        oracle: Gives the exact result, called as ``oracle(q, k, v, lam, **options)`` in float64.
-            Default: ``op`` on the backend ``reference``, or its rows block by block if many.
+        oracle: Gives the exact result in float64. Default: ``op`` on the backend ``reference``, or
+            its rows block by block if many.
     """
     gradients = gradients and torch.is_grad_enabled()
 
@@ -93,9 +210,8 @@ def assert_equal_to_rounding(
 
     .. math:: |x - y| \le n\,\epsilon\,M
 
-    With u = eps / 2 each evaluation is off by at most n u M: ``steps`` n roundings on the longest
-    way to a value, no partial result above the ``magnitude`` M. ``expected`` may have a wider
-    dtype. See :func:`diffattn.lab.testing.rounding.rounding_steps` for attention.
+    With u = eps / 2 each evaluation is off by at most n u M: n roundings on the longest way to a
+    value, no partial result above M. ``expected`` may have a wider dtype.
     """
     if actual.shape != expected.shape:
         raise AssertionError(f"must be {list(expected.shape)}, got {list(actual.shape)}.")
@@ -106,9 +222,13 @@ def assert_equal_to_rounding(
 
 
 def reference_by_rows(
-    inputs: DiffAttentionInputs, weights: Tensor | None, *, scores: int = BLOCK_SCORES
+    inputs: DiffAttentionInputs,
+    weights: Tensor | None,
+    *,
+    rows: Tensor | None = None,
+    scores: int = BLOCK_SCORES,
 ) -> dict[str, Tensor]:
-    """The float64 reference of :func:`output_and_gradients` by :func:`row_blocks`.
+    """The float64 reference of :func:`output_and_gradients`, for arguments of ``rounding_errors``.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """
@@ -120,27 +240,29 @@ def reference_by_rows(
     with_gradients = weights is not None and bool(leaves)
     gradients = {name: torch.zeros_like(x) for name, x in leaves.items()} if with_gradients else {}
     outputs = []
-    for rows in row_blocks(exact, scores):
+    for some in row_blocks(exact, rows, scores):
         with torch.set_grad_enabled(with_gradients):
             _, _, signed = reference.maps(
-                exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=rows
+                exact.q, exact.k, exact.lam, scale=scale, mask=mask, rows=some
             )
             values = repeat_heads(exact.v, exact.q.shape[2]).transpose(1, 2)  # [B, H, S, Dv]
             out = torch.matmul(signed, values).transpose(1, 2)  # [B, R, H, Dv]
         outputs.append(out.detach())
         if with_gradients:
             assert weights is not None
-            parts = torch.autograd.grad(out, list(leaves.values()), weights[:, rows].to(out))
+            parts = torch.autograd.grad(out, list(leaves.values()), weights[:, some].to(out))
             for total, part in zip(gradients.values(), parts, strict=True):
                 total += part
     results = {"output": torch.cat(outputs, dim=1)}
-    return results | {f"gradient of {name}": x for name, x in gradients.items()}
+    for name, x in gradients.items():
+        results[f"gradient of {name}"] = at_rows(f"gradient of {name}", x, rows)
+    return results
 
 
 def output_and_gradients(
     out: Tensor, leaves: dict[str, Tensor], weights: Tensor | None
 ) -> dict[str, Tensor]:
-    """``output``; with ``weights``, its gradient, also ``gradient of`` each leaf that needs one."""
+    """``output``; with its gradient ``weights`` also ``gradient of`` each leaf that needs one."""
     results = {"output": out.detach()}
     leaves = {name: x for name, x in leaves.items() if x.requires_grad}
     if weights is not None and leaves:
@@ -150,10 +272,7 @@ def output_and_gradients(
 
 
 def exact_weights(out: Tensor, drawn_on: torch.device | str = "cpu") -> Tensor:
-    """The output's gradient in every test: eighths from -1 to 1, exact in each tested dtype.
-
-    ``drawn_on`` is the device of the random generator: another one gives other numbers.
-    """
+    """The output's gradient in every test: eighths from -1 to 1, exact in each tested dtype."""
     generator = torch.Generator(drawn_on).manual_seed(1)
     drawn = torch.randint(-8, 9, out.shape, generator=generator, device=drawn_on)
     return drawn.to(out) / 8

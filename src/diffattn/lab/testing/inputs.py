@@ -28,7 +28,7 @@ class OpCase:
     causal: bool = True
     window: int | None = None
     padding: tuple[tuple[int, int], ...] | None = None
-    """For each batch row, the number of padded keys on the left and on the right."""
+    """Padded keys on the left and on the right, for each batch row."""
     kv_lengths: tuple[int, ...] | None = None
     documents: tuple[int, ...] | None = None
     """Lengths of the packed documents in tokens; they sum to the number of queries and of keys."""
@@ -70,8 +70,7 @@ def make_diff_attention_inputs(
 ) -> DiffAttentionInputs:
     """Draw normal random tensors in the shapes of ``case``. λ has mean 0.4 and deviation 0.6.
 
-    λ is float64 if ``dtype`` is, else float32. The values depend on the seed and on ``drawn_on``,
-    the device of the random generator: a CPU takes seconds for long sequences.
+    ``drawn_on`` is the device of the random generator: a CPU takes seconds for long sequences.
     """
     generator = torch.Generator(drawn_on).manual_seed(seed)
     batch, num_queries, num_heads, dim = case.batch, case.num_queries, case.num_heads, case.head_dim
@@ -99,11 +98,9 @@ def make_diff_attention_inputs(
 
 
 def _options(case: OpCase, num_keys: int, device: torch.device) -> dict[str, Any]:
-    """Keyword arguments of the call whose values differ from their defaults."""
     options: dict[str, Any] = {"scale": case.scale, "window": case.window}
+    options["causal"] = None if case.causal else False
     options = {name: value for name, value in options.items() if value is not None}
-    if not case.causal:
-        options["causal"] = False
     if case.padding is not None:
         column = torch.arange(num_keys)
         real = [(column >= left) & (column < num_keys - right) for left, right in case.padding]
@@ -177,5 +174,3 @@ OP_CASES: tuple[OpCase, ...] = (
         **_MQA,
     ),
 )
-"""By name, T, and S if it is not T: T from 1 to 128; MHA, GQA, MQA; keys of each map (V1) and
-shared keys (V2); every option."""

@@ -14,15 +14,16 @@ BLOCK_SCORES = 2**24
 """Most scores of one block. They take 128 MiB in float64; a comparison holds about 20 copies."""
 
 
-def row_blocks(inputs: DiffAttentionInputs, scores: int = BLOCK_SCORES) -> Iterator[Tensor]:
-    """Indices of the query rows in blocks, int64 ``[R]``, so that the attention maps fit in memory.
+def row_blocks(
+    inputs: DiffAttentionInputs, rows: Tensor | None = None, scores: int = BLOCK_SCORES
+) -> Iterator[Tensor]:
+    """Indices of query rows in blocks of one row or more, int64 ``[R]``.
 
-    ``scores`` is the largest number of entries of one block, over both maps, all heads and all
-    batch rows. A block has at least one row, even if that row exceeds the limit.
+    ``scores`` is the largest number of entries of a block of both maps, all heads and batch rows.
     """
     batch, num_queries, num_heads = inputs.q.shape[:3]
     per_row = 2 * batch * num_heads * inputs.k.shape[1]
-    rows = torch.arange(num_queries, device=inputs.q.device)
+    rows = torch.arange(num_queries, device=inputs.q.device) if rows is None else rows
     yield from rows.split(max(1, scores // max(1, per_row)))
 
 
@@ -31,11 +32,11 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
 
     .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
 
-    Two evaluations in one dtype, in any order of summation, differ by at most n eps M if no
-    intermediate result is kept in less precision. Here eps is twice the unit roundoff and L >= 1
-    bounds the logits. A logit of D products is off by (D + 1) L roundings. A weight subtracts the
-    largest logit of its row: twice as many, and 2 L for the difference. Normalising takes all these
-    again, and S + 3 for the sum. The product with V and the subtraction of maps add S + 5.
+    Two evaluations in one dtype, in any order of summation, differ by at most n eps M. Here eps is
+    twice the unit roundoff and L >= 1 bounds the logits. A logit of D products is off by (D + 1) L
+    roundings. A weight subtracts the largest logit of its row: twice as many, and 2 L for the
+    difference. Normalising takes all these again, and S + 3 for the sum. The product with V and the
+    subtraction of maps add S + 5.
     """
     q, k, v, lam = (x.detach().double().abs() for x in inputs.tensors().values())
     head_dim, num_keys = q.shape[-1], k.shape[1]
@@ -47,7 +48,11 @@ def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
 
 @torch.no_grad()
 def rounding_errors(
-    inputs: DiffAttentionInputs, weights: Tensor, *, scores: int = BLOCK_SCORES
+    inputs: DiffAttentionInputs,
+    weights: Tensor,
+    *,
+    rows: Tensor | None = None,
+    scores: int = BLOCK_SCORES,
 ) -> dict[str, Tensor]:
     r"""Bound how far rounding in the dtype of ``inputs`` moves the output and the gradients.
 
@@ -64,17 +69,19 @@ def rounding_errors(
     gradients; docs/reference/numerics.md lists the steps. Errors of logits can be large: in
     bfloat16 a logit of 1e4 is off by up to 40. So the softmax is evaluated at both extremes.
 
-    ``weights`` is the gradient of the output; for ``scores`` see :func:`row_blocks`.
+    ``weights`` is the gradient of the output; it must be 0 but in ``rows``, int64 ``[R]``, if they
+    are given. For ``scores`` see :func:`row_blocks`.
 
     Returns:
-        E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, in their shapes, float64.
+        E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, float64, in their shapes after
+        :func:`at_rows`.
     """
     call = _Call(inputs)
     keys, values = call.keys, call.values
     per_row: dict[str, list[Tensor]] = {x: [] for x in ("output", "q", "mean", "mean_off")}
     for_keys, for_values = _SumOverRows(), _SumOverRows()
-    for rows in row_blocks(inputs, scores):
-        block = _Block(call, rows, weights)
+    for some in row_blocks(inputs, rows, scores):
+        block = _Block(call, some, weights)
         factor, moved, rounded = block.factor, block.moved, block.rounded
         output = call.summed(rounded, values) + moved.square() @ values.square()
         per_logit, per_logit_off, mean, mean_off = _logit_gradients(call, block)
@@ -85,7 +92,7 @@ def rounding_errors(
         below = least.square() * (block.maps > 0)
         grad_q = (call.scale * factor).square() * grad_q + below @ keys.square()
         for_keys.add(factor * per_logit, factor.square() * per_logit_off, block.q)
-        unscaled = call.q[:, rows].permute(0, 2, 3, 1, 4)
+        unscaled = call.q[:, some].permute(0, 2, 3, 1, 4)
         for_keys.off = for_keys.off + below.mT @ unscaled.square()
         for_values.add(factor * rounded, (factor * moved).square(), block.given)
         per_row["output"].append((factor.square() * output).sum(2).transpose(1, 2))
@@ -100,7 +107,9 @@ def rounding_errors(
         "gradient of q": whole["q"],
         "gradient of k": grad_k.permute(0, 3, 1, 2, 4) if has_own else grad_k.transpose(1, -2),
         "gradient of v": for_values.square(call.fine, call.groups, (2, 3)).transpose(1, 2),
-        "gradient of lam": _lambda_square(whole["mean"], whole["mean_off"], call),
+        "gradient of lam": _lambda_square(
+            whole["mean"], whole["mean_off"], at_rows("gradient of lam", call.lam, rows), call.fine
+        ),
     }
     return {name: call.eps * (x + call.tiny**2).sqrt() for name, x in squares.items()}
 
@@ -169,12 +178,20 @@ def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor
     return maps * centred, off, mean, mean_off
 
 
-def _lambda_square(mean: Tensor, mean_off: Tensor, call: _Call) -> Tensor:
-    """E² of dλ in the shape of λ, from D of the second map and its E², ``[B, T, H]`` each."""
-    lam = call.lam
+def at_rows(name: str, x: Tensor, rows: Tensor | None) -> Tensor:
+    """The rows of a result of :func:`output_and_gradients` that depend on these queries alone."""
+    if rows is None or name in ("gradient of k", "gradient of v"):
+        return x
+    if name != "gradient of lam":
+        return x[:, rows]
+    return x[..., rows, :] if x.ndim > 1 and x.shape[-2] > 1 else x
+
+
+def _lambda_square(mean: Tensor, mean_off: Tensor, lam: Tensor, fine: float) -> Tensor:
+    """E² of dλ in the shape of λ, from D of the second map and its E², ``[B, R, H]`` each."""
     total = mean.sum_to_size(lam.shape)
     num_rows = mean.numel() / max(1, lam.numel())
-    return mean_off.sum_to_size(lam.shape) + call.fine**2 * num_rows * (
+    return mean_off.sum_to_size(lam.shape) + fine**2 * num_rows * (
         mean.square().sum_to_size(lam.shape) + total.square()
     )
 
@@ -189,7 +206,7 @@ class _SumOverRows:
         self.num_rows = 0
 
     def add(self, x: Tensor, x_off: Tensor, y: Tensor) -> None:
-        """Add rows ``[..., R, S]`` of x, their E², and rows ``[..., R, C]`` of y."""
+        """Add rows ``[..., R, S]`` of x, their E², rows ``[..., R, C]`` of y."""
         self.squares = self.squares + x.mT.square() @ y.square()
         self.product = self.product + x.mT @ y
         self.off = self.off + x_off.mT @ y.square()

@@ -1,20 +1,22 @@
-"""Settings of one training run."""
+"""Settings of one training run, on text or on a recall task."""
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from diffattn.errors import check_known
+from diffattn.lab.data.recall_tasks import (
+    LookupConfig,
+    ManyShotConfig,
+    NoisyRecallConfig,
+    TaskConfig,
+)
 from diffattn.lab.data.tokenizer import LARGEST_VOCAB_SIZE, SMALLEST_VOCAB_SIZE
 from diffattn.lab.records.fields import AtLeast, AtMost, check_settings, require
 
 if TYPE_CHECKING:  # settings are checked and listed without torch
     from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
-
-from diffattn.errors import check_known
-
 Count = Annotated[int, AtLeast(1)]
-
-_TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,15 +37,13 @@ class EngineConfig:
     keep_checkpoints: Count = 2
     """How many of the newest checkpoints are kept until the run ends."""
     keep_every: Count | None = None
-    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model.
-    Default: none."""
+    """Checkpoints at multiples of so many steps stay in ``kept/``, each loadable as a model."""
     report_to: str = "none"
     """Trackers of transformers, separated by commas: tensorboard, wandb, trackio."""
     watch_every: Count | None = None
     """Steps between rows of ``watch.jsonl``: activations, λ, speed. Default: none are measured."""
     peak_flops: float | None = None
-    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU).
-    Default: unknown, and no MFU is written."""
+    """Peak FLOP/s of all devices of the run together, for the model FLOPs utilisation (MFU)."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -52,7 +52,7 @@ class EngineConfig:
         must = "peak_flops must come with watch_every, whose rows hold the MFU"
         require(where, peak is None or self.watch_every is not None, must, peak)
         for name in self.trackers:
-            check_known(where, "report_to", name, ("none", *_TRACKERS))
+            check_known(where, "report_to", name, ("none", "tensorboard", "wandb", "trackio"))
         must = "report_to must be none or names of trackers"
         require(where, "none" not in self.trackers, must, self.report_to)
 
@@ -106,7 +106,6 @@ class WindowConfig:
     """Documents of more tokens are read more often, within each source; see
     :class:`diffattn.lab.data.tokens.UpsampledTokens`. Default: all are read equally often."""
     upsample_factor: float = _UPSAMPLE_FACTOR
-    """Factor by which long documents are read more often."""
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -301,3 +300,56 @@ class RunConfig:
         engine = {key: value for key, value in asdict(self.engine).items() if value != default[key]}
         init = {} if self.init is None else {"init": asdict(self.init)}
         return self.resolved() | init | ({"engine": engine} if engine else {})
+
+
+TASKS: dict[str, type[TaskConfig]] = {
+    "noisy_recall": NoisyRecallConfig,
+    "lookup": LookupConfig,
+    "many_shot": ManyShotConfig,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecallConfig:
+    """A model, its training and the task it is trained and tested on.
+
+    Every step reads fresh sequences, a function of ``train.data_seed`` and the step alone.
+    ``train.evaluation_tokens`` is the size of the validation set; the test set is as large.
+    """
+
+    name: str
+    model: "DiffTransformerConfig"
+    train: TrainConfig
+    task: TaskConfig
+    solved_accuracy: float = 0.99
+    """Validation accuracy that, at two evaluations in a row, ends training as solved."""
+    stops_when_solved: bool = True
+    """``False``: use up all steps, so that all models read equally many sequences."""
+
+    def __post_init__(self) -> None:
+        where = "RecallConfig"
+        for name, value, needed in (
+            ("train.seq_len", self.train.seq_len, self.task.seq_len),
+            ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
+        ):
+            require(where, value == needed, f"{name} must be the task's {needed}", value)
+        accuracy, micro = self.solved_accuracy, self.train.micro_batch_sequences
+        must = "solved_accuracy must be more than 0 and at most 1"
+        require(where, 0 < accuracy <= 1, must, accuracy)
+        must = "train.micro_batch_sequences must be None, as a batch is read whole"
+        require(where, micro is None, must, micro)
+
+    @property
+    def task_name(self) -> str:
+        """A key of :data:`TASKS`."""
+        return next(name for name, kind in TASKS.items() if isinstance(self.task, kind))
+
+    def resolved(self) -> dict[str, Any]:
+        """All settings as plain values, for records."""
+        trains_on = {} if self.stops_when_solved else {"stops_when_solved": False}
+        return trains_on | {
+            "model": self.model.settings(),
+            "train": asdict(self.train),
+            "task": {"name": self.task_name, **asdict(self.task)},
+            "solved_accuracy": self.solved_accuracy,
+        }

@@ -16,8 +16,6 @@ from diffattn.lab.training.config import TrainConfig
 
 Made = TypeVar("Made")
 
-# The others wait at most this long while the first process packs a corpus or hashes a checkpoint.
-_PATIENCE = timedelta(days=1)
 _SEEN_SECONDS = 120.0
 # The process group that sends Python objects. It uses gloo, also where tensors use NCCL.
 _objects: Any = None
@@ -93,7 +91,8 @@ def joined() -> Iterator[None]:
     take_gpu()
     dist.init_process_group("cpu:gloo,cuda:nccl" if run_device() == "cuda" else "gloo")
     try:
-        _objects = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        # The others wait while the first process packs a corpus or hashes a checkpoint.
+        _objects = dist.new_group(backend="gloo", timeout=timedelta(days=1))
         yield
     finally:
         _objects = None

@@ -113,8 +113,7 @@ def initial_config(folder: Path) -> DiffTransformerConfig:
 
 
 def _weight_files(folder: Path | str) -> list[Path]:
-    place = _model_folder(folder)
-    files = weight_files(str(folder), files_in(place))
+    files = weight_files(str(folder), files_in(_model_folder(folder)))
     if not files:
         raise CheckpointError(f"{folder}: must hold weights (model.safetensors), got none.")
     return list(files.values())

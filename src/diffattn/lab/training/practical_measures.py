@@ -233,9 +233,8 @@ def order_answers(model: DiffTransformerForCausalLM, task: ManyShotConfig) -> tu
     def laid_out(values: np.ndarray, last: np.ndarray) -> np.ndarray:
         examples = np.take_along_axis(values[:, None, :_ORDERED_SHOTS], orders, axis=2)
         examples = np.broadcast_to(examples[:, :, None], (*shape, _ORDERED_SHOTS))
-        return np.concatenate([examples, np.broadcast_to(last, shape)[..., None]], axis=-1).reshape(
-            -1, _ORDERED_SHOTS + 1
-        )
+        whole = np.concatenate([examples, np.broadcast_to(last, shape)[..., None]], axis=-1)
+        return whole.reshape(-1, _ORDERED_SHOTS + 1)
 
     shots = Shots(
         laid_out(drawn.items, queries), laid_out(drawn.shown, right), laid_out(drawn.answers, right)

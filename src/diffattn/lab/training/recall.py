@@ -27,24 +27,29 @@ from diffattn.lab.training.callbacks import (
     MetricsCallback,
     OnMessage,
     OnProgress,
+    record,
+    record_launch,
 )
-from diffattn.lab.training.checkpoints import CheckpointCallback, checkpoint_step, last_checkpoint
-from diffattn.lab.training.config import EngineConfig
+from diffattn.lab.training.config import EngineConfig, RecallConfig
 from diffattn.lab.training.distributed import require_one_process
-from diffattn.lab.training.loop.trainer import (
-    RunTrainer,
-    optimizer_and_scheduler,
-    training_arguments,
-)
 from diffattn.lab.training.practical_measures import (
     attention_shares,
     practical_measures,
     query_logits,
 )
-from diffattn.lab.training.recall_config import RecallConfig
 from diffattn.lab.training.run import finish
-from diffattn.lab.training.run_records import record, record_launch
-from diffattn.lab.training.sharding import save_model, written_by_all
+from diffattn.lab.training.sharding import (
+    CheckpointCallback,
+    checkpoint_step,
+    last_checkpoint,
+    save_model,
+    written_by_all,
+)
+from diffattn.lab.training.trainer import (
+    RunTrainer,
+    optimizer_and_scheduler,
+    training_arguments,
+)
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import layer_lambdas, residual_writes
 

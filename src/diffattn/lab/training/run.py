@@ -1,10 +1,12 @@
-"""One training run, from a configuration to a run directory."""
+"""One training run, from a request or a configuration to a run directory."""
 
 import contextlib
+import json
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from diffattn.files.io import log_facts, read_json, read_jsonl, write_json
 from diffattn.lab.data.tokens import TokenDataset, long_documents
 from diffattn.lab.records.fields import require
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import RunRecord, claim_run, difference
+from diffattn.lab.records.run import RunRecord, claim_run, difference, is_claimed
 from diffattn.lab.training.callbacks import (
     METRICS,
     CostCallback,
@@ -25,10 +27,12 @@ from diffattn.lab.training.callbacks import (
     MetricsCallback,
     OnMessage,
     OnProgress,
+    chosen_backends,
     diverged,
+    record,
+    record_launch,
     require_finite,
 )
-from diffattn.lab.training.checkpoints import CheckpointCallback, clear_checkpoints
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.distributed import (
     from_first,
@@ -41,25 +45,28 @@ from diffattn.lab.training.distributed import (
     together,
     wait_for_files,
 )
-from diffattn.lab.training.initial import require_same_tokenizer
-from diffattn.lab.training.loop.data_order import curve_windows, first_windows, training_windows
-from diffattn.lab.training.loop.trainer import (
-    RunTrainer,
-    optimizer_and_scheduler,
-    training_arguments,
-)
-from diffattn.lab.training.memory import require_run_memory
+from diffattn.lab.training.initial import initial_config, initial_weights, require_same_tokenizer
 from diffattn.lab.training.monitoring.guard import RolledBack
-from diffattn.lab.training.monitoring.monitor import Monitor
-from diffattn.lab.training.monitoring.watching import GRADIENTS, require_trackers, track_in
-from diffattn.lab.training.prepare import PreparedData
-from diffattn.lab.training.run_records import chosen_backends, record, record_launch
+from diffattn.lab.training.monitoring.monitor import GRADIENTS, Monitor, require_trackers, track_in
+from diffattn.lab.training.planning.search import require_run_memory
+from diffattn.lab.training.prepare import PreparedData, open_data, prepare_data
+from diffattn.lab.training.settings import TrainRequest, apply_settings
 from diffattn.lab.training.sharding import (
+    CheckpointCallback,
     apply_engine,
+    clear_checkpoints,
     require_shardable,
     save_model,
     untrained_model,
     written_by_all,
+)
+from diffattn.lab.training.trainer import (
+    RunTrainer,
+    curve_windows,
+    first_windows,
+    optimizer_and_scheduler,
+    training_arguments,
+    training_windows,
 )
 from diffattn.models.loading import bfloat16_advice, quiet
 from diffattn.probes.activations import layer_lambdas
@@ -317,3 +324,69 @@ def train_recorded(
     if isinstance(config, StabilityRun):
         shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
+
+
+def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, PreparedData | None]:
+    """The recipe's configuration with the request applied, and the packed data it names, if any."""
+    packed, given = None, []
+    if request.data is not None:  # the model's vocabulary follows the data's
+        packed = open_data(request.data, verify=False)
+        config = apply_settings(config, [f"data.vocab_size={packed.config.vocab_size}"])
+        config = replace(config, data=packed.config)
+    if request.same_model and request.init_from is not None:
+        fields = initial_config(request.init_from).settings()
+        given = [f"model.{name}={json.dumps(value)}" for name, value in fields.items()]
+    config = apply_settings(config, [*given, *request.changes], attention=request.attention)
+    if packed is not None and config.data != packed.config:
+        raise ConfigError("train: --data fixes the data settings, got --set data.* too.")
+    if request.init_from is not None:
+        verify = request.verify and is_first()
+        init = initial_weights(request.init_from, config.model, verify=verify)
+        config = replace(config, init=init)
+    return config, packed
+
+
+def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> list[str]:
+    """Lines that tell the user about side effects of the data: vocabulary size, repeated reads."""
+    lines, vocab = [], config.model.vocab_size
+    if request.data is not None and not request.same_model:
+        expected = request.recipe_vocab_size
+        if vocab == data.config.vocab_size != expected:
+            lines.append(f"model.vocab_size is the data's {vocab:,}, the recipe's is {expected:,}")
+    read, held = config.train.num_steps * config.train.batch_tokens, data.train.num_tokens
+    # With up-sampling the run itself reports how often documents are read.
+    if read > held and config.windows.upsample_longer_than is None:
+        lines.append(f"{held:,} training tokens are read {read / held:,.1f} times")
+    return lines
+
+
+def launch_run(
+    config: RunConfig,
+    request: TrainRequest,
+    packed: PreparedData | None,
+    *,
+    on_progress: OnProgress,
+    on_message: OnMessage,
+) -> dict[str, Any]:
+    """Pack the data where it is not yet packed, and train; see :func:`train`."""
+    require_runnable(config)
+    folder = request.out / "data"
+
+    def claim_and_pack() -> None:
+        if request.resume and not ((request.out / "run.json").exists() or folder.exists()):
+            raise ConfigError(f"train: --resume needs a run in {request.out}, got none.")
+        # A foreign folder is refused before anything is packed.
+        is_claimed(request.out, "run.json", "a run", besides="data")
+        if packed is None:
+            require = partial(require_enough, config)
+            prepare_data(config.data, folder, require=require, on_message=on_message)
+
+    with joined():
+        with together():  # a large hash takes longer than the timeout of the process group
+            if request.data is not None and request.verify and is_first():
+                open_data(request.data)
+        from_first(claim_and_pack)
+        data = packed or open_data(folder, verify=False)  # written by this call, or verified above
+        for line in data_notes(config, data, request) if is_first() else []:
+            on_message(line)
+        return train(config, data, request.out, on_progress=on_progress, on_message=on_message)

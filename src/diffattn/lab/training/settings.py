@@ -150,7 +150,6 @@ class TrainRequest:
     attention: str | None = None
     """Train the twin of this attention type. Default: the recipe's model."""
     data: Path | None = None
-    """Folder of packed data. Default: pack the recipe's corpus into the run directory."""
     init_from: Path | None = None
     """A run directory or model folder, whose weights training starts from."""
     same_model: bool = False
@@ -158,7 +157,7 @@ class TrainRequest:
     verify: bool = True
     """Compare the files of ``data`` and ``init_from`` with their hashes."""
     resume: bool = False
-    """Raise an error unless ``out`` holds a run to continue. Without it a new run may begin."""
+    """Raise an error unless ``out`` holds a run to continue."""
     recipe_vocab_size: int
     """The recipe's vocabulary size. A note names it if the data has another size."""
 

@@ -11,13 +11,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from diffattn.errors import ConfigError
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.inputs.masking import (
-    at_least_float32,
-    in_range,
-    num_heads_of,
-    paired,
-    repeat_heads,
-)
+from diffattn.ops.inputs import masking
 
 IMPLEMENTATION = "diffattn"
 """Name of our operator as a Hugging Face ``attn_implementation``."""
@@ -102,7 +96,7 @@ def by_kernel(
     queries of groups are repeated. In vLLM V1 has wider heads, see :func:`heads_in_vllm`. ``mask``
     is in the form of the kernel ``implementation``, which gets ``kwargs``, too.
     """
-    q = q if lam is None else paired(q)
+    q = q if lam is None else masking.paired(q)
     num_heads = q.shape[2]
     pieces = 2 if k.ndim == 5 else 1
     if implementation == "vllm" and kernel.width_in_vllm > q.shape[-1]:
@@ -135,7 +129,7 @@ def by_kernel(
 
 def lam_of_rows(lam: Tensor, q: Tensor) -> Tensor:
     """λ for every row of the maps, ``[B, H, T, 1]``; ``lam`` broadcasts to ``[B, T, H]``."""
-    return lam.expand(*q.shape[:2], num_heads_of(q)).transpose(1, 2)[..., None]
+    return lam.expand(*q.shape[:2], masking.num_heads_of(q)).transpose(1, 2)[..., None]
 
 
 def through_maps(
@@ -154,12 +148,12 @@ def through_maps(
     A query that sees no key gets 0. ``mask`` is ``[B or 1, 1, T, S]``, True where a key is seen, or
     numbers to add to the scores.
     """
-    q = paired(q) if q.ndim == 5 else q[:, :, :, None]
+    q = masking.paired(q) if q.ndim == 5 else q[:, :, :, None]
     num_heads, dtype = q.shape[2], q.dtype
-    k = repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
-    q, k = in_range(q), in_range(k)
+    k = masking.repeat_heads(k if k.ndim == 5 else k[:, :, :, None], num_heads)
+    q, k = masking.in_range(q), masking.in_range(k)
     scores = q.permute(0, 2, 3, 1, 4) @ k.permute(0, 2, 3, 4, 1)  # [B, H, maps, T, S]
-    scores = at_least_float32(scores) * q.shape[-1] ** -0.5
+    scores = masking.at_least_float32(scores) * q.shape[-1] ** -0.5
     if mask is not None:
         mask = mask[:, :, None]
         if mask.dtype == torch.bool:
@@ -177,7 +171,7 @@ def through_maps(
         signed = signed - lam_of_rows(lam, q) * raw[:, :, 1]
     if recorder is not None:
         signed, _ = recorder(signed, raw)
-    values = repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]
+    values = masking.repeat_heads(v, num_heads).transpose(1, 2)  # [B, H, S, Dv]
     return (signed.to(dtype) @ values).transpose(1, 2)
 
 

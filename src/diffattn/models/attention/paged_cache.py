@@ -20,9 +20,8 @@ from transformers.generation.continuous_batching import ContinuousBatchingManage
 from diffattn.errors import ConfigError
 from diffattn.models.attention.kernels import IMPLEMENTATION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
-from diffattn.ops.attention import diff_attention
+from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
 from diffattn.ops.inputs.masking import num_heads_of
-from diffattn.ops.paged_decode import gathered_pages, paged_decode
 
 _FEW_QUERIES = 16
 """Most queries of one sequence that the decode kernel takes."""

@@ -103,7 +103,7 @@ _V1 = AttentionType(
     head_norm=True, lambda_vectors=True,
 )  # fmt: skip
 _V2 = AttentionType(
-    name="diff_v2", layer=("diffattn.layers.diff_attention_v2", "DiffAttentionV2"),
+    name="diff_v2", layer=("diffattn.layers.diff_attention", "DiffAttentionV2"),
     source="DIFF V2 note, January 2026", query_maps=2, key_maps=1, value_width=1,
     attention_units=4, head_norm=False, lambda_projection=True,
 )  # fmt: skip
@@ -193,9 +193,3 @@ def checked_types(where: str, given: str | list[str], num_layers: int | None = N
             f"got {len(names)}."
         )
     return names[0] if len(set(names)) == 1 else ",".join(names)
-
-
-def types_with(fact: str) -> str:
-    """The papers' types for which a fact is true, for messages: ``"'diff' and 'shared_diff'"``."""
-    *others, last = [repr(name) for name in ATTENTION_TYPES if getattr(ATTENTION[name], fact)]
-    return f"{', '.join(others)} and {last}" if others else last

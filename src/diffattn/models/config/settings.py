@@ -7,12 +7,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
 from diffattn.errors import ConfigError, check_known, short
-from diffattn.models.config.attention_types import (
-    ATTENTION,
-    AttentionType,
-    checked_types,
-    types_with,
-)
+from diffattn.models.config.attention_types import ATTENTION, AttentionType, checked_types
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.numbers import LARGEST_COUNT, in_float32, is_number, is_whole
 
@@ -68,8 +63,11 @@ _ROPE_RANGES: dict[str, tuple[float, float]] = {
 
 def kept_backend(name: str, types: Iterable[AttentionType]) -> str:
     """``attention_backend`` for a model with these types: ``name`` if all have it, else "auto"."""
-    of_types = [("reference",) if facts.needs_maps else backends.names(facts.op) for facts in types]
-    return name if all(name in names for names in of_types) else "auto"
+    return name if all(name in names for names in _backends(types)) else "auto"
+
+
+def _backends(types: Iterable[AttentionType]) -> list[set[str]]:
+    return [{"reference"} if x.needs_maps else {*backends.names(x.op)} for x in types]
 
 
 @dataclass(kw_only=True)
@@ -162,15 +160,19 @@ class ModelSettings:
         """Check fields against each other; the strict configuration calls it on saving too."""
         self._name_types()
         self._check_numbers()
-        low_rank, needs_maps = self.uses("low_rank_maps"), self.uses("needs_maps")
-        of_types = [set(backends.names(facts.op)) for facts in self.attention_by_layer]
-        backend_names = ("auto", *sorted(set.intersection(*of_types)))
+        backend_names = ("auto", *sorted(set.intersection(*_backends(self.attention_by_layer))))
         grouped = self.uses("grouped")
         ratio: int = 1 if self.group_ratio is None else self.group_ratio
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
+        for field, fact in (
+            ("group_ratio", "grouped"), ("shared_rank", "low_rank_maps"),
+            ("lambda_init", "lambda_vectors"), ("lambda_bias", "lambda_projection"),
+        ):  # fmt: skip
+            value = getattr(self, field)
+            if value is not None and value is not False and not self.uses(fact):
+                must = f"{field} must be left out for attention_type {self.attention_type!r}"
+                raise self._error(must, value)
         for holds, must, got in (
-            (grouped or self.group_ratio is None,
-             f"group_ratio belongs to attention_type {types_with('grouped')}", self.group_ratio),
             (self.num_heads % ratio == 0,
              f"group_ratio must divide num_heads = {self.num_heads}", self.group_ratio),
             (self.num_groups % self.num_kv_heads == 0,
@@ -178,27 +180,16 @@ class ModelSettings:
              f"{self.num_groups}", self.num_kv_heads),
             (self.head_dim >= 2 and self.head_dim % 2 == 0,
              "head_dim must be even and 2 or more for rotary positions", self.head_dim),
-            (low_rank or self.shared_rank is None,
-             f"shared_rank belongs to attention_type {types_with('low_rank_maps')}",
-             self.shared_rank),
-            (self.uses("lambda_vectors") or self.lambda_init is None,
-             f"lambda_init belongs to {types_with('lambda_vectors')}", self.attention_type),
-            (not needs_maps or self.attention_backend in ("auto", "reference"),
-             f"attention_backend of {self.attention_type!r} must be 'auto' or 'reference'",
-             self.attention_backend),
             (not (self.scaled_head_init and self.tie_word_embeddings),
              "scaled_head_init must be off with tied embeddings", self.scaled_head_init),
-            (self.uses("lambda_projection") or not self.lambda_bias,
-             f"lambda_bias belongs to {types_with('lambda_projection')}", self.attention_type),
+            (not isinstance(self.lambda_init, list)
+             or len(self.lambda_init) == self.num_hidden_layers,
+             f"lambda_init must have one value for each of {self.num_hidden_layers} layers",
+             self.lambda_init),
         ):  # fmt: skip
             if not holds:
                 raise self._error(must, got)
         check_rope_parameters(type(self).__name__, self.rope_parameters, self.head_dim)
-        if isinstance(self.lambda_init, list) and len(self.lambda_init) != self.num_hidden_layers:
-            raise self._error(
-                f"lambda_init must have one value for each of {self.num_hidden_layers} layers",
-                len(self.lambda_init),
-            )
 
     def settings(self) -> dict[str, Any]:
         """The fields above as plain values, and the options that are on, without Hugging Face's."""

@@ -26,10 +26,16 @@ from diffattn.layers.saved_names import saved_name
 from diffattn.models.checkpoint_folder import INDEX
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.conversion.layouts import STARTS
-from diffattn.models.conversion.our_model import OurModel, fold, read_model
+from diffattn.models.conversion.our_model import (
+    WRITERS,
+    OurModel,
+    Written,
+    as_ours,
+    fold,
+    read_model,
+)
 from diffattn.models.conversion.pretrained import start_from_softmax
 from diffattn.models.conversion.source import LazyTensor, Source, open_source
-from diffattn.models.conversion.target import WRITERS, Written, as_ours
 from diffattn.models.loading import quiet
 
 _COPIED_FILES = (

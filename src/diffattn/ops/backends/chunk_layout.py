@@ -1,7 +1,4 @@
-"""How the chunked backend splits a call: groups of heads, chunks of query rows, reused memory.
-
-Sizes are chosen so that a chunk fits the processor's cache; measurements are in docs/log.md.
-"""
+"""How the chunked backend splits a call: groups of heads, chunks of query rows, reused memory."""
 
 import math
 import threading
@@ -72,8 +69,7 @@ def product(a: Tensor, b: Tensor, alpha: float, beta: float, out: Tensor) -> Ten
 class Memory:
     """Named buffers, overwritten by every chunk. Small buffers are kept for the thread's next call.
 
-    The first write to fresh memory is slow, as the system maps it page by page. It can take as
-    long as the arithmetic.
+    The first write to fresh memory can take as long as the arithmetic.
     """
 
     def __init__(self, like: Tensor):

@@ -1,9 +1,8 @@
 """Exact attention by chunks of query rows: the CPU path, for differential and softmax attention.
 
-A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both.
-Differential attention then costs the same matrix products as softmax attention.
-Only the inputs are saved for the backward pass, which computes each chunk again.
-See docs/reference/numerics.md.
+A chunk holds whole rows of both maps. They are subtracted first, so one product with V serves both,
+and the matrix products are those of softmax attention. Only the inputs are saved for the backward
+pass, which computes each chunk again. See docs/reference/numerics.md.
 """
 
 from typing import Any
@@ -135,11 +134,6 @@ def _problem(
     return Problem(q=q, k=k, v=v, lam=lam, scale=scale, mask=AttentionMask(*mask))
 
 
-@_chunked.register_fake
-def _chunked_shape(q: Tensor, k: Tensor, v: Tensor, *_: Any) -> Tensor:
-    return q.new_empty(*q.shape[:3], v.shape[-1])
-
-
 @chunked_backward.register_fake
 def _chunked_backward_shape(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, lam: Tensor | None, *rest: Any
@@ -165,4 +159,5 @@ def _differentiate(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     return (*grads, grad_lam if needs_lambda else None, *[None] * 6)
 
 
+_chunked.register_fake(lambda q, k, v, *rest: q.new_empty(*q.shape[:3], v.shape[-1]))
 _chunked.register_autograd(_differentiate, setup_context=_save)

@@ -1,16 +1,78 @@
-"""Differential attention composed of calls of PyTorch's softmax attention.
+"""PyTorch's softmax attention with our masks, and differential attention composed of its calls."""
 
-Arguments and results are those of :func:`diffattn.ops.backends.reference.forward`.
-"""
-
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from diffattn.ops.backends.sdpa import attend
+from diffattn.ops.inputs import kernel_support
 from diffattn.ops.inputs.masking import CAUSAL, AttentionMask
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, *, scale: float, mask: AttentionMask = CAUSAL
+) -> Tensor:
+    """Softmax attention on ``scaled_dot_product_attention``; inputs are valid.
+
+    Source: arXiv:1706.03762, Eq. (1).
+
+    Arguments and result as in :func:`diffattn.ops.softmax_attention.softmax_attention`.
+    """
+    if scale <= 0:  # PyTorch's CPU kernel scales after it masks: a hidden key's -inf becomes inf
+        q, scale = (-q, -scale) if scale < 0 else (q * 0.0, 1.0)
+    num_queries, num_keys = q.shape[1], k.shape[1]
+    # Flash kernels know no mask but this one; all others are passed as a tensor.
+    # bool(): a comparison of traced lengths is symbolic, and the kernel needs a plain bool.
+    is_causal = bool(
+        mask.causal and num_queries == num_keys and num_queries > 1 and mask.at_most_causal
+    )
+    visible = None if is_causal else mask.visible_keys(num_queries, num_keys, device=q.device)
+    sees_none = None
+    if visible is not None:
+        visible = visible[:, None]  # [B or 1, 1, T, S]
+        # Kernels return 0 or NaN for a query without visible keys: let it see all, then set it 0.
+        sees_none = ~visible.any(-1, keepdim=True)
+        visible = visible | sees_none
+    # On an H100 and an H200 cuDNN's kernel was 1.5 to 2 times as fast as PyTorch's choice. Not in
+    # compiled code, which cannot read which kernels the user allows.
+    half = q.dtype in (torch.float16, torch.bfloat16) and not torch.compiler.is_compiling()
+    capability = kernel_support.compute_capability(q.device) if is_causal and half else None
+    with cudnn_first() if capability == kernel_support.HOPPER_CAPABILITY else nullcontext():
+        out = F.scaled_dot_product_attention(
+            q.transpose(1, 2),
+            k.transpose(1, 2),
+            v.transpose(1, 2),
+            attn_mask=visible,
+            is_causal=is_causal,
+            scale=scale,
+            enable_gqa=bool(q.shape[2] != k.shape[2]),
+        )
+    if sees_none is not None:
+        out = out.masked_fill(sees_none, 0.0)
+    return out.transpose(1, 2).to(q.dtype)
+
+
+@contextmanager
+def cudnn_first() -> Iterator[None]:
+    """A context in which PyTorch tries the kernels that the user allows, cuDNN's first."""
+    allowed = torch.backends.cuda
+    order = {
+        SDPBackend.CUDNN_ATTENTION: allowed.cudnn_sdp_enabled(),
+        SDPBackend.FLASH_ATTENTION: allowed.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: allowed.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: allowed.math_sdp_enabled(),
+    }
+    # PyTorch's own context changes the global order of kernels and does not restore it.
+    before = torch._C._get_sdp_priority_order()
+    try:
+        with sdpa_kernel([kernel for kernel, on in order.items() if on], set_priority=True):
+            yield
+    finally:
+        torch._C._set_sdp_priority_order(before)
+
 
 # Each form computes O1 = A1 V and O2 = A2 V by scaled_dot_product_attention and subtracts them.
 # That is two products with V; a fused kernel needs one. See docs/reference/numerics.md.

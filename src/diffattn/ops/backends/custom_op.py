@@ -36,7 +36,7 @@ def softmax_attention(
 
     Source: arXiv:1706.03762, Eq. (1).
 
-    Arguments and result as in :func:`diffattn.ops.backends.sdpa.attend`.
+    Arguments and result as in :func:`diffattn.ops.backends.composed.attend`.
     """
     call = (q[:, :, :, None], k, v, None, scale, *mask.flat())
     return run(_diff_attention, _diff_attention_inference, *call)

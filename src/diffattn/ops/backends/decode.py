@@ -1,9 +1,8 @@
 """One or a few queries against a long cache: K1, K2 and V are read once and in place.
 
-With few queries the time is that of reading the cache; softmax attention of twice the heads reads
-as much. So keys and values are neither copied nor repeated, except that float16 keys become
-float32. All queries and query heads that read one key/value head become the rows of one matrix
-product.
+The time is that of reading the cache, so keys and values are neither copied nor repeated, except
+that float16 keys become float32. All queries and query heads that read one key/value head become
+the rows of one matrix product.
 """
 
 from typing import Any

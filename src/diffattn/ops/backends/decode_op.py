@@ -38,7 +38,7 @@ def paged_forward(
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per sequence against pages, read in place.
 
-    Arguments and result as in :func:`diffattn.ops.paged_decode.paged_decode`, of
+    Arguments and result as in :func:`diffattn.ops.attention.paged_decode`, of
     the dtypes and widths in the backend's row; the mask has ``kv_lengths`` and no padding.
 
     Source: arXiv:2410.05258v2, Eq. (1).
@@ -52,9 +52,7 @@ def paged_forward(
 def paged_softmax(
     q: Tensor, k_pages: Tensor, v_pages: Tensor, block_table: Tensor, **options: Any
 ) -> Tensor:
-    r"""Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
-
-    .. math:: O = \mathrm{softmax}(s Q K^\top) V
+    """Softmax attention by the kernel of :func:`paged_forward`, as a baseline in benchmarks.
 
     Source: arXiv:1706.03762, Eq. (1).
 

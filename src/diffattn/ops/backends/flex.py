@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from diffattn.errors import BackendError, ShapeError, shown
-from diffattn.ops.inputs.isolation import in_own_dtype
-from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_range, paired
+from diffattn.ops.inputs.masking import CAUSAL, AttentionMask, in_own_dtype, in_range, paired
 from diffattn.ops.inputs.operators import TRANSFORMS, registered, transformed
 from diffattn.ops.inputs.validation import (
     checked_lambda,
@@ -37,11 +36,7 @@ def realized(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-@realized.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
+realized.register_fake(lambda x: torch.empty_like(x, memory_format=torch.contiguous_format))
 realized.register_autograd(lambda ctx, grad: grad)
 
 
@@ -227,9 +222,8 @@ def range_mask(
         seen = (j >= first[row, i]) & (j < last[row, i])
         return seen if key_padding_mask is None else seen & key_padding_mask[b, j]
 
-    partial = some & ~whole
     return BlockMask.from_kv_blocks(
-        *_ordered(partial),
+        *_ordered(some & ~whole),
         *_ordered(whole),
         BLOCK_SIZE=_BLOCK,
         mask_mod=mask_mod,

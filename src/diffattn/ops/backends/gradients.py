@@ -1,7 +1,4 @@
-r"""Gradients of differential attention in closed form: of the operator, and of every weight.
-
-They follow Appendix G of the paper. Tests compare them with automatic differentiation.
-"""
+"""Gradients of differential attention in closed form: of the operator, and of every weight."""
 
 from dataclasses import dataclass
 
@@ -40,14 +37,12 @@ class HeadNormTerms:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerGradients:
-    """Gradients with respect to the weights, input, λ and norm scale, in the shapes of those."""
+    """Gradients in the shapes of their tensors; ``None`` where a layer has no λ or norm scale."""
 
     weights: AttentionWeights
     x: Tensor
     lam: Tensor | None
-    """``None`` for softmax attention."""
     norm_weight: Tensor | None
-    """``None`` without a learned scale."""
 
 
 def diff_attention_gradients(

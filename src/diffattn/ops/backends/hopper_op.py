@@ -25,8 +25,7 @@ def diff_attention(
 
     Arguments and result as in :func:`diffattn.ops.backends.reference.forward`, not empty and
     of the dtypes and widths in the backend's row; scale above 0, no mask besides ``causal``.
-    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'. Second derivatives
-    are those of the definition. Without a gradient only the output is written.
+    ``own_backward`` selects the Hopper backward pass, else the Triton kernels'.
 
     Source: arXiv:2410.05258v2, Eq. (1).
     """

@@ -211,8 +211,6 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     r"""Output, O2 = A2 V and the logarithms of the softmax sums.
 
-    .. math:: O = A_1 V - \lambda\,A_2 V
-
     Source: arXiv:2410.05258v2, Eq. (1).
 
     Arguments and results as in :func:`diffattn.ops.hopper.forward.forward`.

@@ -1,2 +1,1 @@
-"""Parts that all operators share: checks, masks, the table of backends, rotary positions, λ, head
-norm."""
+"""Parts that all operators share: checks, masks, the table of backends, formulas of a layer."""

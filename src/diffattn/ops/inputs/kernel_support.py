@@ -135,8 +135,8 @@ def takes_hopper(
 def why_untested(capability: tuple[int, int] | None) -> str | None:
     """Why the kernels count as untested on a GPU of this capability, or ``None``.
 
-    A kernel that compiles may still be wrong. Only tests on such a GPU can tell, and only about the
-    machine code that this minor version of triton makes. Without triton, any version counts.
+    Tests tell only about the machine code that their minor version of triton makes. Without triton,
+    any version counts.
     """
     if capability is None:
         return "its compute capability is unknown"

@@ -61,11 +61,10 @@ def register_gradient(op: Any, keep: Any, differentiate: Any) -> None:
     class Direct(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, *inputs: Any) -> Tensor:
-            output = op.direct(*inputs)
+            output: tuple[Tensor, ...] = op.direct(*inputs)
             keep(ctx, inputs, output)
             ctx.keeps_plain = True
-            result: Tensor = output[0]
-            return result
+            return output[0]
 
         backward = staticmethod(differentiate)
 

@@ -18,13 +18,15 @@ MAX = sys.float_info.max
 """The largest finite number."""
 
 
-def validate_tensor(where: str, name: str, x: Tensor) -> None:
-    """Raise ShapeError unless ``x`` is a dense tensor: strided and not nested."""
+def validate_tensor(where: str, name: str, x: Tensor, q: Tensor | None = None) -> None:
+    """Raise ShapeError unless ``x`` is a dense tensor, and on the device of ``q`` if given."""
     if not isinstance(x, Tensor):
         raise ShapeError(f"{where}: {name} must be a tensor, got {shown(x)}.")
     if x.is_nested or x.layout != torch.strided:
         layout = "nested" if x.is_nested else str(x.layout)
         raise ShapeError(f"{where}: {name} must be a dense tensor, got {layout}.")
+    if q is not None and x.device != q.device:
+        raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
 
 
 def validate_floats(where: str, name: str, x: Tensor) -> None:
@@ -37,11 +39,9 @@ def validate_floats(where: str, name: str, x: Tensor) -> None:
 
 def validate_like(where: str, name: str, x: Tensor, q: Tensor) -> None:
     """Raise ShapeError unless ``x`` is a dense tensor with the dtype and device of ``q``."""
-    validate_tensor(where, name, x)
+    validate_tensor(where, name, x, q)
     if x.dtype != q.dtype:
         raise ShapeError(f"{where}: {name} must have q's dtype {q.dtype}, got {x.dtype}.")
-    if x.device != q.device:
-        raise ShapeError(f"{where}: {name} must be on {q.device} like q, got {x.device}.")
 
 
 def validate_queries_keys(where: str, q: Tensor, k: Tensor, *, pages: bool = False) -> None:
@@ -84,11 +84,9 @@ def checked_lambda(where: str, q: Tensor, lam: Tensor | float) -> Tensor:
         number = checked_number(where, "lam", lam)
         wide = torch.promote_types(q.dtype, torch.float32)
         return torch.full((), number, dtype=wide, device=q.device)
-    validate_tensor(where, "lam", lam)
+    validate_tensor(where, "lam", lam, q)
     if lam.dtype != torch.float32 and not (lam.dtype == q.dtype == torch.float64):
         raise ShapeError(f"{where}: lam must be float32, got {lam.dtype}.")
-    if lam.device != q.device:
-        raise ShapeError(f"{where}: lam must be on {q.device} like q, got {lam.device}.")
     target = (*q.shape[:2], num_heads_of(q))
     pairs = zip(reversed(lam.shape), reversed(target), strict=False)
     if lam.ndim > 3 or any(size not in (1, want) for size, want in pairs):
@@ -195,11 +193,7 @@ def validate_pages(where: str, q: Tensor, k_pages: Tensor, v_pages: Tensor) -> N
 def validate_block_table(
     where: str, q: Tensor, pages: Tensor, block_table: Tensor, kv_lengths: Tensor
 ) -> None:
-    """Raise ShapeError unless every key of every sequence lies in a page of the pool.
-
-    The values of the table and the lengths are checked in eager code on CPU only; elsewhere only
-    dtypes and shapes are.
-    """
+    """Raise ShapeError unless every key of every sequence lies in a page of the pool."""
     batch, (num_pages, page_size) = q.shape[0], pages.shape[:2]
     _expect(where, "block_table", block_table, torch.int32, (batch, "table pages"), q)
     _expect(where, "kv_lengths", kv_lengths, torch.int32, (batch,), q)
@@ -240,10 +234,10 @@ def _values_within(where: str, name: str, x: Tensor, most: int, allowed: str) ->
 
 
 def _expect(
-    where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | str, ...], like: Tensor
+    where: str, name: str, x: Tensor, dtype: torch.dtype, shape: tuple[int | str, ...], q: Tensor
 ) -> None:
     """Raise ShapeError unless ``x`` has this dtype, shape (a string: any size) and device."""
-    validate_tensor(where, name, x)
+    validate_tensor(where, name, x, q)
     fits = x.ndim == len(shape) and all(
         isinstance(size, str) or size == n for size, n in zip(shape, x.shape, strict=True)
     )
@@ -252,8 +246,6 @@ def _expect(
         raise ShapeError(
             f"{where}: {name} must be {dtype} [{form}], got {x.dtype} {list(x.shape)}."
         )
-    if x.device != like.device:
-        raise ShapeError(f"{where}: {name} must be on {like.device} like q, got {x.device}.")
 
 
 def _values_of(x: Tensor, reduce: Callable[[Tensor], Tensor] = Tensor.detach) -> Any:

@@ -270,8 +270,6 @@ def decode(
 ) -> Tensor:
     r"""Differential attention of at most 16 queries per row without gradient; or softmax attention.
 
-    .. math:: O = (\mathrm{softmax}(s Q_1 K_1^\top) - \lambda\,\mathrm{softmax}(s Q_2 K_2^\top)) V
-
     Arguments and result as in :func:`diffattn.ops.backends.decode_op.forward`; without λ ``q`` is
     ``[B, T, H, D]``. K and V are read in place if their channels are contiguous. With a block table
     they are pages ``[pages, page size, ...]``, and indices outside the pool are read as the nearest

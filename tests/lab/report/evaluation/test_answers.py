@@ -32,7 +32,7 @@ def test_what_all_share_stands_once_and_the_rest_by_model():
     assert item["facts"] == {"length": "8"}
     assert item["prompt"] == {"begins": "begin", "ends": "end 1", "between": 4_990}
     assert item["models"]["a"] == {"scores": {"recall": 0.0}, "fields": {"output": "yes 1"}}
-    assert part["summary"] == "2 items."
+    assert part["summary"].startswith("2 of 2 items are shown, those with different scores first")
 
 
 def test_another_text_stands_by_its_model_and_failures_are_said():

@@ -35,7 +35,7 @@ SHOWN = {
     ),
     "scaling": (
         "models of 96,000 to 192,000 parameters at equal tokens, and one size with 51,200 to",
-        "DIFF V1 Transformer (softmax) parameters 96,000 4.250 120,000 80 % 60 to 90 %",
+        "Transformer (softmax) parameters 96,000 4.250 120,000 80 % extrapolated 60 to 90 %",
         "no estimate: made-up &lt;i&gt;reason&lt;/i&gt;",
         "No fit: made-up &lt;i&gt;why&lt;/i&gt;.",
         "0.5 0.25 to 0.75",

@@ -7,8 +7,7 @@ from diffattn.lab.studies.text.comparison import (
     Sweep,
     best_rates,
     comparison,
-    sweep_name,
-    whole_name,
+    try_name,
 )
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
@@ -46,9 +45,9 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
         starts[run] = None if phases[run] is None else 500.0 + 10 * int(seed)
     for name, sweep in sweeps.items():
         for rate, loss in sweep.tried:
-            runs[sweep_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
+            runs[try_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
         for rate, loss in sweep.whole:
-            runs[whole_name(name, rate, config.sweep_seed)] = {"validation_loss": loss}
+            runs[try_name(name, rate, config.sweep_seed, "whole")] = {"validation_loss": loss}
     results = comparison_results(config, sweeps, runs, phases, curves, starts)
     return results | {"verdict": verdict(results, {})}
 

@@ -13,8 +13,8 @@ from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.studies.text.results import loss_curve, phase_step
 from diffattn.lab.studies.text.summary import count_model_results
 from diffattn.lab.training.config import DataConfig, TrainConfig
-from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.trainer import training_order
 from small_corpus import WORDS
 
 CONFIG = TrainConfig(num_steps=5, batch_tokens=128, seq_len=32, warmup_steps=2)

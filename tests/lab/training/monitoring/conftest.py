@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from diffattn.lab.data.tokens import TokenDataset
-from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.loop.trainer import RunTrainer
+from diffattn.lab.training.trainer import RunTrainer, training_order
 
 
 @pytest.fixture

@@ -10,10 +10,9 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json, read_jsonl, write_jsonl
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
-from diffattn.lab.training.loop.data_order import training_order
-from diffattn.lab.training.loop.trainer import optimizer_and_scheduler
 from diffattn.lab.training.monitoring.guard import BatchGuard, GuardStop
 from diffattn.lab.training.run import train
+from diffattn.lab.training.trainer import optimizer_and_scheduler, training_order
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 
 SAME = ("metrics.jsonl", "guard.jsonl", "results.json", "model/model.safetensors")

@@ -9,7 +9,7 @@ from continued_runs import assert_same_files, stop
 from diffattn.errors import ConfigError
 from diffattn.files.io import log_facts, read_json, read_jsonl
 from diffattn.lab.training.config import EngineConfig
-from diffattn.lab.training.monitoring.watching import GRADIENTS, GradientFlowCallback
+from diffattn.lab.training.monitoring.monitor import GRADIENTS, GradientFlowCallback
 from diffattn.lab.training.run import train
 
 SAME = ("metrics.jsonl", "model/model.safetensors")

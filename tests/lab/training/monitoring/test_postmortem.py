@@ -9,9 +9,9 @@ from transformers import default_data_collator
 from diffattn.files.io import read_json
 from diffattn.lab.data.tokens import TokenDataset
 from diffattn.lab.training.callbacks import DivergenceError
-from diffattn.lab.training.loop.data_order import training_order
 from diffattn.lab.training.monitoring.monitor import write_postmortem
 from diffattn.lab.training.run import train
+from diffattn.lab.training.trainer import training_order
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries
 

@@ -10,10 +10,10 @@ import torch
 
 from children import in_child
 from continued_runs import assert_same_files, steps_of
-from diffattn.lab.training.loop.trainer import RunTrainer
 from diffattn.lab.training.monitoring.signals import StopSignals
 from diffattn.lab.training.monitoring.termination import STATUS, Terminated, ended_by_sigterm
 from diffattn.lab.training.run import train
+from diffattn.lab.training.trainer import RunTrainer
 from record_files import entries
 
 

@@ -59,7 +59,7 @@ def test_a_tracker_gets_losses_lambda_and_what_is_watched(
 def test_one_that_is_not_installed_is_named_before_anything_is_written(
     make_run, data, tmp_path, monkeypatch
 ):
-    installed = "diffattn.lab.training.monitoring.watching.get_available_reporting_integrations"
+    installed = "diffattn.lab.training.monitoring.monitor.get_available_reporting_integrations"
     monkeypatch.setattr(installed, lambda: ["tensorboard"])
     message = "report_to must name trackers that are installed, got 'wandb'.*pip"
     with pytest.raises(ConfigError, match=message):

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from diffattn.lab.catalog.models import TYPES
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.loop.trainer import optimizer_and_scheduler
 from diffattn.lab.training.planning.step_memory import OPTIMIZER, LiveBytes, step_memory
+from diffattn.lab.training.trainer import optimizer_and_scheduler
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.ops.inputs import kernel_support

@@ -47,13 +47,11 @@ class RunPlan:
         ]
         if len(titles) == 1 and model.attention.control:
             return titles[0]
-        norm = {None: "", True: "head norm", False: "no head norm"}[model.head_norm]
-        changes = [
-            f"rank {model.shared_rank}" if model.uses("low_rank_maps") else "",
-            norm,
-            "" if model.lambda_init is None else f"λ_init {model.lambda_init}",
-        ]
-        changes = [change for change in changes if change]
+        changes = [f"rank {model.shared_rank}"] if model.uses("low_rank_maps") else []
+        if model.head_norm is not None:
+            changes.append("head norm" if model.head_norm else "no head norm")
+        if model.lambda_init is not None:
+            changes.append(f"λ_init {model.lambda_init}")
         if model.attention_type == "softmax" or not changes:
             changes.insert(0, f"{model.num_heads} heads")
         return ", ".join([" and ".join(titles), *changes])

@@ -30,7 +30,7 @@ from diffattn.lab.catalog.models import FLOOR, GATE, TYPES, UNIFORM
 from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.catalog.recipes.recall import BATCHES, SMALL, task_run
 from diffattn.lab.data.recall_tasks import LookupConfig, ManyShotConfig
-from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.config import RecallConfig
 
 
 def smoke() -> StudyPlan:

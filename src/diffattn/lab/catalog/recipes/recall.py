@@ -5,8 +5,7 @@ from typing import Any
 
 from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.data.recall_tasks import NoisyRecallConfig, TaskConfig
-from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.config import RecallConfig, TrainConfig
 
 
 def smoke() -> StudyPlan:

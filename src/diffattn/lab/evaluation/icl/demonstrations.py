@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 from diffattn.errors import ConfigError, check_known
 from diffattn.lab.evaluation.icl.data import ICL_DATASETS, Example, load_icl_data
 from diffattn.lab.evaluation.protocol import Protocol
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
+from diffattn.lab.inference.scoring import LabelTrie
 
 SEPARATOR = "\n==\n"
 P = TypeVar("P")

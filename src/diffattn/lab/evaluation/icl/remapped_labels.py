@@ -17,8 +17,8 @@ from diffattn.lab.evaluation.icl.demonstrations import (
 )
 from diffattn.lab.evaluation.metrics import GUESSES, guess_metrics, rows_with, score_metric
 from diffattn.lab.evaluation.protocol import Item, Summary, prompt_facts
-from diffattn.lab.inference.label_trie import LabelTrie
 from diffattn.lab.inference.language_model import LanguageModel
+from diffattn.lab.inference.scoring import LabelTrie
 from diffattn.lab.records.evaluations import Metric
 
 _INSTRUCTION = (

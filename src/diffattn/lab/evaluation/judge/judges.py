@@ -177,8 +177,8 @@ class LocalJudge(Judge):
         return super().facts() | {"weights": self.model.facts()["weights"]}
 
     def reply(self, name: str, messages: Messages, stop: Event) -> Reply:
+        from diffattn.lab.inference.decoding import require_no_special
         from diffattn.lab.inference.network_reader import ItemError
-        from diffattn.lab.inference.prompting import require_no_special
 
         texts = [message["content"] for message in messages]
         limit, tokenizer = self.settings.max_tokens or 512, self.model.tokenizer

@@ -13,9 +13,9 @@ from diffattn.errors import ConfigError
 from diffattn.lab.data.corpora import load_corpus, strip_gutenberg
 from diffattn.lab.evaluation.long_context.lengths import LengthProtocol
 from diffattn.lab.evaluation.protocol import Item, prompt_facts
+from diffattn.lab.inference.decoding import prompt_text
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inference.network_reader import Prefix
-from diffattn.lab.inference.prompting import prompt_text
 
 _BETWEEN_DOCUMENTS = "\n\n"
 _SENTENCE_END = re.compile(r"[.!?。！？][\"'”’»)\]]*$")

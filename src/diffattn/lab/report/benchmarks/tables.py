@@ -85,12 +85,8 @@ def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
 
 def _verdict_text(case: BenchCase) -> str:
     """``"pass"``, ``"no target"``, or the missed targets of a case."""
-    if not case.verdicts:
-        return "no target"
-    missed = [v for v in case.verdicts if not v.passed]
-    if not missed:
-        return "pass"
-    return "; ".join(f"{v}: {v.contender}, {v.target}" for v in missed)
+    missed = [f"{v}: {v.contender}, {v.target}" for v in case.verdicts if not v.passed]
+    return "; ".join(missed) or ("pass" if case.verdicts else "no target")
 
 
 def run_text(result: BenchResult, name: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.records.evaluations import EvalResult
@@ -16,15 +16,8 @@ from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
 
-
-class _Place(NamedTuple):
-    """The part of a result that one number is about."""
-
-    variant: str
-    metric: str
-    where: frozenset[tuple[str, str]]
-
-
+_Place = tuple[str, str, frozenset[tuple[str, str]]]
+"""Variant, metric and ``where``: the part of a result that one number is about."""
 _Scores = Mapping[str, Mapping[_Place, float]]
 """Label of a model -> its numbers."""
 
@@ -92,7 +85,7 @@ def _read_scores(
             is_wanted = entry.headline if where is None else where.items() <= entry.where.items()
             if is_wanted and entry.name.startswith(metric):
                 words = frozenset((key, str(value)) for key, value in entry.where.items())
-                values[_Place(result.variant, entry.name, words)] = entry.value
+                values[result.variant, entry.name, words] = entry.value
     return scores
 
 
@@ -104,11 +97,11 @@ def _compare(
     places = set.intersection(*map(set, sides)) if sides else set()
     wanted, note = places, ""
     if printed is not None:
-        as_printed = {place for place in places if printed in place.where}
+        as_printed = {place for place in places if printed in place[2]}
         if as_printed:
             wanted = as_printed
         else:
-            others = {value for at in places for key, value in at.where if key == printed[0]}
+            others = {value for *_, where in places for key, value in where if key == printed[0]}
             note = f"{'; '.join(sorted(others))} in place of {printed[1]}"
     elif (every := set().union(*sides)) != places:
         note = f"{len(places)} of {plural(len(every), 'part')}, which all models have"

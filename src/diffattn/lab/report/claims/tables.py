@@ -78,8 +78,8 @@ def evaluation_claims(results: Sequence[EvalResult]) -> Table | None:
     if not claims:
         return None
     caption = (
-        "Claims of the papers that these protocols are about. Models must be called softmax-seed0, "
-        "diff-seed0, … to be compared by seed; hallucination needs verdicts of 'diffattn judge'."
+        "Claims of the papers about these protocols; none is tested. Models must be called "
+        "softmax-seed0, diff-seed0, … to be compared by seed; hallucination needs 'diffattn judge'."
     )
     return table_of_claims(
         caption, measured_claims(ClaimRecords(evaluations=list(results)), claims)

@@ -12,8 +12,6 @@ GENERATOR = "diffattn compare"
 Row = Mapping[str, Any]
 MOST_BYTES = 6_000_000
 """Most bytes of all items of a page together, as JSON."""
-_MOST_ITEMS = 5_000
-"""Most items per variant."""
 _NOT_FIELDS = ("id", "cluster", "scores", "weights", "prompt", "error", "row")
 
 
@@ -62,25 +60,19 @@ def answers_of(
     ordered = sorted(by_id, key=is_equal)
     items: list[dict[str, Any]] = []
     size = 0
-    for name in ordered[:_MOST_ITEMS]:
+    for name in ordered:
         item = _item(name, by_id[name])
         size += len(json.dumps(item))
         if items and size > most_bytes:
             break
         items.append(item)
-    summary = f"{len(items):,} items."
-    if len(items) < len(ordered):
-        summary = (
-            f"{len(items):,} of {len(ordered):,} items are shown, those with different scores "
-            f"first; {len(ordered) - len(items):,} are left out to keep the page small. "
-            "items.jsonl has them all."
-        )
     return {
         "variant": variant,
         "labels": present,
         "scores": list(scores),
         "items": items,
-        "summary": summary,
+        "summary": f"{len(items):,} of {len(ordered):,} items are shown, those with different "
+        "scores first; items.jsonl has them all.",
     }
 
 

@@ -96,6 +96,9 @@ def read_evaluation(folder: Path) -> EvaluationFolder:
                     continue
                 results[variant].append(result)
             records.append(record)
+            if result.num_failed:
+                counts = f"{result.num_failed} of {result.num_items}"
+                gaps.append(f"{label}, {variant}: {counts} items failed.")
     if damaged and not records:
         raise damaged[0]
     comparison = None
@@ -125,21 +128,11 @@ def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Docum
         if pair.over == "seeds"
         or {(pair.variant, pair.model), (pair.variant, pair.baseline)} <= readable
     ]
-    failed = [
-        f"{label_of(result)}, {result.variant}: {result.num_failed} of {result.num_items} items "
-        "failed."
-        for result in results
-        if result.num_failed
-    ]
     sections: list[Section] = []
     if verdicts := _verdicts(folder, differences):
         sections.append(Section("verdicts", "What it shows", verdicts))
     if claims is not None:
-        limits = Text(
-            "Effects over seeds of the models, with 95 % intervals; none is tested. These models "
-            "are not of the papers' sizes."
-        )
-        sections.append(Section("claims", "The papers' claims", [limits, claims]))
+        sections.append(Section("claims", "The papers' claims", [claims]))
     note = (
         "The section of each protocol shows its charts and the differences between the models, "
         "over the items that both answered. Its p-values are two-sided and not adjusted for making "
@@ -151,8 +144,8 @@ def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Docum
     overview = shown(headline, Text(note if folder.comparison else ""))
     sections.append(Section("overview", "Results", overview))
     for index, (variant, entries) in enumerate(folder.results.items()):
-        own_differences = [pair for pair in differences if pair.variant == variant]
-        sections.append(_protocol_section(f"protocol-{index}", entries, own_differences))
+        pairs_of_variant = [pair for pair in differences if pair.variant == variant]
+        sections.append(_protocol_section(f"protocol-{index}", entries, pairs_of_variant))
     sections.append(Section("provenance", "Provenance", _provenance(folder, results)))
     names = listing(labels) if len(labels) <= 6 else plural(len(labels), "model")
     words = (
@@ -160,22 +153,20 @@ def evaluation_document(folder: EvaluationFolder, claims: Table | None) -> Docum
         "Values have their intervals. Every answer stands in the items.jsonl beside each result; "
         "'diffattn compare FOLDER --answers FILE.html' makes a page of them."
     )
-    missing = Bullets((*folder.gaps, *failed), "What is missing or unequal", "gap")
+    missing = Bullets(folder.gaps, "What is missing or unequal", "gap")
     return Document(
         title=f"Evaluation of {names}", lead=[Text(words, "lead"), missing], sections=sections
     )
 
 
 def _verdicts(folder: EvaluationFolder, differences: Sequence[PairedDifference]) -> list[Element]:
-    primary = [pair for pair in differences if pair.primary and pair.variant in folder.results]
-    primary.sort(key=lambda pair: pair.over != "seeds")
+    known = [pair for pair in differences if pair.primary and pair.variant in folder.results]
+    by_seed = {pair.variant for pair in known if pair.over == "seeds"}
+    primary = [x for x in known if x.over == "seeds" or x.variant not in by_seed]
     if not primary:
         return []
-    by_seed = {pair.variant for pair in primary if pair.over == "seeds"}
     sentences, is_informative = [], False
     for pair in primary:
-        if pair.over != "seeds" and pair.variant in by_seed:
-            continue
         is_informative |= pair.verdict in ("higher", "lower")
         ends, over = span(pair.low, pair.high, 3), ", over seeds" if pair.over == "seeds" else ""
         better = {True: "more is better", False: "less is better", None: ""}[pair.higher_is_better]

@@ -76,15 +76,12 @@ def _heatmap(
     places = [f"{i} {text}" for i, text in enumerate(visible)]
     labels = [text if len(text) <= 9 else f"{text[:8]}…" for text in visible]
     size = 7 if len(tokens) > 30 else 10
-    room = 12 + round(0.62 * size * max((len(text) for text in labels), default=0))
     ticks = {
-        "tickmode": "array",
         "tickvals": list(range(len(places))),
         "ticktext": labels,
         "tickfont": {"size": size, "family": "monospace"},
         "showgrid": False,
         "constrain": "domain",
-        "automargin": False,
         "ticks": "",
     }
     trace = {
@@ -100,11 +97,10 @@ def _heatmap(
     }
     x_axis = {**ticks, "tickangle": -90, "side": "top"}
     y_axis = {**ticks, "autorange": "reversed", "scaleanchor": "x"}
-    margin = {"l": room, "r": 6, "t": room + 20, "b": 44}
     return Chart(
         element_id=element_id,
         traces=[trace],
-        look=layout("", "", xaxis=x_axis, yaxis=y_axis, margin=margin),
+        look=layout("", "", xaxis=x_axis, yaxis=y_axis, margin={"l": 6, "r": 6, "t": 26, "b": 44}),
         caption=f"{caption}. Colours saturate at {'±' if signed else ''}{number(limit, 2)}.",
         square=True,
     )

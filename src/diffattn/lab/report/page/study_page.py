@@ -58,13 +58,12 @@ def claims_section(claims: Table | None) -> Section:
     content: list[Element] = []
     if claims is not None:
         content = [
-            Text(claims.caption),
             Text(
                 "From the records in published/, not from the study above; none is about models of "
                 "the papers' sizes. docs/findings/claims.md has what they mean for a decision.",
                 "remark",
             ),
-            Fold("These claims and their numbers", [claims]),
+            Fold(claims.caption, [claims]),
         ]
     return Section("claims", "What do the papers claim?", content)
 

@@ -75,10 +75,10 @@ def gradient_flow_document(study: Study) -> Document:
         "AdamW's updates are therefore alike. Here the same magnitude is a factor below "
         f"{rule['level']:g}, a constant one that changes by less than a factor of "
         f"{rule['drift']:g}; both were fixed before the first run. Phases in which two softmax "
-        f"models of different seeds differ by {rule['level']:g} themselves are not judged. Nothing "
-        "is judged if a control whose gradients are halved is not seen to have half of them. AdamW "
-        "moves a weight by about the learning rate whatever the size of its gradient: alike "
-        "updates say nothing of gradients."
+        f"models of different seeds differ by {rule['level']:g} themselves are not judged, and "
+        "nothing is if a control whose gradients are halved is not seen to have half of them. "
+        "AdamW moves a weight by about the learning rate whatever its gradient: alike updates say "
+        "nothing of gradients."
     )
     sections = [
         Section("judged", "Claims and verdicts", [definition, judged]),

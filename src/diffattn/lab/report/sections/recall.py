@@ -135,7 +135,7 @@ def _results(study: Study, task: str) -> list[Element]:
             "far, which these sequences do not show: it bounds every way of guessing."
         ),
         Text(tables.settings_sentence(task, study.info["tasks"][task])),
-        tables.trials_table(study, task),
+        Fold("Every run", [tables.trials_table(study, task)]),
     )
     return [
         Bullets(_sentences(study, task)),
@@ -259,16 +259,11 @@ def _weights_sentence(study: Study, task: str) -> str:
     names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
     if any("attention" not in members.get(name, {}) for name in names):
         return ""
-    noise, answer = (
-        [number(members[name]["attention"]["net"][group]["mean"], 2) for name in names]
-        for group in ("noise", "answer")
-    )
-    pairs = zip(noise, names.values(), strict=True)
-    on_noise = listing(f"{value} with {name}" for value, name in pairs)
+    sums = {name: members[name]["attention"]["net"]["noise"]["mean"] for name in names}
+    on_noise = listing(f"{number(x, 2)} with {names[name]}" for name, x in sums.items())
     return (
-        f"After training the weights on noise add up to {on_noise}; those on the answer to "
-        f"{listing(answer)}. A negative sum means that the second map takes more from noise than "
-        "the first one gives it."
+        f"After training the weights on noise add up to {on_noise}. A negative sum means that the "
+        "second map takes more from noise than the first one gives it."
     )
 
 

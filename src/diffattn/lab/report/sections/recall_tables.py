@@ -240,6 +240,7 @@ def trials_table(study: Study, task: str) -> Table:
 def settings_sentence(task: str, settings: dict[str, Any]) -> str:
     """A task, the length of its training, and its models."""
     train, model, asked = (settings.get(x, {}) for x in ("train", "model", "task"))
+    asked = {name: round(x, 3) if isinstance(x, float) else x for name, x in asked.items()}
     sequences = count(train["batch_tokens"] // train["seq_len"])
     layers, width = count(model.get("num_hidden_layers")), count(model.get("hidden_size"))
     return (

@@ -144,13 +144,11 @@ def _equivalent_table(axes: dict[str, Any], *, every: bool = False) -> Table:
             "At": number_cell(count(row["x"])),
             "Loss": number_cell(number(row["loss"], 3)),
             "The other's": number_cell(count(row["other_x"])),
-            "Share": number_cell(_percentage(row["ratio"])),
-            "95 % interval": number_cell(_percentages(row)),
-            "": word_cell(
-                f"no estimate: {row['refused']}"
-                if row["refused"]
-                else "extrapolated" * row["extrapolated"]
+            "Share": number_cell(
+                _percentage(row["ratio"]), note="extrapolated" if row["extrapolated"] else ""
             ),
+            "95 % interval": number_cell(_percentages(row)),
+            "": word_cell(f"no estimate: {why}" if (why := row["refused"]) else ""),
         }
         for axis, results in axes.items()
         for row in results["equivalents"]

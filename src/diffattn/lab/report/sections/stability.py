@@ -39,13 +39,6 @@ METRICS = {
     "sensitivity": "Sensitivity to the rate",
 }
 """Measure in ``results.json`` -> its name. The last measure spans all rates."""
-_UNITS = {
-    "loss": "nats per token, at most that of guessing all tokens alike; diverged runs count as "
-    "that",
-    "loss_spike_share": "share of the judged steps",
-    "gradient_spike_share": "share of the judged steps",
-    "clipped_share": "share of all steps",
-}
 
 
 def read_stability_study(folder: Path) -> Study:
@@ -87,19 +80,23 @@ def stability_document(study: Study) -> Document:
         "as clipped. Sensitivity to the rate is the mean loss over the rates minus the best "
         "(arXiv:2309.14322, there over rates evenly spaced in logarithm)."
     )
+    *at_a_rate, _ = METRICS
     rows = [
         {
             "Model": type_cell(name),
             "Learning rate": number_cell(f"{at['learning_rate']:g}"),
             "Diverged": number_cell(f"{sum(at['diverged'])} of {len(at['runs'])}"),
-            **{METRICS[metric]: _mean_cell(at[metric], runs=at["runs"]) for metric in _UNITS},
+            **{METRICS[metric]: _mean_cell(at[metric], runs=at["runs"]) for metric in at_a_rate},
         }
         for name, entry in results["types"].items()
         for at in entry["rates"]
     ]
-    units = "; ".join(f"{METRICS[metric]}: {unit}" for metric, unit in _UNITS.items())
-    summary = record_table(f"Means over seeds and their intervals. {units}.", rows)
-    charts = [over_rates(study, metric, f"chart-{metric}") for metric in _UNITS]
+    caption = (
+        "Means over seeds and their intervals. Losses in nats per token, at most that of guessing "
+        "all tokens alike, as which diverged runs count; all others are shares of steps."
+    )
+    summary = record_table(caption, rows)
+    charts = [over_rates(study, metric, f"chart-{metric}") for metric in at_a_rate]
     sections = [
         Section("results", "Results", [definition, *charts, summary]),
         Section("differences", "Differences", _differences(results)),

@@ -39,11 +39,9 @@ def runs_table(study: TextStudy) -> Table:
     return table("Every run that counts.", headers, rows)
 
 
-def rates_table(study: TextStudy) -> Table | None:
-    """Losses at every rate of the sweep, of short runs and of all steps; ``None`` without one."""
+def rates_table(study: TextStudy) -> Table:
+    """Losses at every rate of the sweep, of short runs and of all steps."""
     swept = swept_rates(study)
-    if not swept:
-        return None
     rates = sorted({run["learning_rate"] for entry in swept.values() for run in entry["tried"]})
     rows = []
     for name, entry in swept.items():

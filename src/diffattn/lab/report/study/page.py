@@ -1,9 +1,12 @@
-"""The page of a study of models on text: one section per question."""
+"""The page of a study of models on text, and such a study as a section of another page."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from diffattn.lab.catalog.models import TYPES
+from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import BASELINE, FEW, GATE, TYPES
+from diffattn.lab.records.text_results import COPIES
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -18,13 +21,13 @@ from diffattn.lab.report.page.elements import (
 )
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.study_page import TIMES, claims_section, provenance, statement
+from diffattn.lab.report.page.study_page import TEXT, TIMES, claims_section, provenance, statement
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.page.wording import count, listing, number, one_line, plural, type_name
 from diffattn.lab.report.study import charts, details, tables
-from diffattn.lab.report.study.beside import committed_text, sentence_beside_counts
 from diffattn.lab.report.study.files import (
     COMPARED,
+    LOSS,
     PART_MEANINGS,
     PARTS,
     ROW_KINDS,
@@ -132,11 +135,8 @@ def _rates(study: TextStudy) -> list[Element]:
     recorded = study.recorded["rates"]
     where = f"seed {recorded['sweep_seed']}, {count(recorded['sweep_steps'])} steps"
     again = any(entry.get("whole") for entry in swept.values())
-    edge = [type_name(name) for name, entry in swept.items() if entry.get("inside") is False]
-    at_edge = (
-        f"The chosen rate of {listing(edge)} lies at the edge of what was tried: a better one may "
-        "lie outside."
-    )
+    edge = listing(type_name(name) for name, x in swept.items() if x.get("inside") is False)
+    at_edge = f"The chosen rate of {edge} lies at the edge: a better one may lie outside."
     return shown(
         Text(
             f"Each of these models was first trained at several rates ({where}). "
@@ -213,3 +213,67 @@ def _comparison(study: TextStudy) -> str:
         f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes "
         f"({shared}) are chosen to give {match}, as nearly as whole heads and channels allow."
     )
+
+
+def loss_section(live: TextStudy | None = None) -> list[Element]:
+    """Differences in loss: of a study that has just run, if informative, and the committed."""
+    if live is None or not (sentence := sentence_beside_counts(live)):
+        return committed_text()
+    details = shown(
+        tables.results_table(live),
+        *tables.other_tables(live),
+        charts.loss_chart(live, "chart-text-loss"),
+        cost_table(live),
+    )
+    trained = [entry for name in live.variants if (entry := live.difference(name, BASELINE))]
+    return [Text(sentence), *committed_text(trained), Fold("The models that you trained", details)]
+
+
+def sentence_beside_counts(study: TextStudy) -> str:
+    """Losses of the laptop comparison's models beside counting; empty for other models."""
+    results = study.results
+    if results is None or study.variants != FEW or not results["verdict"]["informative"]:
+        return ""
+    losses = listing(
+        f"{type_name(name)} {number(variant['at']['best'][LOSS]['mean'], 2)}"
+        for name, variant in study.entries.items()
+    )
+    counted = number(results["count_models"][COPIES]["loss"], 2)
+    steps = count(study.info["config"]["train"]["num_steps"])
+    chance = (
+        " With one seed the differences may be chance." if len(study.info["seeds"]) == 1 else ""
+    )
+    return (
+        f"After {steps} steps on Python's source code and documentation the losses in nats per "
+        f"token are: {losses}. Counting pairs of tokens and copying them from the context gives "
+        f"{counted}: all of these models have learned more than that.{chance}"
+    )
+
+
+def committed_text(
+    trained: Sequence[dict[str, Any]] = (), config_hash: str | None = None
+) -> list[Element]:
+    """The differences of the committed study on text, below those of a study that has just run.
+
+    Nothing is shown if ``config_hash`` is that of the committed study.
+    """
+    committed = read_json(TEXT)
+    if config_hash == committed["config_hash"]:
+        return []
+    entries = {entry["variant"]: entry for entry in committed["differences"]}
+    best, gate = entries["diff_v2"], entries[GATE]
+    lead = (
+        f"The longer study in published/text has {count(committed['parameters'])} parameters, "
+        f"{committed['train_tokens']} and {plural(committed['seeds'], 'seed')}. There DIFF V2 ends "
+        f"{number(-best['mean'], 2)} nats per token below the Transformer and V2's gate on one map "
+        f"{number(-gate['mean'], 2)}. On tokens that are new in their window, where nothing can be "
+        f"copied, V2 is {number(-best['new'], 2)} below and the gate {number(-gate['new'], 2)}: "
+        "most of V2's lead is copying from the context."
+    )
+    longer = [{"runs": [], "values": []} | entry for entry in committed["differences"]]
+    labels = [f"Here: {type_name(entry['variant'])}" for entry in trained]
+    where = "Longer study: " if trained else ""
+    labels += [f"{where}{type_name(entry['variant'])}" for entry in longer]
+    drawn = [*trained, *longer]
+    bars = charts.difference_bars(drawn, labels, f"the {type_name(BASELINE)}", "chart-committed")
+    return shown(Text(lead), bars)

@@ -14,12 +14,11 @@ attention are as large as those of softmax attention with h heads of 2d. The hea
   end of this level's interval lies below :data:`LEVEL`: else seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
   :data:`HALF` of softmax attention's at the first step, or nothing is judged.
-- *Updates.* AdamW moves every weight by about the learning rate, whatever its gradient's size.
-  So updates are equal by construction. If the halved control's updates are equal too, they are
-  uninformative about gradients. The reduction of the loss per unit of learning rate, to first
-  order, is not equal by construction. It is judged like *level*.
+- *Updates.* AdamW moves every weight by about the learning rate. If the updates of the halved
+  control are equal too, they are uninformative about gradients. The reduction of the loss per unit
+  of learning rate, to first order, is not equal by construction. It is judged like *level*.
 - *Large values.* Level and the norm's gain again, for values that start with size 1, as they do in
-  a model as wide as the papers'. A refutation at small width alone may be due to that width.
+  a model as wide as the papers'.
 - *Norm.* Per seed, the largest factor over layers between ‖x‖/√(2d) and 1 − λ_init, and between the
   norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
 
@@ -64,9 +63,7 @@ HALF = (0.4, 0.6)
 _TO_WIDE = ("diff", WIDE)
 
 
-class Judge:
-    """Judges the claims of Appendix G by the rules above."""
-
+class _Judge:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
         self.config = sizes.config
@@ -74,7 +71,6 @@ class Judge:
         self.phases = self._quiet_phases(BASE)
 
     def judgements(self) -> Iterator[Judgement]:
-        """Every claim with its verdict."""
         says = "DIFF V1's gradients have the size of softmax attention's (h heads of 2d)"
         yield self._level("level", says, _TO_WIDE)
         says = "DIFF V1's gradients have the size of its twin's (2h heads of d)"
@@ -226,7 +222,7 @@ def gradient_flow_results(
 ) -> GradientFlowResults:
     """Ratios of gradients and updates, sizes of heads, and the judgements."""
     sizes = Sizes(config, results, rows)
-    judgements = list(Judge(sizes).judgements())
+    judgements = list(_Judge(sizes).judgements())
     informative = any(row["verdict"] in ("agrees", "disagrees") for row in judgements)
     return {
         "schema": 1,
@@ -242,13 +238,12 @@ def gradient_flow_results(
         },
         "judgements": judgements,
         "verdict": {"informative": informative, "sentence": _describe(judgements)},
-        "statement": statement(config),
+        "statement": _statement(config),
         "complete": True,
     }
 
 
-def statement(config: GradientFlowConfig) -> str:
-    """State the limits of the study."""
+def _statement(config: GradientFlowConfig) -> str:
     size = heads_below(member.config.model for member in config.members())
     return (
         f"{size}What would refute the claims was fixed before the first run. All models of a "

@@ -29,10 +29,7 @@ OF_ARMS = (BASELINE, WIDE, "diff")
 
 @dataclass(frozen=True, kw_only=True)
 class GradientFlowConfig(FixedStudy):
-    """The runs of a gradient-flow study. All models of an arm read the same tokens at each step.
-
-    ``base`` is the softmax run with 2h heads of width d.
-    """
+    """The runs of a gradient-flow study; ``base`` is the softmax run with 2h heads of width d."""
 
     shares_workers: ClassVar[bool] = True
     kind: str = "gradient-flow"

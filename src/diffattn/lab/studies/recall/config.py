@@ -18,7 +18,7 @@ from diffattn.lab.studies.study import (
     require_softmax,
     swept_rates,
 )
-from diffattn.lab.training.recall_config import RecallConfig
+from diffattn.lab.training.config import RecallConfig
 from diffattn.models.twins import Twin
 
 Group = tuple[str, str]
@@ -86,9 +86,7 @@ class RecallStudyConfig(Study):
         """The learning rate of every task and member that is swept.
 
         The best rate has the most solved runs. Ties go to the fewest total steps, where an unsolved
-        run counts all steps, and then to the smallest summed validation loss. While the best rate
-        is the lowest or highest of its sweep, half or twice that rate is tried next, at most
-        ``extensions`` times.
+        run counts all steps, and then to the smallest summed validation loss.
         """
         if len(self.learning_rates) == 1:
             rates, (single,) = self.member_rates or {}, self.learning_rates

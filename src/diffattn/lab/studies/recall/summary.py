@@ -167,8 +167,8 @@ def _statement(config: RecallStudyConfig) -> str:
 def step_differences(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, list[RecallDifference]]:
     """Median differences in the steps until a task is learned, and the tests of types.
 
-    Types and controls with attention are compared with the Transformer; these controls with V1 too.
-    Types have p-values, adjusted by Holm over all tasks.
+    Controls with attention are compared with V1 too. Types have p-values, adjusted by Holm over all
+    tasks.
     """
     differences = {name: _task_differences(task) for name, task in tasks.items()}
     tested = [entry for entries in differences.values() for entry in entries if "p" in entry]

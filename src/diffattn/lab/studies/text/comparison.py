@@ -147,7 +147,7 @@ class ComparisonConfig(Study):
             whole = [
                 (rate, results[run]["validation_loss"])
                 for rate in sorted(sweep.leading(self.whole_rates))
-                if (run := whole_name(name, rate, self.sweep_seed)) in results
+                if (run := try_name(name, rate, self.sweep_seed, "whole")) in results
             ]
             sweeps[name] = replace(sweep, whole=tuple(whole))
         return sweeps
@@ -160,7 +160,7 @@ class ComparisonConfig(Study):
         warmup = round(self.sweep_share * self.base.train.warmup_steps)
         changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
         return [
-            self._member(name, sweep_name(name, rate, seed), seed, rate, **changes)
+            self._member(name, try_name(name, rate, seed), seed, rate, **changes)
             for rate in sorted({rate for rates in missing.values() for rate in rates})
             for name in names
             if rate in missing[name]
@@ -170,7 +170,7 @@ class ComparisonConfig(Study):
         """Rate to the loss of its run, as far as the sweep is done; and the rates still to try."""
 
         def score(rate: float) -> float | None:
-            run = results.get(sweep_name(name, rate, self.sweep_seed))
+            run = results.get(try_name(name, rate, self.sweep_seed))
             return None if run is None else _order(run["validation_loss"])
 
         return swept_rates(self.learning_rates, score, leading=max(1, self.whole_rates))
@@ -191,7 +191,7 @@ class ComparisonConfig(Study):
         """Runs of all steps at the best rates of each sweep, on ``sweep_seed``."""
         seed = self.sweep_seed
         return [
-            self._member(name, whole_name(name, rate, seed), seed, rate)
+            self._member(name, try_name(name, rate, seed, "whole"), seed, rate)
             for name, sweep in sweeps.items()
             for rate in sweep.leading(self.whole_rates)
         ]
@@ -263,14 +263,9 @@ def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
     return f"{variant}{'-common' if common else ''}-seed{seed}"
 
 
-def sweep_name(variant: str, rate: float, seed: int) -> str:
-    """The name of a run of the sweep."""
-    return f"{variant}-lr{rate:g}-sweep{seed}"
-
-
-def whole_name(variant: str, rate: float, seed: int) -> str:
-    """The name of a run of all steps that decides between the sweep's best rates."""
-    return f"{variant}-lr{rate:g}-whole{seed}"
+def try_name(variant: str, rate: float, seed: int, part: str = "sweep") -> str:
+    """The name of a run of the sweep, or with ``"whole"`` of all steps at one of its best rates."""
+    return f"{variant}-lr{rate:g}-{part}{seed}"
 
 
 def best_rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep]) -> dict[str, float]:
@@ -308,8 +303,7 @@ _ENGINE = {"lease": ("engine.save_every=1080", "engine.keep_checkpoints=1")}
 """Scale -> settings that do not change results. A checkpoint of a lease has 350 MB."""
 _RATE_FACTORS = {"study": {"diff": 0.5, "shared_diff": 0.5}}
 """For ablations and ranks: factors of the base's rate, chosen by the sweep of the comparison on
-text. At the base's rate Shared DIFF does not pass the induction phase in time: its rows would be
-uninformative. The factors stay if settings change the model or the rate; the statement says so."""
+text. At the base's rate Shared DIFF does not pass the induction phase in time."""
 _SEEDS_OF_ROWS = {"smoke": 1, "laptop": 3}
 
 

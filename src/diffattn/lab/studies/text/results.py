@@ -6,7 +6,9 @@ All other differences are reported without a test.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -42,9 +44,8 @@ from diffattn.lab.studies.text.comparison import (
     Sweep,
     Tries,
     best_rates,
-    sweep_name,
     trial_name,
-    whole_name,
+    try_name,
 )
 from diffattn.models.twins import attention_parameters, flops_per_token, parameter_count
 
@@ -68,7 +69,6 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        sweeps: Empty without a sweep.
         phases: Name of a trial -> step of the evaluation at which it has passed the induction
             phase, or ``None``.
         curves: Name of a trial -> validation losses.
@@ -137,16 +137,18 @@ def _compared_rows(
 
 
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
-    def tries(name: str, losses: Tries, run_name: Callable[[str, float, int], str]) -> list[Any]:
-        runs = [(run_name(name, rate, config.sweep_seed), rate, loss) for rate, loss in losses]
+    def tries(name: str, losses: Tries, part: str) -> list[Any]:
+        runs = [
+            (try_name(name, rate, config.sweep_seed, part), rate, loss) for rate, loss in losses
+        ]
         return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
 
     variants: dict[str, SweepResult] = {}
     for name, sweep in sweeps.items():
         variants[name] = {"best": sweep.best, "inside": sweep.inside}
-        variants[name]["tried"] = tries(name, sweep.tried, sweep_name)
+        variants[name]["tried"] = tries(name, sweep.tried, "sweep")
         if sweep.whole:
-            variants[name]["whole"] = tries(name, sweep.whole, whole_name)
+            variants[name]["whole"] = tries(name, sweep.whole, "whole")
     return {
         "common": common,
         "sweep_seed": config.sweep_seed if sweeps else None,
@@ -155,16 +157,16 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
     }
 
 
+@dataclass(frozen=True)
 class _Trials:
-    def __init__(
-        self,
-        config: ComparisonConfig,
-        rates: Mapping[str, float],
-        runs: Results,
-        phases: Mapping[str, int | None],
-    ) -> None:
-        self.config, self.rates, self.runs, self.phases = config, rates, runs, phases
-        self.trials = [member.config.name for member in config.trials(rates)]
+    config: ComparisonConfig
+    rates: Mapping[str, float]
+    runs: Results
+    phases: Mapping[str, int | None]
+
+    @cached_property
+    def trials(self) -> list[str]:
+        return [member.config.name for member in self.config.trials(self.rates)]
 
     def names(self, variant: str, at: At) -> list[str]:
         """Names of a variant's runs, in the order of seeds."""
@@ -272,8 +274,7 @@ def type_endpoints(
 ) -> list[Endpoint]:
     """Test every type against the Transformer by both measures, at its chosen rate.
 
-    If a model has not begun to copy while another has, its pair enters Holm's adjustment with a
-    p-value of 1.
+    If only one model has begun to copy, the pair enters Holm's adjustment with a p-value of 1.
     """
     rows = [
         (entry["variant"], "loss", entry["values"])
@@ -313,14 +314,8 @@ def adjusted_leads(
     """Losses minus the Transformer's, adjusted to an equal step at which copying begins.
 
     Least squares over all runs at chosen rates: one constant per variant and one slope of the final
-    loss over the step at which a run begins to copy. Variants with a run that does not copy are
-    left out.
-
-    ``starts``: name of a run -> the step at which it begins to copy.
-
-    Returns:
-        One entry per variant, with Student's t interval; none if the Transformer does not copy, or
-        if the runs are too few for an interval.
+    loss over the step at which a run begins to copy, in ``starts``. Variants with a run that does
+    not copy are left out. There is no lead if the Transformer does not copy, or with too few runs.
     """
     groups = {
         name: entry["at"]["best"]
@@ -381,10 +376,7 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never.
-
-    The learning rate is still high at that step: a run planned to end there would need fewer.
-    """
+    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never."""
     groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
     if any(not curves.get(run) for run in groups[0]["runs"]):
         return []

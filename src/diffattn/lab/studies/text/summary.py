@@ -23,13 +23,12 @@ from diffattn.lab.studies.text.comparison import ComparisonConfig, best_rates, t
 from diffattn.lab.studies.text.results import comparison_results, crossing, loss_curve, phase_step
 from diffattn.lab.studies.text.verdict import verdict
 from diffattn.lab.training.config import TrainConfig
-from diffattn.lab.training.loop.data_order import curve_windows, training_order
 from diffattn.lab.training.prepare import PreparedData
 from diffattn.lab.training.settings import apply_settings
+from diffattn.lab.training.trainer import curve_windows, training_order
 from diffattn.models.loading import load_model
 from diffattn.probes.attention_rows import attention_rows
 
-_COUNTS_SCHEMA = 2
 PHASE_GAIN = 1.0
 """Nats by which a model must beat the bigram model on repeated bigrams to have begun to copy."""
 PHASE_RULE = (
@@ -78,11 +77,7 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
 
 
 def require_losses(config: ComparisonConfig, results: Results, on_message: OnMessage) -> None:
-    """Refuse to compare if a trial has diverged.
-
-    In a study of ablations or ranks, only softmax attention and no attention must not diverge. The
-    rows of another variant then say that it diverged.
-    """
+    """Refuse to compare if a trial has diverged; in rows, only the Transformer and no attention."""
     trials = config.trials(best_rates(config, config.sweeps(results)))
     names = [member.config.name for member in trials]
     lost = {
@@ -182,11 +177,11 @@ def read_or_count(
     config: ComparisonConfig, data: PreparedData, path: Path, on_message: OnMessage
 ) -> dict[str, Any]:
     """Read ``counts.json``; or fit the models to what the first seed's runs read, and write it."""
-    if not path.exists() or read_json(path)["schema"] != _COUNTS_SCHEMA:
+    if not path.exists():
         on_message("fitting the n-gram count models")
         seed = config.seeds[0]
         train = replace(config.base.train, seed=seed, data_seed=seed)
-        write_json(path, {"schema": _COUNTS_SCHEMA, "models": count_model_results(train, data)})
+        write_json(path, {"schema": 2, "models": count_model_results(train, data)})
     models: dict[str, Any] = read_json(path)["models"]
     return models
 

@@ -37,10 +37,7 @@ def verdict(results: TextResults, counts: Mapping[str, Any]) -> TextVerdict:
     :data:`MARGIN`, with the near end of its interval, or if a type does not beat them at all. Where
     none was trained, all must beat the n-gram count model with copies by that margin. It is
     uninformative too if one model passed the induction phase (began to copy from the context) in
-    half of its seeds and another did not: the losses then only rank which began sooner. In a study
-    of ablations the phase is judged row by row.
-
-    ``counts``: count model -> its results, as ``count_model_results`` returns them.
+    half of its seeds and another did not. In a study of ablations the phase is judged row by row.
     """
     reasons = list(_uninformative(results, counts))
     is_rows = "rows" in results

@@ -13,8 +13,8 @@ from diffattn.errors import CheckpointError
 from diffattn.files.io import append_jsonl, cut_half_row, read_json, read_jsonl, sync, write_json
 from diffattn.lab.stats.spikes import LEAST_GRADIENT, LEAST_LOSS, WINDOW, spike_steps
 from diffattn.lab.training.callbacks import DivergenceError, OnMessage, StepLog, diverged
-from diffattn.lab.training.checkpoints import checkpoint_step
 from diffattn.lab.training.config import RunConfig
+from diffattn.lab.training.sharding import checkpoint_step
 from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD
 
 GUARD = "guard.jsonl"

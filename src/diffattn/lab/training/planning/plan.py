@@ -25,9 +25,6 @@ from diffattn.models.twins import flops_per_token, parameter_count
 ROOM = 0.9
 """Share of a device's memory that a plan may take. Fragments and the process need the rest."""
 
-_MEASURED_BACKENDS = ("triton", "hopper", "sdpa", "chunked")
-"""Backends that are as fast as the records; others may be far slower."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
@@ -144,7 +141,8 @@ def _time_and_cost(
     """Speed, time and cost; unknown where no peak or no share of it is known."""
     model, train, device = run.config.model, run.config.train, run.device
     peak, source = device.peak_flops, "as given"
-    if utilisation is None and backend in _MEASURED_BACKENDS:
+    # Other backends may be far slower than the records.
+    if utilisation is None and backend in ("triton", "hopper", "sdpa", "chunked"):
         measured = measured_utilisation(
             device, train.precision, model.attention_type, model.hidden_size
         )
@@ -238,16 +236,12 @@ class RunMemory:
         return sizes[count - 1] if count else 0
 
 
-_SHOWN = 0.01
-"""A part with a smaller share of the memory gets no line."""
-
-
 def plan_rows(plans: Mapping[str, Plan]) -> list[dict[str, str]]:
-    """Rows of quantities, with one column per plan. ``plans``: title of the column -> plan."""
+    """Rows of quantities, with one column per plan. A part below 1 % of all memory has no row."""
     parts = [
         part
         for part in PARTS
-        if any(plan.memory.get(part, 0) >= _SHOWN * plan.memory_bytes for plan in plans.values())
+        if any(plan.memory.get(part, 0) >= 0.01 * plan.memory_bytes for plan in plans.values())
     ]
     columns = {title: _rows(plan, parts) for title, plan in plans.items()}
     return [

@@ -38,7 +38,6 @@ FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
     "backward of the first block",
     "optimizer",
 )
-_COUNTED_LAYERS = 2
 _FLOAT32 = 4
 
 
@@ -49,11 +48,9 @@ class StepMemory:
     phases: Mapping[str, Mapping[str, int]]
     """Phase -> part -> bytes at the phase's peak."""
     block_parameters: int
-    """Number of parameters of one decoder block."""
     root_parameters: int
     """Number of parameters outside the blocks: embeddings and final norm."""
     backend: str
-    """Name of the attention backend."""
 
     @property
     def peak(self) -> dict[str, int]:
@@ -108,7 +105,7 @@ def step_memory(
             elsewhere=elsewhere,
             tested=tested,
         )
-        ran = kind.num_hidden_layers if whole else min(kind.num_hidden_layers, _COUNTED_LAYERS)
+        ran = kind.num_hidden_layers if whole else min(kind.num_hidden_layers, 2)
         step = _Step(kind, backend, ran, on_gpu=device != "cpu")
         with FakeTensorMode(allow_non_fake_inputs=True), step.live:
             step.run(rows, accumulates, checkpointing, loss_chunk_tokens, dtype)

@@ -1,1 +1,0 @@
-"""The loop: from a batch to its update."""
