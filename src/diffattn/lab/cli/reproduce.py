@@ -208,7 +208,7 @@ def reproduce_all(
     ``seeds``, ``settings`` and ``match`` of the studies.
     """
     from diffattn.lab.catalog.models import MEMBERS
-    from diffattn.lab.cli.screen import ItemProgress, RunsProgress
+    from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.studies import whole
     from diffattn.lab.studies.reproduce import is_reusable
 
@@ -228,8 +228,7 @@ def reproduce_all(
             with ItemProgress(4) as items:
                 whole.analyse_models(folder, on_start=items.on_start, on_progress=items.on_progress)
         else:
-            with RunsProgress(1, 0, lambda _: 1) as progress:
-                whole.time_models(folder, scale, on_message=progress.on_message)
+            whole.time_models(folder, scale, on_message=say)
     page = whole.finish(folder, scale)
     results = (folder / "results.json").read_text(encoding="utf-8")
     if json_:

@@ -141,12 +141,7 @@ class RunsProgress(StderrProgress):
     """
 
     def __init__(
-        self,
-        total: int,
-        finished_before: int,
-        steps_of: Callable[[str], int],
-        *,
-        quiet: bool = False,
+        self, total: int, finished_before: int, steps_of: Callable[[str], int], quiet: bool = False
     ) -> None:
         super().__init__(quiet=quiet)
         self.steps_of = steps_of

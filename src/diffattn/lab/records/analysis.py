@@ -12,16 +12,15 @@ from diffattn.lab.records.run import git_state, hardware, package_versions
 ANALYSIS_FILE = "analysis.json"
 
 
-class Ranges(TypedDict):
-    """A quantity at the first key, and at all other keys by range of their distance."""
-
+class _Ranges(TypedDict):
     first: float | None
     ranges: list[float | None]
+    """At all keys but the first, by range of their distance."""
 
 
 class _LayerAttentionRecord(TypedDict):
     heads: dict[str, list[float | None]]
-    by_distance: dict[str, Ranges]
+    by_distance: dict[str, _Ranges]
     map_cosine: dict[str, float | None]
     map_correlation: dict[str, float | None]
     cka: float | None
