@@ -100,8 +100,7 @@ def lambda_log(folder: Path) -> Any:
     }
 
 
-OnProgress = Callable[[str, int, int], None]
-"""Given the model's label, and its windows done and in all."""
+OnProgress = Callable[[str, int, int], None]  # label of a model, its windows done and in all
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +116,7 @@ class AnalysisSettings:
     bos: bool | None = None
     """Whether a window begins with BOS. Default: if the tokenizer has one."""
     block_entries: int = BLOCK_ENTRIES
-    """Most logits that are held at once, over all heads and maps of a layer."""
+    """Most logits that are held at once, of a layer."""
 
     def __post_init__(self) -> None:
         for name, least in (("tokens", 2), ("window_tokens", 4)):

@@ -2,8 +2,7 @@
 
 T is PyTorch's ``scaled_dot_product_attention`` on the softmax twin. TC is the same softmax
 attention, computed by a technique of ours, so that DIFF is compared with softmax attention of the
-same technique. Both read the same memory as DIFF. In decoding, keys and values have the layout of a
-model's cache.
+same technique. Both read the same memory as DIFF.
 """
 
 import warnings

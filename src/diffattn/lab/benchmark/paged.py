@@ -1,9 +1,8 @@
 """Contenders on a paged cache: one query per row, keys and values in pages of a pool.
 
 T copies the softmax twin's pages into one tensor for PyTorch's attention, which cannot read pages.
-The twin's pages are the same memory. TC reads the pages in place, with the kernel of ``triton`` and
-one map. The DIFF contenders are the backends of ``paged_decode``, and two backends of
-``diff_attention`` on the same keys and values without pages, which show the cost of pages.
+TC reads the pages in place, with the kernel of ``triton`` and one map. The DIFF contenders include
+two backends of ``diff_attention`` on the same keys without pages, which show the cost of pages.
 """
 
 from dataclasses import replace

@@ -77,7 +77,6 @@ class CudaTimer:
 
 
 Timer = CpuTimer | CudaTimer
-"""A clock for one device."""
 
 
 def host_time(timed: Timed, clock: Callable[[], float] = time.perf_counter) -> float | None:

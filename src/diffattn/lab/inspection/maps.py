@@ -145,10 +145,8 @@ def _text_of(content: bytes) -> str | bytes:
 
 
 MOST_WEIGHTS = 100_000_000
-"""Most attention weights on one page, all models together. A weight takes about one byte, and a
-browser still opens a page of this size."""
-_NEIGHBOURS = 3
-"""Last tokens of a text. They are left out, as nearly every model has a head that looks there."""
+"""Most attention weights on one page: about as many bytes, which a browser still opens."""
+_NEIGHBOURS = 3  # last tokens, at which nearly every model has a head that looks
 _ROW_SCALES_UP_TO = 5_000_000
 """Largest page, in weights, with a scale per row. Its codes do not compress and take 6.7 MB."""
 
@@ -340,7 +338,6 @@ def inspect_models(
 
 
 def _facts(model: LanguageModel) -> tuple[str, ...]:
-    """Attention type, size, hash of the weights and dtype: what identifies a model on the page."""
     facts = model.facts()
     name = facts["attention_type"] or facts["type"]
     control = ATTENTION[name].control if name in ATTENTION else ""

@@ -25,8 +25,8 @@ class NeedleText:
     haystack: str = "stdlib"
     """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     sample: int = 0
-    """Index of the sample, which with ``seed`` chooses the text, cities and numbers."""
     seed: int = 1234
+    """With ``sample``, an index, it chooses the text, cities and numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,6 @@ class Request:
     text: str | NeedleText | None
     """``None``: the tokenizer's example, or a built-in one."""
     layers: tuple[int, ...] | None = None
-    """Indices of the layers, from 0. Default: all."""
     max_tokens: int = 512
     cut: bool = False
     """Whether to show the first tokens of a longer text, with a note. Default: refuse the text."""

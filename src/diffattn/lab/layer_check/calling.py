@@ -37,8 +37,7 @@ _ARGUMENTS: dict[str, tuple[Any, str]] = {
 }
 """Meaning of a constructor's argument to its value and its usual names."""
 _MEANING = {name: meaning for meaning, (_, names) in _ARGUMENTS.items() for name in names.split()}
-_ALWAYS_GIVEN = ("layer", "lambda_init", "dropout", "kv_heads")
-"""Meanings of the arguments that get a value even if they have a default."""
+_ALWAYS_GIVEN = ("layer", "lambda_init", "dropout", "kv_heads")  # even if there is a default
 _INPUTS = ("q", "k", "v", "query", "key", "value", "queries", "keys", "values", "context")
 
 
@@ -48,7 +47,7 @@ class UserLayer:
 
     layer: nn.Module
     made: str
-    """The call that built the layer, or ``"NAME as it is"`` if ``NAME`` was a layer."""
+    """The call that built the layer, in words."""
     given: tuple[str, ...]
     """Meanings of the arguments of that call, such as ``layer`` (the depth)."""
 
@@ -216,8 +215,7 @@ def read_weights(layer: nn.Module) -> LayerWeights:
             tensors |= dict(zip("qkv", tensors.pop("qkv").chunk(3), strict=True))
     vectors = _vectors(lambdas, matrices, biases)
     attention_type = "diff_v2" if "lambda_proj" in matrices else "diff"
-    missing = [f"{role}_proj" for role in "qkvo" if role not in matrices]
-    if missing or (not vectors and attention_type == "diff"):
+    if set("qkvo") - matrices.keys() or (not vectors and attention_type == "diff"):
         names = ", ".join(name for name, _ in layer.named_parameters()) or "nothing"
         raise ConfigError(
             f"{type(layer).__name__}: must have projections named q_proj, k_proj, v_proj and "

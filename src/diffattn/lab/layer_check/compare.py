@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -142,7 +143,7 @@ def _layouts(weights: LayerWeights, start: float) -> Iterator[Formula]:
         rows = [("adjacent",) * 3, ("split", "split", "adjacent"), ("split",) * 3]
     rotary: tuple[Positions, ...] = ("none", "halves", "interleaved")
     for positions, (queries, keys, values) in product(rotary, rows):
-        pairs: dict[str, Pairs] = {"query_pairs": queries, "key_pairs": keys}
+        pairs: Any = {"query_pairs": queries, "key_pairs": keys}
         yield replace(base, positions=positions, value_halves=values, **pairs)
 
 

@@ -69,12 +69,8 @@ def rounding_errors(
     gradients; docs/reference/numerics.md lists the steps. Errors of logits can be large: in
     bfloat16 a logit of 1e4 is off by up to 40. So the softmax is evaluated at both extremes.
 
-    ``weights`` is the gradient of the output; it must be 0 but in ``rows``, int64 ``[R]``, if they
-    are given. For ``scores`` see :func:`row_blocks`.
-
-    Returns:
-        E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, float64, in their shapes after
-        :func:`at_rows`.
+    ``weights`` is the gradient of the output, 0 but in ``rows``, int64 ``[R]``, if they are given.
+    Returns E of ``output`` and ``gradient of q``, ``k``, ``v``, ``lam``, float64, :func:`at_rows`.
     """
     call = _Call(inputs)
     keys, values = call.keys, call.values
@@ -101,15 +97,14 @@ def rounding_errors(
         per_row["mean_off"].append(mean_off[:, :, 1, :, 0].transpose(1, 2))
     whole = {name: torch.cat(parts, dim=1) for name, parts in per_row.items()}
     has_own = call.k.ndim == 5
+    lam = at_rows("gradient of lam", call.lam, rows)
     grad_k = for_keys.square(call.fine, call.groups, (2,) if has_own else (2, 3))
     squares = {
         "output": whole["output"],
         "gradient of q": whole["q"],
         "gradient of k": grad_k.permute(0, 3, 1, 2, 4) if has_own else grad_k.transpose(1, -2),
         "gradient of v": for_values.square(call.fine, call.groups, (2, 3)).transpose(1, 2),
-        "gradient of lam": _lambda_square(
-            whole["mean"], whole["mean_off"], at_rows("gradient of lam", call.lam, rows), call.fine
-        ),
+        "gradient of lam": _lambda_square(whole["mean"], whole["mean_off"], lam, call.fine),
     }
     return {name: call.eps * (x + call.tiny**2).sqrt() for name, x in squares.items()}
 
