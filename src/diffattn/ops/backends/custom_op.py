@@ -114,11 +114,12 @@ def register_backward(name: str, options: str, launch: Any) -> Any:
 def _launch_in_slices(launch: Any, lam_at: int, *call: Any, **options: Any) -> Any:
     """Results of a launch, or of several if a CUDA grid does not take all batch rows.
 
-    λ, argument number ``lam_at``, broadcasts to the first axes ``[B, T, H]`` of argument 0. All
-    other tensors have B rows, as borders of documents need B = 1.
+    λ, argument number ``lam_at``, follows q, k and v, and broadcasts to ``[B, T, H]``. All other
+    tensors have B rows, as borders of documents need B = 1.
     """
-    with torch.cuda.device_of(call[0]):
-        batch, _, num_heads = call[0].shape[:3]
+    queries = call[lam_at - 3]
+    with torch.cuda.device_of(queries):
+        batch, _, num_heads = queries.shape[:3]
         if num_heads > MAX_PROGRAMS:
             limit = f"at most {MAX_PROGRAMS} query heads"
             raise BackendError(f"Triton's kernels need {limit}, got {num_heads}.")
@@ -126,7 +127,7 @@ def _launch_in_slices(launch: Any, lam_at: int, *call: Any, **options: Any) -> A
             return launch(*call, **options)
         whole = list(call)
         if call[lam_at] is not None:
-            whole[lam_at] = call[lam_at].expand(call[0].shape[:3])
+            whole[lam_at] = call[lam_at].expand(queries.shape[:3])
         slices = [x.split(MAX_PROGRAMS) if isinstance(x, Tensor) else repeat(x) for x in whole]
         parts = [launch(*part, **options) for part in zip(*slices, strict=False)]
         return tuple(torch.cat(results) for results in zip(*parts, strict=True))
