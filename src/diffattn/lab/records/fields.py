@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
@@ -291,13 +292,18 @@ def require_counts(key: str, name: str, value: Any) -> None:
 
 
 def _value(where: str, kind: Any, text: str) -> Any:
+    def finite(number: str) -> float:
+        if math.isfinite(float(number)):
+            return float(number)
+        raise ConfigError(f"{where} must be finite, got {number}.")
+
     def whole(number: str) -> int:
         if len(number) > 20 or abs(int(number)) >= 2**63:
             raise ConfigError(f"{where} must be below 2**63 in size, got {number[:40]}.")
         return int(number)
 
     try:
-        value = json.loads(text, parse_int=whole)
+        value = json.loads(text, parse_float=finite, parse_constant=finite, parse_int=whole)
     except json.JSONDecodeError:
         value = text
     except RecursionError as error:
