@@ -16,7 +16,7 @@ from trials import commands
 ODD = ("\r\n", "\n\r", "🏳️‍🌈", *"\n\r\u2028\u2029\x85\x0b\x0cé a\t")
 
 
-def text_fault(text, mark, folder, chunk):
+def text_fault(text, mark, folder):
     """What a text file, its lines and a JSON line come to, against the definition."""
     expected = re.sub("\r\n|\r", "\n", text)
     path, rows = folder / "a.txt", folder / "a.jsonl"
@@ -27,7 +27,7 @@ def text_fault(text, mark, folder, chunk):
         return f"read_text gave {seen!r} for {text!r}"
     lines = expected.removesuffix("\n").split("\n") if expected else []
     if list(files.read_lines(path)) != lines:
-        return f"read_lines gave {list(files.read_lines(path))!r} for {text!r} in steps of {chunk}"
+        return f"read_lines gave {list(files.read_lines(path))!r} for {text!r}"
     (row,) = load_corpus(str(rows))
     if row.text != expected + "x":
         return f"a JSON line gave {row.text!r} for {text!r}"
@@ -37,15 +37,13 @@ def text_fault(text, mark, folder, chunk):
 
 
 @pytest.mark.parametrize("count", [pytest.param(500, marks=pytest.mark.scheduled), 40])
-def test_line_ends_of_texts(tmp_path, monkeypatch, count):
+def test_line_ends_of_texts(tmp_path, count):
     rng = random.Random(0)
     with trial(f"line ends, texts{sample(count < 500)}", minimum=count) as tally:
         for i in range(count):
-            chunk = rng.choice((1, 2, 3, 7, 1 << 20))  # a border within \r\n, or in a character
-            monkeypatch.setattr(files, "_CHUNK_BYTES", chunk)
             mark = rng.choice((b"", codecs.BOM_UTF8))
             text = "".join(rng.choices(ODD, k=rng.randint(1, 40)))
-            tally.check(f"text {i}", text_fault(text, mark, tmp_path, chunk))
+            tally.check(f"text {i}", text_fault(text, mark, tmp_path))
 
 
 @pytest.fixture(scope="module")

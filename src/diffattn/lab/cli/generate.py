@@ -33,6 +33,7 @@ def generate(
     verify: VerifyOption = True,
 ) -> None:
     """Continue a text. Each token is shown as soon as it is generated."""
+    from diffattn.lab.data.files import normalise_line_ends
     from diffattn.lab.inference.named_models import best_of_study, require_model
 
     check_known("generate", "dtype", dtype, ("auto", *DTYPES))
@@ -52,7 +53,7 @@ def generate(
 
     stream_text(
         model,
-        prompt,
+        None if prompt is None else normalise_line_ends(prompt),
         settings,
         seed=seed,
         device=device,

@@ -58,7 +58,7 @@ def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]
             text = _decode(line)
             if text is None:
                 raise ConfigError(f"{path}:{number}: must be UTF-8 text, got {line[:40]!r}.")
-            yield text.removesuffix("\n")
+            yield from text.removesuffix("\n").split("\n")  # several after a lone carriage return
 
 
 def parse_json(text: str) -> Any:
