@@ -59,7 +59,7 @@ def check_names(given: Mapping[str, Any]) -> None:
     """Check names and numbers of a :class:`BenchConfig`, whose device may be ``None``."""
     suite, scale = given["suite"], given["scale"]
     for name, least in (("rounds", 1), ("seconds", 0)):
-        if not given[name] >= least:  # also NaN
+        if not least <= given[name] < float("inf"):  # also NaN
             raise ConfigError(f"bench: {name} must be {least} or more, got {given[name]}.")
     check_known("bench", "suite", suite, (*SUITES, HOST))
     check_known("bench", "scale", scale, ("quick", "full", "cut"))
