@@ -27,7 +27,7 @@ _MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 _RESUMABLE = ("reproduce", "train", "pack", "evaluate", "judge", "bench")
 """Commands that continue where they were stopped."""
-_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # not exported by typer itself
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # of click, or of typer's copy
 
 app = typer.Typer(
     name="diffattn",
@@ -61,7 +61,7 @@ def main() -> None:
 
     Exit status: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
     """
-    if sys.argv[1:2] != ["pack"]:  # it encodes on all threads and never forks
+    if sys.argv[1:2] != ["pack"]:  # packing encodes on all threads and never forks
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files may be any bytes
@@ -96,7 +96,7 @@ def _run() -> int:
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except SystemExit as end:  # by typer, after a broken pipe; or by a run that was stopped
-        if hasattr(end, "state"):
+        if hasattr(end, "state"):  # Terminated
             return _stop(end.state, int(end.code or 0))
         status = end.code
     except Exception as error:
@@ -108,7 +108,7 @@ def _run() -> int:
 
 def _stop(state: str, status: int) -> int:
     """Say how to continue a command that was stopped; ``state``: what its folder holds."""
-    if not set(sys.argv[1:2]) & set(_RESUMABLE):
+    if not sys.argv[1:] or sys.argv[1] not in _RESUMABLE:
         return _fail("stopped.", status)
     is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's part is not in sys.argv
     again = "the same command." if is_launched else shlex.join(["diffattn", *sys.argv[1:]])
@@ -147,7 +147,8 @@ def _require_text(arguments: list[str]) -> None:
 def _describe(error: BaseException) -> str:
     """Describe an unexpected error in a few sentences, with the file of its traceback."""
     reason = _one_line(str(error).strip().split("\n")[0])
-    name, content = type(error).__name__, str(error).lower() * isinstance(error, RuntimeError)
+    name = type(error).__name__
+    content = str(error).lower() if isinstance(error, RuntimeError) else ""
     # PyTorch has several errors for this, which are told by their names and texts.
     if name.endswith("MemoryError") or any(words in content for words in _MEMORY_WORDS):
         text = f"out of memory{f' ({reason})' if reason else ''}. "

@@ -59,10 +59,11 @@ def build_report(
 def _document(study: Path, claims: Table | None = None) -> Document:
     name = study_kind(study)
     read, document = KINDS.get(name, _TEXT)
-    beside: list[Any] = [claims] if document is text_document else []
     if name == "recall":
-        beside = [claims, [] if claims is None else committed_text()]
-    return document(read(study), *beside)
+        return document(read(study), claims, [] if claims is None else committed_text())
+    if document is text_document:
+        return document(read(study), claims)
+    return document(read(study))
 
 
 def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:

@@ -136,8 +136,8 @@ def require_runnable(config: RunConfig) -> None:
     chosen_backends(config.model, config.train, apart=config.windows.apart)
 
 
-def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str, Any]:
-    """Claim a directory, ``train`` if it has no results yet, and return these."""
+def finish(folder: Path, run: RunRecord, execute: Callable[[], None]) -> dict[str, Any]:
+    """Claim a directory, ``execute`` the run if it has no results yet, and return these."""
 
     def results() -> dict[str, Any]:
         clear_checkpoints(folder / "checkpoints", run.engine["keep_every"])
@@ -151,7 +151,7 @@ def finish(folder: Path, run: RunRecord, train: Callable[[], None]) -> dict[str,
             with together():
                 wait_for_files(folder, ["run.json"])
             if not is_finished:
-                train()
+                execute()
             return from_first(results)
 
 

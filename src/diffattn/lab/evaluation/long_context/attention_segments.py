@@ -64,7 +64,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.build_prompts(model, self.depths[:1], **self.settings(0))  # refuses short texts
+        self.build_prompts(model, self.depths[:1], **self.settings(0))  # do the needles fit?
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -91,7 +91,7 @@ class AttentionSegments(MagicProtocol):
         for depth in self.depths:
             at_depth = rows_with(rows, depth=depth)
             for normalised, kinds in (at_depth[0]["shares"] if at_depth else {}).items():
-                for weights, part in ((w, part) for w, shares in kinds.items() for part in shares):
+                for weights, part in [(w, part) for w in kinds for part in kinds[w]]:
                     values = [row["shares"][normalised][weights][part] for row in at_depth]
                     mean = cluster_mean(values)
                     where = {"weights": weights, "normalised": normalised, "depth": depth}

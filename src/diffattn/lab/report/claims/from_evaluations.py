@@ -7,12 +7,11 @@ from functools import partial
 from statistics import fmean
 from typing import Any, Literal
 
-from diffattn.lab.catalog.models import SIDE_EFFECTS
+from diffattn.lab.catalog.models import BASELINE, SIDE_EFFECTS
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.report.claims import commands
 from diffattn.lab.report.claims.claim import NO_CONTROL, Claim, Measured, measure_row, name_controls
 from diffattn.lab.report.claims.records import EVALUATIONS, ClaimRecords
-from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import plural
 from diffattn.lab.stats.intervals import mean_interval
 

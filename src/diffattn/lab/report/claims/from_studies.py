@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any, Literal
 
 from diffattn.lab.catalog.models import (
+    BASELINE,
     SIDE_EFFECTS,
     TYPES,
     UNIFORM_SECOND,
@@ -23,7 +24,6 @@ from diffattn.lab.report.claims.claim import (
 from diffattn.lab.report.claims.commands import STUDIES
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.phase import explain_divergence, explain_gap
-from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.wording import listing, plural
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.power_law import equivalent_at

@@ -8,7 +8,7 @@ from itertools import cycle
 from statistics import fmean
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE
+from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.report.page.wording import brief_names, type_color, type_name
 
 # From white to dark blue.

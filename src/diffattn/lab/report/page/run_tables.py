@@ -2,7 +2,8 @@
 
 from statistics import median
 
-from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
+from diffattn.lab.catalog.models import BASELINE
+from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.tables import Table, number_cell, table, type_cell, word_cell
 from diffattn.lab.report.page.wording import (
     MISSING,

@@ -15,8 +15,6 @@ from diffattn.lab.records.stored_runs import runs_folder
 from diffattn.lab.records.study_results import read_study_results
 from diffattn.lab.report.page.wording import brief_names, is_number
 
-BASELINE = "softmax"
-
 
 @dataclass(frozen=True, kw_only=True)
 class StudyRun:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.report.page.elements import (
     Bullets,
     Document,
@@ -19,7 +20,7 @@ from diffattn.lab.report.page.elements import (
 )
 from diffattn.lab.report.page.maps import attention_maps
 from diffattn.lab.report.page.run_tables import cost_table, models_table
-from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
+from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import (
     TIMES,
     UNFINISHED,

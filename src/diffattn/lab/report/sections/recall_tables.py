@@ -6,9 +6,9 @@ from statistics import fmean
 from typing import Any
 
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import NEVER_ATTEND
+from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
 from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
-from diffattn.lab.report.page.runs import BASELINE, Study, StudyRun
+from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.study_page import RECALL
 from diffattn.lab.report.page.tables import (
     Cell,

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.records.study_results import AXES
 from diffattn.lab.report.page.charts import Chart, layout, line, names_of
 from diffattn.lab.report.page.elements import Document, Fold, Section, Text
-from diffattn.lab.report.page.runs import BASELINE, Study, read_study_of_runs
+from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
 from diffattn.lab.report.page.tables import (
     Cell,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from diffattn.lab.catalog.models import SIDE_EFFECTS
+from diffattn.lab.catalog.models import BASELINE, SIDE_EFFECTS
 from diffattn.lab.report.page.charts import (
     Chart,
     interval_bars,
@@ -13,7 +13,7 @@ from diffattn.lab.report.page.charts import (
     names_of,
     runs_and_mean,
 )
-from diffattn.lab.report.page.runs import BASELINE, StudyRun
+from diffattn.lab.report.page.runs import StudyRun
 from diffattn.lab.report.page.wording import (
     brief_names,
     count,

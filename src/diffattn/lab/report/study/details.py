@@ -5,7 +5,7 @@ from math import inf
 from statistics import median
 from typing import Any
 
-from diffattn.lab.report.page.runs import BASELINE
+from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.report.page.tables import (
     Table,
     head_cell,

@@ -50,9 +50,9 @@ class TextStudy(Study):
         """The variants: each has a row in the tables that all kinds of study share."""
         return list(self.variants)
 
-    def runs_of(self, attention_type: str) -> list[StudyRun]:
+    def runs_of(self, model: str) -> list[StudyRun]:
         """Runs of one variant at its chosen rate, in seed order."""
-        return [x for x in self.runs if x.name == f"{attention_type}-seed{x.record.seed}"]
+        return [x for x in self.runs if x.name == f"{model}-seed{x.record.seed}"]
 
     @property
     def entries(self) -> dict[str, dict[str, Any]]:

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from diffattn.lab.catalog.models import FLOOR
+from diffattn.lab.catalog.models import BASELINE, FLOOR
 from diffattn.lab.report.page.phase import explain_divergence
-from diffattn.lab.report.page.runs import BASELINE
 from diffattn.lab.report.page.tables import (
     Cell,
     Table,

@@ -5,7 +5,7 @@ r"""Models, texts and maps for the attention viewer; attention weights as bytes.
 In a long text most weights are near 1/T, far below 1/255, and a few are near 1. Equal steps would
 round the small weights to 0. Steps in the square root resolve a weight w to about √(w s) / 255. The
 scale s of a whole map is 1, because its first row holds a 1. With a scale per row, its largest
-weight, even rows are several times as exact, but their bytes compress badly and the page is larger.
+weight, rows without large weights are several times as exact, but their bytes compress badly.
 """
 
 import base64

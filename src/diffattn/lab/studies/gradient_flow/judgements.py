@@ -17,13 +17,13 @@ attention are as large as those of softmax attention with h heads of 2d. The hea
 - *Updates.* AdamW moves every weight by about the learning rate. If the updates of the halved
   control are equal too, they are uninformative about gradients. The reduction of the loss per unit
   of learning rate, to first order, is not equal by construction. It is judged like *level*.
-- *Large values.* Level and the norm's gain again, for values that start with size 1, as they do in
-  a model as wide as the papers'.
+- *Large values.* Level and the norm's gain are judged again for values that start with size 1, as
+  they do in a model as wide as the papers'.
 - *Norm.* Per seed, the largest factor over layers between ‖x‖/√(2d) and 1 − λ_init, and between the
   norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
 
 *Agrees* if the 95 % interval over at least three seeds lies below the bound, *disagrees* if above,
-*inconclusive* otherwise.
+*inconclusive* otherwise. *Uninformative* is said of updates alone, as above.
 """
 
 import math

@@ -115,9 +115,9 @@ def _compared_rows(
     for name in members:
         variant = VARIANTS[name]
         is_type = variant.role == "type"
-        baselines[name] = (variant.compared_with, *(variant.also if is_type else ()))
-        if name in (BASELINE, FLOOR) or (RANK in members and is_type):
-            baselines[name] = ()
+        is_alone = name in (BASELINE, FLOOR) or (RANK in members and is_type)
+        also = variant.also if is_type else ()
+        baselines[name] = () if is_alone else (variant.compared_with, *also)
     rows: list[Row] = []
     for entry in differences:
         name, other = entry["variant"], entry["baseline"]
