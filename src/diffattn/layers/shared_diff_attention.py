@@ -87,6 +87,9 @@ class SharedDiffAttention(DiffAttention):
             qk_norm_eps=getattr(self.q_norm, "eps", None),
         ).to(device=self.q_up.device)
         state = {name: value.clone() for name, value in self.state_dict().items()}
+        names = ("q", "k", "v", "o", "q_down", "k_down")
+        if not state.keys() >= {f"{name}_proj.weight" for name in names}:
+            raise ConfigError("fold: adapters of the projections must be merged first.")
         for name in ("q", "k"):
             down, up = state.pop(f"{name}_down_proj.weight"), state.pop(f"{name}_up")
             weight = f"{name}_proj.weight"

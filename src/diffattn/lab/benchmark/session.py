@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from diffattn.files.io import write_text
 from diffattn.lab.benchmark import models
 from diffattn.lab.benchmark.config import OF_MODELS, BenchConfig, Case
 from diffattn.lab.benchmark.measure import measure
@@ -97,7 +98,11 @@ def run_bench(
     out.parent.mkdir(parents=True, exist_ok=True)
     with sole_writer(out.parent):
         result = BenchResult() if fresh or not out.exists() else BenchResult.read(out)
-        result.write(out)  # what cannot be written is known before anything is measured
+        # A path that cannot be written is known before anything is measured. Old records stay.
+        before = out.read_text(encoding="utf-8") if out.exists() else None
+        write_text(out, before or "")
+        if before is None:
+            out.unlink()
         run = describe_run(config.device, config.settings())
         clock = timer_of(config.device) if timer is None else timer
         rates: dict[str, float] = {}

@@ -119,7 +119,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
             f"{path}: must be CSV or JSON in UTF-8, got {short(str(error))}."
         ) from None
     if not isinstance(rows, list) or not rows or not all(isinstance(row, dict) for row in rows):
-        raise ConfigError(f"{path}: must be a table of one row or more, got another content.")
+        raise ConfigError(
+            f"{path}: must be a table with columns name, parameters or tokens, loss and one row or "
+            "more, got another content."
+        )
     return rows
 
 

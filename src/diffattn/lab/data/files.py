@@ -53,7 +53,12 @@ def read_lines(path: Path, on_read: OnRead = lambda size: None) -> Iterator[str]
     """Lines of a UTF-8 file that may be larger than memory, without their ends."""
     require_regular(path)
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
+        whole_lines = iter(lambda: lines.readline(MAX_TEXT_BYTES + 1), b"")
+        for number, line in enumerate(whole_lines, start=1):
+            if len(line) > MAX_TEXT_BYTES:
+                raise ConfigError(
+                    f"{path}:{number}: a line must have at most {MAX_TEXT_BYTES} bytes, got more."
+                )
             on_read(len(line))
             text = _decode(line)
             if text is None:

@@ -23,7 +23,10 @@ _objects: Any = None
 
 def num_processes() -> int:
     """Number of processes that torchrun launched together; 1 without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not given.isdecimal() or int(given) < 1:
+        raise ConfigError(f"training: WORLD_SIZE must be a number of processes, got {given!r}.")
+    return int(given)
 
 
 def process_index() -> int:

@@ -212,6 +212,9 @@ def _train(
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
+    if checkpoint is not None and not (checkpoint / "optimizer.pt").exists():
+        must = "must hold optimizer.pt, got none (an older version wrote it)"
+        raise CheckpointError(f"{checkpoint}: {must}.")
     record_launch(folder, checkpoint, config.engine, on_message)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init

@@ -219,6 +219,11 @@ def _clear(path: Path, keep_every: int | None) -> None:
     if keep_every is None or checkpoint_step(path) % keep_every:
         shutil.rmtree(path, ignore_errors=True)
         return
+    try:
+        verify_manifest(path)
+    except CheckpointError:  # killed while it was written, or damaged since
+        shutil.rmtree(path, ignore_errors=True)
+        return
     kept = path.parents[1] / "kept" / path.name
     make_folder(kept.parent)
     shutil.rmtree(kept, ignore_errors=True)  # of steps that were undone

@@ -181,10 +181,15 @@ class BatchesContinuously(GenerationMixin):
     def init_continuous_batching(self, *args: Any, **kwargs: Any) -> Any:
         """Hugging Face's manager, or a :class:`OneCopyManager` if our operator reads the pages."""
         by_our_operator = self.config._attn_implementation == IMPLEMENTATION
-        if not (by_our_operator and reads_pages(self.config)):
-            return super().init_continuous_batching(*args, **kwargs)
-        kept = getattr(self, "_cached_continuous_batching_manager", None)
-        return OneCopyManager(self, *args, **kwargs) if kept is None else kept
+        if by_our_operator and reads_pages(self.config):
+            kept = getattr(self, "_cached_continuous_batching_manager", None)
+            return OneCopyManager(self, *args, **kwargs) if kept is None else kept
+        if by_our_operator:
+            self.set_attn_implementation("sdpa")
+        manager = super().init_continuous_batching(*args, **kwargs)
+        if by_our_operator:
+            manager._original_attn_impl = IMPLEMENTATION  # restored when it stops
+        return manager
 
     @contextmanager
     def continuous_batching_context_manager(self, *args: Any, **kwargs: Any) -> Iterator[Any]:

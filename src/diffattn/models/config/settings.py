@@ -20,7 +20,9 @@ _COUNTS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_heads", "intermediate_size",
     "num_kv_heads", "head_dim", "shared_rank", "group_ratio", "max_position_embeddings",
 )  # fmt: skip
-_RANGES = {  # epsilons are above 0: else the norm of a zero vector divides by 0
+# Epsilons are above 0: else the norm of a zero vector divides by 0. transformers reads a range of 0
+# as 0.02.
+_RANGES = {
     "head_norm_eps": (1e-30, 1.0), "rms_norm_eps": (1e-30, 1.0),
     "initializer_range": (1e-30, 100.0), "embedding_multiplier": (1e-30, 1e6),
 }  # fmt: skip

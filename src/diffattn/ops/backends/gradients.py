@@ -232,7 +232,8 @@ def _layer_gradients(
         heads = head_norm(out, norm.weight, eps=norm.eps, factor=norm.factor)
         grad, grad_norm = head_norm_gradients(out, grad, norm)
 
-    grad_q, grad_k, grad_v, grad_lam = diff_attention_gradients(*inputs, grad, mask=mask)
+    gradients = diff_attention_gradients(*inputs, grad, mask=mask)  # in float32 or wider
+    grad_q, grad_k, grad_v, grad_lam = (y.to(x.dtype) for y in gradients)
     if lam is None:
         grad_q = grad_q[:, :, :, 0]
     grad_q, grad_k = grad_q.view_as(q), grad_k.view_as(k)
