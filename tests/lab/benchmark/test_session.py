@@ -111,6 +111,22 @@ def test_what_is_there_is_skipped_and_said_so_unless_it_is_of_other_settings_or_
     assert describe_run(FEW.device, FEW.settings()).name != name
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_call_that_ends_in_its_first_case_changes_nothing(there, tmp_path, monkeypatch):
+    path = tmp_path / "cpu.json"
+    if there:
+        call(FEW, path)
+    before = path.read_bytes() if there else None
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(session, "measure", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        call(FEW, path, fresh=True)
+    assert (path.read_bytes() if path.exists() else None) == before
+
+
 def test_an_interrupted_call_keeps_the_finished_cases(tmp_path, monkeypatch):
     path = tmp_path / "cpu.json"
     real, seen = session.measure, []

@@ -184,6 +184,10 @@ def test_launches_that_are_none_are_refused(monkeypatch):
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     require_one_process("a run on a recall task")
+    for given in ("abc", "", "0"):
+        monkeypatch.setenv("WORLD_SIZE", given)
+        with pytest.raises(ConfigError, match=f"must be a number of processes, got '{given}'"):
+            distributed.num_processes()
     monkeypatch.setenv("WORLD_SIZE", "2")
     message = "WORLD_SIZE=2 must come from torchrun, got no RANK"
     with pytest.raises(ConfigError, match=message), joined():

@@ -57,6 +57,7 @@ def at(step):
 @pytest.mark.parametrize("damage", ["half-written", "altered"])
 def test_a_damaged_one_ahead_of_the_run_is_not_kept(damage, tmp_path):
     folder = tmp_path / "checkpoints"
+    write(folder, 0, "killed while it was written", whole=False)
     write(folder, 10, "whole")
     write(folder, 20, "whole")
     write(folder, 30, "half", whole=damage == "altered")
