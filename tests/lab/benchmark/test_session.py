@@ -237,7 +237,7 @@ def test_foreign_files_are_left_alone(tmp_path):
     ("change", "message"),
     [
         ({"lengths": (0,)}, "length must be 1 or more"),
-        ({"seconds": float("nan")}, "seconds must be 0 or more"),
+        ({"seconds": float("nan")}, "seconds must be a finite number from 0"),
         ({"dtypes": ("float16",)}, "float32 or bfloat16 on a CPU"),
     ],
 )

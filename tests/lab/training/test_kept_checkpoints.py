@@ -65,7 +65,8 @@ def test_a_damaged_one_ahead_of_the_run_is_not_kept(damage, tmp_path):
     assert last_checkpoint(folder, print).name == "checkpoint-20"
     write(folder, 25, "whole")
     engine = EngineConfig(keep_every=10, keep_checkpoints=1)
-    CheckpointCallback(folder, engine).on_save(None, at(25), None)
+    with pytest.warns(UserWarning, match="checkpoint-0 is not whole and is not kept"):
+        CheckpointCallback(folder, engine).on_save(None, at(25), None)
     assert entries(folder) == ["checkpoint-25"]
     assert entries(tmp_path / "kept") == ["checkpoint-10", "checkpoint-20"]
 

@@ -75,6 +75,21 @@ def test_pages_hold_keys_and_values_once(tokens, attention_type, make_config, bu
     assert config.num_key_value_heads == config.to_dict()["num_key_value_heads"]
 
 
+@pytest.mark.parametrize("attention_type", ["diff,softmax", "softmax"])
+def test_a_server_that_starts_the_manager_itself_gets_the_same_tokens(
+    attention_type, make_config, build, ids, paged
+):
+    """As ``transformers serve`` does. Pages beside softmax layers are read by sdpa."""
+    model, prompt = build(make_config(attention_type)), ids[0].tolist()
+    manager = model.init_continuous_batching(**paged(NEW))
+    manager.start()
+    request = manager.add_request(prompt, max_new_tokens=NEW)
+    result = manager.get_result(request, timeout=60)
+    manager.stop(block=True, timeout=60)
+    assert result.generated_tokens == alone(model, prompt)
+    assert model.config._attn_implementation == "diffattn"
+
+
 @pytest.mark.parametrize("attention_type", DIFFERENTIAL)
 def test_the_kernel_reads_the_pages(
     tokens, attention_type, make_config, build, monkeypatch, caches

@@ -60,7 +60,9 @@ def check_names(given: Mapping[str, Any]) -> None:
     suite, scale = given["suite"], given["scale"]
     for name, least in (("rounds", 1), ("seconds", 0)):
         if not least <= given[name] < float("inf"):  # also NaN
-            raise ConfigError(f"bench: {name} must be {least} or more, got {given[name]}.")
+            raise ConfigError(
+                f"bench: {name} must be a finite number from {least}, got {given[name]}."
+            )
     check_known("bench", "suite", suite, (*SUITES, HOST))
     check_known("bench", "scale", scale, ("quick", "full", "cut"))
     if scale == "cut" and suite != "models":

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
@@ -221,7 +222,8 @@ def _clear(path: Path, keep_every: int | None) -> None:
         return
     try:
         verify_manifest(path)
-    except CheckpointError:  # killed while it was written, or damaged since
+    except CheckpointError as error:  # killed while it was written, or damaged since
+        warnings.warn(f"{path.name} is not whole and is not kept: {error}", stacklevel=2)
         shutil.rmtree(path, ignore_errors=True)
         return
     kept = path.parents[1] / "kept" / path.name

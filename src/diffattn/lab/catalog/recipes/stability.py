@@ -15,10 +15,18 @@ def smoke() -> StudyPlan:
     a minute. Expected: losses rise at the larger rate, which is far too large on purpose.
     """
     run = _run("stability-smoke", num_steps=40)
-    size: dict[str, Any] = {"num_heads": 4, "num_kv_heads": 4, "head_dim": 4}
-    size |= {"num_hidden_layers": 2, "hidden_size": 16, "intermediate_size": 64}
-    size |= {"embedding_multiplier": 4.0}
-    model = replace(run.model, vocab_size=512, max_position_embeddings=32, **size)
+    model = replace(
+        run.model,
+        vocab_size=512,
+        max_position_embeddings=32,
+        num_hidden_layers=2,
+        hidden_size=16,
+        intermediate_size=64,
+        num_heads=4,
+        num_kv_heads=4,
+        head_dim=4,
+        embedding_multiplier=4.0,
+    )
     train = replace(run.train, batch_tokens=64, seq_len=32, warmup_steps=4, evaluation_tokens=256)
     run = replace(run, model=model, train=train, data=replace(run.data, vocab_size=512))
     return {"run": run, "seeds": (0,), "learning_rates": (2e-3, 2.0)}
