@@ -184,8 +184,11 @@ def _name(case: dict[str, Any]) -> str:
 def measured(case: dict[str, Any], how: str) -> int:
     """Bytes measured in fresh processes: of the one that needs most."""
     command = [sys.executable, __file__, "--child", json.dumps(case), how]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "WORLD_SIZE": str(case["processes"])}
-    environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577"}
+    processes = case["processes"]
+    # A launch of one process would have the buckets of DistributedDataParallel too.
+    group = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29577", "WORLD_SIZE": str(processes)}
+    ranks = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
+    launches = [group | rank for rank in ranks] if processes > 1 else [{}]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         children = [
             running.enter_context(
@@ -193,10 +196,10 @@ def measured(case: dict[str, Any], how: str) -> int:
                     [*command, folder],
                     stdout=subprocess.PIPE,
                     text=True,
-                    env=environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    env=os.environ | {"OMP_NUM_THREADS": "1"} | launch,
                 )
             )
-            for rank in range(case["processes"])
+            for launch in launches
         ]
         message = [child.communicate()[0] for child in children]
         assert all(child.returncode == 0 for child in children)
