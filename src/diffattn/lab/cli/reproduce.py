@@ -44,7 +44,7 @@ _Only = Annotated[
     str | None,
     typer.Option(help="with all: run only these studies, analysis or throughput; comma-separated"),
 ]
-_Seeds = Annotated[str | None, typer.Option(help="comma-separated [0; at scale study several]")]
+_Seeds = Annotated[str | None, typer.Option(help="comma-separated [the scale's, 1 to 12]")]
 _Set = Annotated[
     list[str] | None,
     set_option(
@@ -87,9 +87,9 @@ def reproduce(
 ) -> None:
     """Train and compare the four attention types; one page shows all.
 
-    Without a study, all studies of the scale run, one after another. Then the models trained on
-    text are analysed and timed. report.html shows the results, the papers' tables and figures, and
-    the committed records side by side. The same command again continues an interrupted study.
+    Without a study, all studies of the scale run, one after another. From scale study on, the
+    models trained on text are then analysed and timed, and report.html has the papers' tables and
+    figures too. The same command again continues an interrupted study.
 
     \b
     text           matched language models and controls, trained on your Python's

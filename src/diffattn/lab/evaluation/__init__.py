@@ -1,1 +1,1 @@
-"""The papers' evaluations, one protocol per file, for any causal language model."""
+"""The papers' evaluations, as protocols, for any causal language model."""

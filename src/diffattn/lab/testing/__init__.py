@@ -1,1 +1,1 @@
-"""Inputs, assertions and marks shared by tests and benchmarks. Imports ops only."""
+"""Inputs, assertions and bounds of rounding, shared by tests and benchmarks. Imports ops only."""

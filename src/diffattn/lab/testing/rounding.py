@@ -174,7 +174,7 @@ def _logit_gradients(call: _Call, block: _Block) -> tuple[Tensor, Tensor, Tensor
 
 
 def at_rows(name: str, x: Tensor, rows: Tensor | None) -> Tensor:
-    """The rows of a result of :func:`output_and_gradients` that depend on these queries alone."""
+    """The rows of a result of ``output_and_gradients`` that depend on these queries alone."""
     if rows is None or name in ("gradient of k", "gradient of v"):
         return x
     if name != "gradient of lam":

@@ -119,14 +119,14 @@ class NamesItsCode(FromRunFolders):
 
 
 class SavesItsCode(FromRunFolders):
-    """Mixin of the models: saved folders can be loaded where ``diffattn`` is not installed."""
+    """Mixin of the models: saved folders, but of controls, load without ``diffattn``."""
 
     config: Any
 
     def save_pretrained(
         self, save_directory: Any, *args: Any, remote_code: bool = True, **kwargs: Any
     ) -> None:
-        """As in Hugging Face; the model's code and a card are written too, unless switched off."""
+        """As in Hugging Face; code and card come too, unless switched off or for controls."""
         with _naming_code(self.config, remote_code):
             super().save_pretrained(save_directory, *args, **kwargs)  # type: ignore[misc]
 

@@ -76,7 +76,7 @@ class Outputs:
     result: EvalResult
 
     def requests(self, document: str) -> list[Request]:
-        """One request per non-empty output. For ``document`` see :class:`JudgeSettings`."""
+        """One request per non-empty output. For ``document`` see ``JudgeSettings``."""
         requests = []
         for row in self.rows():
             if row["output"]:
