@@ -49,7 +49,7 @@ addEventListener("load", function () {
 
 
 def hostile(folder: Folder) -> int:
-    """Put markup into every text that a page can be made with; how many there are."""
+    """Put markup into every text that a page with a chart can be made with; how many there are."""
     number = 0
     for record in folder.records:
         value = read(record)
@@ -59,10 +59,11 @@ def hostile(folder: Folder) -> int:
             changed = replaced(value, path, MARKUP[number % len(MARKUP)])
             write_record(record, changed)
             try:
-                folder.build()
+                page = folder.build()
             except CheckpointError:
                 continue
-            value, number = changed, number + 1
+            if 'class="chart' in page:
+                value, number = changed, number + 1
         write_record(record, value)
     return number
 
