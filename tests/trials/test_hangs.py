@@ -67,7 +67,6 @@ KINDS = {
     "nothing": lambda path: None,
     "terabyte of zeros": sparse,
     "empty": Path.touch,
-    "endless file of the kernel": link_to("/proc/kmsg"),
 }
 
 OF_PACKING = ("data.json", "train.bin", "train.json", "train.idx", "validation.names")

@@ -149,7 +149,7 @@ def _usage() -> list[Call]:
         ("train", "smoke"), ("train", "--out", "out"), ("train", "smoke", "--out"),
         ("train", "smoke", "more", "--out", "out"), ("train", "smoke", "--ouy", "x"),
         ("train", "smoke", "--out", "out", "--resume=yes"), ("pack", "--out", "out"),
-        ("evaluate", "needle"), ("evaluate", "--model", "m"), ("generate", "m"), ("list", "--nope"),
+        ("evaluate", "needle"), ("evaluate", "--model", "m"), ("list", "--nope"),
         ("check", "--jsn"), ("reproduce", "a", "b"), ("list", "recipes", "x"),
     ]  # fmt: skip
     return [Call(arguments) for arguments in wrong]
@@ -357,8 +357,8 @@ def _bench() -> list[Call]:
             "--length": ("", "x", "0", "-1", "1.5", "nan", "1,x", "[1]", ",", *HUGE, "1000000000"),
             "--only": ("", "x", ",", "composed,x", "\u00fc", "\udcff"),
             "--attention": ("", "x", "v3", "V1"),
-            "--rounds": ("", "x", "0", "-1", "1.5", "nan", *HUGE),
-            "--seconds": ("", "x", "-1", "nan", "inf", "-inf", "1e308", "1e38", str(10**400)),
+            "--rounds": ("", "x", "0", "-1", "1.5", "nan"),
+            "--seconds": ("", "x", "-1", "nan", "inf", "-inf", str(10**400)),
         }.items():
             names = "contender" if option == "--only" else option[2:]
             wrong += [Call((*base, f"{option}={value}"), names) for value in values]

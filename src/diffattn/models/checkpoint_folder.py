@@ -30,7 +30,7 @@ def is_hub_name(name: str) -> bool:
     """Whether a name can be of a hub model: its form fits, and no file or parent folder has it."""
     path = Path(name)
     is_here = path.exists() or (len(path.parts) == 2 and path.parent.exists())
-    return bool(re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*", name)) and not is_here
+    return bool(re.fullmatch(r"(\w[\w.-]*/)?\w[\w.-]*", name, re.ASCII)) and not is_here
 
 
 def checkpoint_folder(name_or_path: str) -> Path:

@@ -122,7 +122,7 @@ class DiffTransformerConfig(NamesItsCode, ModelSettings, PreTrainedConfig):
         given = {name: kwargs.pop(name) for name in _DERIVED_HEADS if name in kwargs}
         if not isinstance(kwargs.get("rope_scaling"), dict | None):  # the older name
             raise self._error("rope_scaling must be a mapping", kwargs["rope_scaling"])
-        self._name_types()
+        self._check_each()
         self._derive_heads()
         for name, value in given.items():  # before the sizes that follow from the heads are checked
             if value != getattr(self, name):

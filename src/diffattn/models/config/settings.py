@@ -110,8 +110,7 @@ class ModelSettings:
     qk_norm = False
 
     def __post_init__(self) -> None:
-        self._name_types()
-        self._check_numbers()
+        self._check_each()
         self._derive_heads()
         if self.head_dim is None:
             self.head_dim = self.hidden_size // (self.num_heads * self.value_width)
@@ -129,11 +128,9 @@ class ModelSettings:
         if self.num_kv_heads is None:
             self.num_kv_heads = self.num_groups
 
-    def _name_types(self) -> None:
+    def _check_each(self) -> None:
         where = type(self).__name__
         self.attention_type = checked_types(where, self.attention_type, self.num_hidden_layers)
-
-    def _check_numbers(self) -> None:
         for name in _COUNTS:
             value = getattr(self, name)
             if value is None and getattr(ModelSettings, name) is None:
@@ -160,9 +157,8 @@ class ModelSettings:
 
     def validate_architecture(self) -> None:
         """Check fields against each other; the strict configuration calls it on saving too."""
-        self._name_types()
-        self._check_numbers()
-        backend_names = ("auto", *sorted(set.intersection(*_backends(self.attention_by_layer))))
+        self._check_each()
+        backend_names = ("auto", *sorted(set.intersection(*_backends(self._types))))
         grouped = self.uses("grouped")
         ratio: int = 1 if self.group_ratio is None else self.group_ratio
         check_known(type(self).__name__, "attention_backend", self.attention_backend, backend_names)
@@ -209,18 +205,21 @@ class ModelSettings:
     @property
     def attention_by_layer(self) -> list[AttentionType]:
         """The attention type of each layer."""
-        names = self.attention_type.split(",")
-        times = self.num_hidden_layers if len(names) == 1 else 1
-        return [ATTENTION[name] for name in names] * times
+        types = self._types
+        return types * self.num_hidden_layers if len(types) == 1 else types
+
+    @property
+    def _types(self) -> list[AttentionType]:  # one for all layers, or one for each
+        return [ATTENTION[name] for name in self.attention_type.split(",")]
 
     @property
     def value_width(self) -> int:
         """Width of a value in units of ``head_dim`` in the widest type, which sets num_heads."""
-        return max(facts.value_width for facts in self.attention_by_layer)
+        return max(facts.value_width for facts in self._types)
 
     def uses(self, fact: str) -> bool:
         """Whether a field of :class:`AttentionType`, by name, is true for any layer."""
-        return any(getattr(facts, fact) for facts in self.attention_by_layer)
+        return any(getattr(facts, fact) for facts in self._types)
 
     def of_layer(self, layer_idx: int) -> Self:
         """The settings of a model whose layers all have the type and the heads of this layer."""
