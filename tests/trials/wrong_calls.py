@@ -292,6 +292,9 @@ def _evaluate() -> list[Call]:
     return wrong + each(("{files}/corpus.txt", "a\0b"), *base, *model, "--out", "@")
 
 
+PATHS = {"data", "texts", "text", "haystack", "squad", "hotpotqa", "word_list", "key_list"}
+
+
 def _wrong_values(field: str, wanted: object) -> tuple[str, ...]:
     """Values that a parameter of a protocol must not have, by its type."""
     kinds = typing.get_args(wanted) if NoneType in typing.get_args(wanted) else (wanted,)
@@ -304,7 +307,7 @@ def _wrong_values(field: str, wanted: object) -> tuple[str, ...]:
     if kind is float:
         return (*NO_NUMBER[::3], *null, *NOT_FINITE, *NO_FLOAT32, "-1", "1", "0")
     if kind is str:
-        if field in ("data", "texts", "text", "haystack", "squad", "hotpotqa", "word_list"):
+        if field in PATHS:
             empty = () if field == "haystack" else ("{files}/folder",)
             paths = ("/no/such", "{files}/binary.txt", "{files}/empty", *empty)
             return ("", *null, *TEXT, *paths)

@@ -1,5 +1,6 @@
 """``diffattn evaluate``."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,11 +121,8 @@ def _protocols_and_models(
     from diffattn.lab.inference.named_models import labelled
 
     known = {*PROTOCOLS, *PRESETS, "all"}
-    folders = [
-        name
-        for name in asked
-        if name not in known and ("/" in name or "=" in name or Path(name).exists())
-    ]
+    unknown = [name for name in asked if name not in known]
+    folders = [name for name in unknown if "/" in name or "=" in name or os.path.exists(name)]
     protocols = [name for name in asked if name not in folders]
     if not protocols:
         raise ConfigError(

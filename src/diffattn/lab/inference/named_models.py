@@ -27,7 +27,7 @@ def labelled(
         label, separator, path = text.partition("=")
         if not separator or Path(text).exists():
             label, path = "", text
-        elif not label:
+        elif not label or not path:
             raise ConfigError(f"{option}: must be [LABEL=]PATH, got {text!r}.")
         path = best_of_study(path, on_message)
         label = label or Path(path).name
