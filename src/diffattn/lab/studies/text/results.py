@@ -286,22 +286,21 @@ def type_endpoints(
         for name, _, _ in rows
         if (shares := _token_shares(variants, name, curves))
     ]
-    p_values = [paired_t_test(values) for _, _, values in rows]
+    tests = [((name, measure), paired_t_test(values)) for name, measure, values in rows]
+    p_values = {key: p for key, p in tests if p is not None}
     counted = [
-        1.0 if explain_gap(variants, name, BASELINE) else p
-        for (name, _, _), p in zip(rows, p_values, strict=True)
-        if p is not None
+        1.0 if explain_gap(variants, name, BASELINE) else p for (name, _), p in p_values.items()
     ]
-    adjusted = iter(holm(counted))
+    adjusted = dict(zip(p_values, holm(counted), strict=True))
     entries: list[Any] = [
         {
             "variant": name,
             "measure": measure,
             **mean_of_seeds(values if measure == "loss" else [value + 1 for value in values]),
-            "p": p,
-            "p_holm": None if p is None else next(adjusted),
+            "p": p_values.get((name, measure)),
+            "p_holm": adjusted.get((name, measure)),
         }
-        for (name, measure, values), p in zip(rows, p_values, strict=True)
+        for name, measure, values in rows
     ]
     return entries
 
@@ -322,8 +321,8 @@ def adjusted_leads(
     }
     names = list(groups)
     runs = [(name, run) for name in names for run in groups[name]["runs"]]
-    freedom = len(runs) - len(names) - 1
-    if BASELINE not in names or freedom < 1:
+    degrees_of_freedom = len(runs) - len(names) - 1
+    if BASELINE not in names or degrees_of_freedom < 1:
         return []
     design = np.zeros((len(runs), len(names) + 1))
     for i, (name, run) in enumerate(runs):
@@ -332,14 +331,14 @@ def adjusted_leads(
     solution, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
     if rank < design.shape[1]:
         return []
-    spread = ((losses - design @ solution) ** 2).sum() / freedom
+    spread = ((losses - design @ solution) ** 2).sum() / degrees_of_freedom
     covariance = spread * np.linalg.inv(design.T @ design)
     base = names.index(BASELINE)
     leads: list[AdjustedLead] = []
     for i, name in enumerate(names):
         if i != base:
             variance = covariance[i, i] + covariance[base, base] - 2 * covariance[i, base]
-            half = t_quantile(0.975, freedom) * float(variance) ** 0.5
+            half = t_quantile(0.975, degrees_of_freedom) * float(variance) ** 0.5
             mean = float(solution[i] - solution[base])
             leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
     return leads
