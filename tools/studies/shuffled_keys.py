@@ -3,6 +3,10 @@
 ``PYTHONPATH=src python -m tools.studies.shuffled_keys runs/shuffled`` takes the sizes of the recipe
 ``laptop``, about an hour of one core, and continues what was interrupted. ``docs/log.md`` holds the
 question and the decision rule, written before the first result.
+
+``--study`` trains V2 with shuffled keys as the published study on text, in float32, and two seeds
+of V2, which say how far that is from its bfloat16: half an hour a run. ``--pack`` writes the runs
+that are done to ``published/shuffled/study/``.
 """
 
 import argparse
@@ -10,11 +14,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from diffattn.lab.catalog.models import BASELINE, GATE
+from diffattn.lab.catalog.recipes.catalog import recipe
+from diffattn.lab.catalog.recipes.plan import TIED_START
+from diffattn.lab.records.stored_runs import TABLE
 from diffattn.lab.studies.reproduce import run_study
+from diffattn.lab.studies.study import Member
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
+from diffattn.lab.studies.workers import run_here, unfinished
+from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.settings import apply_settings
+from tools.studies.ladder import pack_finished
 
 MODELS = (BASELINE, "diff_v2", GATE, "diff_v2_shuffled")
 SEEDS = (0, 1, 2, 3, 4)
+FINISHED = Path(__file__).parents[2] / "published" / "shuffled" / "study" / TABLE
 
 
 def shuffled_keys() -> ComparisonConfig:
@@ -22,16 +35,41 @@ def shuffled_keys() -> ComparisonConfig:
     return replace(comparison("laptop", seeds=SEEDS), variants=MODELS, fewer_seeds=len(SEEDS))
 
 
+def at_study_scale() -> list[Member]:
+    """The runs of the published study's size, in the order of their seeds."""
+    base = apply_settings(recipe("study"), [*TIED_START, "train.precision=float32"])
+    study = ComparisonConfig(
+        scale="study", base=base, variants=MODELS, seeds=SEEDS, fewer_seeds=len(SEEDS)
+    )
+    of_v2 = ("diff_v2-seed0", "diff_v2-seed1")
+    members = [
+        member
+        for member in study.trials(study.base_rates())
+        if member.config.name.startswith("diff_v2_shuffled") or member.config.name in of_v2
+    ]
+    return sorted(members, key=lambda member: member.config.train.seed)
+
+
 def main() -> None:
-    """Train what is left, then sum up and write the page."""
+    """Train what is left; without ``--study`` sum up and write the page too."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path, help="study folder, continued if it exists")
     parser.add_argument("--workers", type=int, default=2, help="processes side by side [2]")
+    parser.add_argument("--study", action="store_true", help="train at the study's size")
+    parser.add_argument("--pack", action="store_true", help="pack finished runs of --study")
     given = parser.parse_args()
+    if given.pack:
+        pack_finished(given.out, FINISHED)
+        return
 
     def show(name: str, event: dict[str, object]) -> None:
         print(name, event, flush=True)
 
+    if given.study:
+        members = at_study_scale()
+        data = prepare_data(recipe("study").data, given.out.parent / "data", on_message=print)
+        run_here(unfinished(members, given.out), data, given.out, on_progress=show)
+        return
     run_study(shuffled_keys(), given.out, workers=given.workers, on_message=print, on_progress=show)
 
 
