@@ -6,10 +6,10 @@ from diffattn.errors import DiffAttnError
 
 
 def main() -> None:
-    """Run the command line of the lab, or say in one line how to install it and exit with 2."""
+    """Run the command line. Without the lab's packages, say how to install them and exit with 2."""
     try:
         from diffattn.lab.cli.app import main as run
-    except DiffAttnError as error:
+    except DiffAttnError as error:  # of diffattn.lab, where packages are missing
         print(error, file=sys.stderr)
         sys.exit(2)
     run()

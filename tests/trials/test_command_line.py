@@ -122,7 +122,7 @@ def fault(call, ended, left):
     lines = ended.err.splitlines()
     if ended.status < 0:
         return f"ended by signal {-ended.status}"
-    if "Traceback" in ended.err or re.search(r"unexpected [A-Z]\w+: ", ended.err):
+    if "Traceback" in ended.err or re.search(r"unexpected [A-Z]\w+[:.] ", ended.err):
         return f"a traceback: {lines[-1]}"
     if ended.status != call.status:
         return f"status {ended.status} instead of {call.status}: {ended.err[-300:]!r}"

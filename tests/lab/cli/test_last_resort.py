@@ -40,6 +40,7 @@ def raising(cli, monkeypatch, tmp_path):
         (OutOfMemoryError("CUDA out of memory."), "out of memory (CUDA out of memory.). Choose"),
         (RuntimeError("DefaultCPUAllocator: not enough memory"), "out of memory (DefaultCPUAll"),
         (RecursionError("maximum depth"), "something is nested too deeply to be read (maximum"),
+        (AssertionError(), "unexpected AssertionError. The traceback"),
         (KeyError("\udcff"), r"unexpected KeyError: '\udcff'. The traceback"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
@@ -59,10 +60,11 @@ def test_one_line_names_the_file_with_the_traceback(error, message, raising):
 
 def test_the_file_holds_no_secret(raising, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "hunter22")
-    called = raising(ZeroDivisionError("hunter22 was sent"), "--json")
+    monkeypatch.setenv("SOME_TOKENIZERS", "false")  # as the command sets one itself: no secret
+    called = raising(ZeroDivisionError("hunter22 was sent, is that false?"), "--json")
     log = Path(re.search(r"The traceback is in (\S+);", called.err)[1])
     assert "hunter22" not in log.read_text() + called.err
-    assert "[SOME_API_KEY] was sent" in log.read_text()
+    assert "[SOME_API_KEY] was sent, is that false?" in log.read_text()
 
 
 def test_without_room_for_the_file_the_error_is_still_said_and_shown(raising, monkeypatch):

@@ -19,9 +19,9 @@ from diffattn.errors import ConfigError, DiffAttnError, ShapeError
 from diffattn.lab.cli.options import say
 
 DEBUG = "DIFFATTN_DEBUG"
-"""Environment variable. If it is set, unexpected errors are raised unchanged, as in the tests."""
+"""Environment variable. If it is set, unexpected errors are not caught; the tests set it."""
 _LONGEST = 2_000
-"""Most characters of a line. Longer lines keep their beginning and end, which has the reason."""
+"""Most characters of a line. Longer ones are cut in the middle: the reason is often at the end."""
 _SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _MEMORY_WORDS = ("not enough memory", "can't allocate memory", "out of memory", "std::bad_alloc")
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
@@ -57,7 +57,7 @@ def _version(
 
 
 def main() -> None:
-    """Run the command line; an error is one line.
+    """Run the command line; show an error as one line.
 
     Exit status: 0 done, 1 failed, 2 wrong use, 130 stopped by Ctrl-C, 143 stopped by SIGTERM.
     """
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    """The exit status of the command, its error shown."""
+    """Run the command, show its error, and return the exit status."""
     try:
         _require_text(sys.argv[1:])
         status = app(standalone_mode=False) or 0
@@ -96,9 +96,9 @@ def _run() -> int:
     except KeyboardInterrupt:
         status = _INTERRUPTED
     except SystemExit as end:  # by typer, after a broken pipe; or by a run that was stopped
-        if hasattr(end, "state"):  # Terminated
+        if hasattr(end, "state"):  # of Terminated, which only commands that train import
             return _stop(end.state, int(end.code or 0))
-        status = end.code
+        status = end.code or 0
     except Exception as error:
         if os.environ.get(DEBUG):
             raise
@@ -107,7 +107,7 @@ def _run() -> int:
 
 
 def _stop(state: str, status: int) -> int:
-    """Say how to continue a command that was stopped; ``state``: what its folder holds."""
+    """Say how to continue a command that was stopped; ``state``: how far it came, or empty."""
     if not sys.argv[1:] or sys.argv[1] not in _RESUMABLE:
         return _fail("stopped.", status)
     is_launched = "TORCHELASTIC_RUN_ID" in os.environ  # torchrun's part is not in sys.argv
@@ -149,14 +149,14 @@ def _describe(error: BaseException) -> str:
     reason = _one_line(str(error).strip().split("\n")[0])
     name = type(error).__name__
     content = str(error).lower() if isinstance(error, RuntimeError) else ""
-    # PyTorch has several errors for this, which are told by their names and texts.
+    # PyTorch has several errors for this, recognised by their names and texts.
     if name.endswith("MemoryError") or any(words in content for words in _MEMORY_WORDS):
         text = f"out of memory{f' ({reason})' if reason else ''}. "
         text += "Choose smaller sizes, or a machine with more memory"
     elif isinstance(error, RecursionError):
         text = f"something is nested too deeply to be read ({reason})"
     else:
-        text = f"unexpected {name}: {reason.rstrip('.')}"
+        text = f"unexpected {name}: {reason}".rstrip(":. ")
     return _without_secrets(f"{text}. {_log(error)}")
 
 
@@ -177,6 +177,7 @@ def _log(error: BaseException) -> str:
 def _without_secrets(text: str) -> str:
     """The text without the values of environment variables with names such as ``API_KEY``."""
     for name, value in os.environ.items():
-        if len(value) >= 4 and any(word in name.upper() for word in _SECRET_WORDS):
+        is_secret = any(word in name.upper() for word in _SECRET_WORDS)
+        if is_secret and len(value) >= 4 and value.lower() not in ("true", "false"):
             text = text.replace(value, f"[{name}]")
     return text

@@ -63,7 +63,7 @@ def train(
     )
     if not dry_run:
         say_if_finished(out)
-    # The next import loads torch, which takes seconds: all names are checked before.
+    # The next import loads torch, which takes seconds: recipe and settings are checked before.
     from diffattn.lab.training.run import configure
 
     config, packed = configure(planned.config(), request)
@@ -82,7 +82,7 @@ def _run(config: Any, packed: Any, request: Any, dry_run: bool, json_: bool) -> 
             print_json(config.shown())
         return
     steps = config.train.num_steps
-    with RunsProgress(steps, 0, lambda _: steps, quiet=not is_first()) as progress:
+    with RunsProgress(steps, 0, steps_of=lambda _: steps, quiet=not is_first()) as progress:
         results = launch_run(
             config,
             request,

@@ -55,7 +55,7 @@ class EvalResult(FileRecord):
     version: int
     source: str
     variant: str
-    """Name of the protocol, or of the part of a preset that chose the parameters."""
+    """Name of these parameters: the protocol's, or that of a part of a preset."""
     model: dict[str, Any]
     """``label``, ``path``, ``type``, ``parameters``, ``weights`` (hash), ``tokenizer``, ..."""
     parameters: dict[str, Any]
@@ -66,16 +66,16 @@ class EvalResult(FileRecord):
     num_failed: int
     """Items that could not be asked or scored; ``items.jsonl`` has the reasons."""
     items: dict[str, Any]
-    """Rows and hash of ``items.jsonl``."""
+    """Number of rows and hash of ``items.jsonl``."""
     selection: dict[str, Any] = field(default_factory=dict)
     """``limit`` if not all items were asked."""
 
     def read_items(self, folder: Path) -> list[dict[str, Any]]:
-        """Rows of ``items.jsonl`` of ``folder``, which must be the file that was measured."""
+        """Rows of ``items.jsonl`` of ``folder``, checked against the recorded hash."""
         return read_jsonl(Path(folder) / ITEMS, recorded=self.items)
 
     def unlike(self, first: "EvalResult") -> str:
-        """Why it cannot be in one table with ``first``, another model's result; empty if it can."""
+        """Why this cannot share a table with ``first``, another model's result; empty if it can."""
         name = first.model.get("label")
         if (first.protocol, first.version) != (self.protocol, self.version):
             return (
@@ -96,12 +96,12 @@ class EvalResult(FileRecord):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Floor:
-    """Scores of two models in one kind of task, and their scores by guessing."""
+    """Scores of a model and its baseline in one kind of task, and of guessing there."""
 
     where: dict[str, Any]
     """For example ``{"task": "niah_multikey_1"}``; empty for all."""
     n: int
-    """Number of clusters of the items that have a floor."""
+    """Number of clusters of these items."""
     value: float
     guess: float
     """Score of the model's best guess that does not read the question."""
@@ -147,6 +147,7 @@ class PairedDifference:
     guess_ceiling: float | None = None
     """Score of the best guess that does not read the question, the larger of the two models."""
     guess: str = ""
+    """How that guess is made, in words."""
     floors: list[Floor] = field(default_factory=list)
     """For primary scores over items: one floor for each kind of task that has one."""
     verdict: str = ""
@@ -190,7 +191,7 @@ def evaluation_marker(folder: Path) -> dict[str, Any]:
 
 
 def register(folder: Path, label: str, variant: str) -> None:
-    """Add a model and a variant to an evaluation folder. Other processes may do so meanwhile."""
+    """Add a model and a variant to an evaluation folder. Other processes may do the same."""
     folder = Path(folder)
     with sole_writer(folder, wait=True):
         is_known = is_claimed(folder, EVALUATION_MARKER, "an evaluation")

@@ -8,7 +8,7 @@ import zlib
 import numpy as np
 
 from diffattn.lab.report.viewer.values import (
-    LEVELS,
+    MAX_CODE,
     ViewedLayer,
     ViewedModel,
     ViewedText,
@@ -28,7 +28,7 @@ def random_maps(generator, *shape, spread=2.0):
 def half_step(codes, scales):
     """The largest rounding error that each code can hide."""
     of_row = 1.0 if scales is None else scales[..., np.tril_indices(scales.shape[-1])[0]]
-    return (codes + 0.25) / LEVELS**2 * of_row
+    return (codes + 0.25) / MAX_CODE**2 * of_row
 
 
 def made_up_layer(

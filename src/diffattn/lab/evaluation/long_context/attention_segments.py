@@ -23,14 +23,14 @@ from diffattn.probes.attention_rows import LayerRows, attention_rows, segment_sh
 SEGMENTS = ("bos", "before", "answer", "after", "query")
 """Segments of the prompt. They cover each token once, in this order."""
 _COMPARED = ("signed", "clipped", "absolute")
-"""Kinds of attention weights of which answer and noise are metrics, compared between models."""
+"""Kinds of weights whose shares on answer and noise are metrics; the others are in tables alone."""
 
 
 class AttentionSegments(MagicProtocol):
     """The attention of the token that predicts the answer's first digit, summed over five segments.
 
     Weights of differential maps are signed, A1 − λ A2, so the sum over noise may be near 0 only
-    because signs cancel. So the shares of absolute weights, of A1 and of A2 are recorded too.
+    because signs cancel. So shares of clipped and absolute weights, A1 and A2 are recorded too.
     """
 
     name = "attention_segments"
@@ -64,7 +64,7 @@ class AttentionSegments(MagicProtocol):
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         """One haystack per batch, with all depths: these prompts share a prefix."""
         self.require_fit(model, "length", self.length)
-        self.build_prompts(model, self.depths[:1], **self.settings(0))  # do the needles fit?
+        self.build_prompts(model, self.depths[:1], **self.settings(0))  # raises if they do not fit
         return [
             [
                 Item(id=f"{sample}/{depth:g}", payload=(sample, depth), cluster=str(sample))
@@ -95,15 +95,15 @@ class AttentionSegments(MagicProtocol):
                     values = [row["shares"][normalised][weights][part] for row in at_depth]
                     mean = cluster_mean(values)
                     where = {"weights": weights, "normalised": normalised, "depth": depth}
-                    ends = {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
-                    table.append({**where, "part": part, **ends})
-                    is_figure = len(self.depths) == 1 and part in SEGMENTS  # all five of Figure 1
+                    numbers = {"mean": mean.mean, "low": mean.low, "high": mean.high, "n": mean.n}
+                    table.append({**where, "part": part, **numbers})
+                    is_figure = len(self.depths) == 1 and part in SEGMENTS  # as Figure 1 has
                     if weights in _COMPARED and (part in ("answer", "noise") or is_figure):
-                        facts: dict[str, Any] = {
+                        options: dict[str, Any] = {
                             "headline": weights == "signed" and normalised == "global",
                             "higher_is_better": {"answer": True, "noise": False}.get(part),
                         }
-                        metrics.append(metric(part, mean, where=where, **facts))
+                        metrics.append(metric(part, mean, where=where, **options))
         factors = [row["one_minus_lambda"] for row in rows]
         tables: dict[str, Any] = {
             "segments": table,
@@ -129,9 +129,9 @@ class AttentionSegments(MagicProtocol):
     ) -> dict[str, Any]:
         """The row of one prompt: shares of attention, and with ``per_head`` the sums per head."""
         spans = dict(zip(SEGMENTS, segment_spans(prompt), strict=True))
-        city, number = prompt.cities[0], prompt.numbers[0]
-        first, last = span_within(model, needle(city, number), number)  # of the digits
-        spans["number"] = (prompt.spans[0][0] + first, prompt.spans[0][0] + last)
+        city, number = prompt.cities[0], prompt.numbers[0]  # 0: the needle that is asked for
+        start, end = span_within(model, needle(city, number), number)  # of the digits
+        spans["number"] = (prompt.spans[0][0] + start, prompt.spans[0][0] + end)
         sums = segment_sums(layers, list(spans.values()))
         shares: dict[str, dict[str, dict[str, float]]] = {}
         tokens = torch.tensor([[[b - a for a, b in spans.values()]]], dtype=torch.float64)

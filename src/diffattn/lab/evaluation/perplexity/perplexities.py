@@ -25,7 +25,7 @@ class SlidingPerplexity(TextProtocol):
     name = "sliding_perplexity"
     choices = {
         "texts": "the corpus that is named; the papers use Proof-pile, GovReport and PG-19",
-        "documents": "the first that have `tokens` tokens, cut there; the papers draw ten",
+        "documents": "the first with `tokens` tokens, cut there; the papers draw ten at random",
         "first window": "predicts all its tokens, also those with little context",
         "first token": "BOS before every window if the tokenizer has one; it takes a place in "
         "the window",
@@ -261,7 +261,7 @@ class BlockPerplexity(TextProtocol):
         for document in load_corpus(
             self.texts, text_field=self.text_field, split=self.split, keep_empty=True
         ):
-            # A file has many lines; a row of the dataset has one, with its line end.
+            # A row of the dataset is one line with its line end: a file is split into such rows.
             lines = document.text.removesuffix("\n").split("\n")
             rows += [f"{line}\n" if line.strip() else "" for line in lines]
         return "\n\n".join(rows)

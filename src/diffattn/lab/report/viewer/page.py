@@ -11,11 +11,11 @@ from diffattn import __version__
 from diffattn.files.destination import require_file_destination, require_replaceable
 from diffattn.lab.report.page.render import beginning, template_text, write_page
 from diffattn.lab.report.page.wording import WHITE_SPACE
-from diffattn.lab.report.viewer.values import LEVELS, ViewedLayer, ViewedModel, ViewedText, packed
+from diffattn.lab.report.viewer.values import MAX_CODE, ViewedLayer, ViewedModel, ViewedText, packed
 
 GENERATOR = "diffattn inspect"
 """Name of the command that made the page, as the page states it."""
-_SUM_LEVELS = 65_535
+_MAX_SUM_CODE = 65_535
 _INVISIBLE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
 _COMBINING = {"Mn", "Mc", "Me"}
 _PICTURES = {code: chr(0x2400 + code) for code in range(0x20)} | {0x7F: "␡"} | WHITE_SPACE
@@ -54,7 +54,7 @@ def write_viewer(out: Path, models: Sequence[ViewedModel]) -> Path:
         notes=_notes(models, texts),
         groups=_groups(models, texts),
         data={
-            "levels": LEVELS,
+            "levels": MAX_CODE,
             "texts": [_text(text) for text in texts],
             "models": [_model(model, texts) for model in models],
         },
@@ -134,7 +134,7 @@ def _block(layer: ViewedLayer) -> str:
     parts: list[np.ndarray] = [*floats, layer.codes]
     if layer.sums is not None:
         scale = _sum_scale(layer)
-        parts.append(np.rint(_SUM_LEVELS * layer.sums / scale).astype(np.uint16))
+        parts.append(np.rint(_MAX_SUM_CODE * layer.sums / scale).astype(np.uint16))
     return packed(*parts)
 
 

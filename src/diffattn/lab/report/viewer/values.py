@@ -4,8 +4,8 @@ r"""Models, texts and maps for the attention viewer; attention weights as bytes.
 
 In a long text most weights are near 1/T, far below 1/255, and a few are near 1. Equal steps would
 round the small weights to 0. Steps in the square root resolve a weight w to about √(w s) / 255. The
-scale s of a whole map is 1, because its first row holds a 1. With a scale per row, its largest
-weight, rows without large weights are several times as exact, but their bytes compress badly.
+scale s of a whole map is 1, because its first row holds a 1. A scale per row (its largest weight)
+makes rows of small weights several times as exact, but their bytes compress badly.
 """
 
 import base64
@@ -50,12 +50,12 @@ class ViewedLayer:
     lam: np.ndarray | None
     """λ, float32 ``[1, 1]``, or ``[H, T]`` if each token has its own; ``None`` for softmax."""
     error: float
-    """Largest rounding error of a weight."""
+    """Largest error that ``codes`` make in a weight."""
     sums: np.ndarray | None
     """Attention on each segment ``[kinds, H, T, segments]``. Kinds: A; or A1, A2 and
     abs(A1 − λ A2). ``None`` without segments."""
     clearest: tuple[float, int, int]
-    """The last query's largest weight on a key that is no neighbour; its head; its key."""
+    """The last query's largest weight on the answer, else on a distant key; its head; its key."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +71,7 @@ class ViewedModel:
     """Number of all layers of the model, shown or not."""
 
 
-LEVELS = 255
+MAX_CODE = 255
 
 
 def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndarray | None, float]:
@@ -84,14 +84,14 @@ def to_codes(maps: np.ndarray, *, row_scales: bool) -> tuple[np.ndarray, np.ndar
     rows, columns = np.tril_indices(maps.shape[-1])
     weights = maps[..., rows, columns]
     scales = maps.max(-1).astype(np.float32) if row_scales else None
-    whole = 1.0 if scales is None else np.maximum(scales, np.finfo(np.float32).tiny)[..., rows]
-    codes = np.rint(LEVELS * np.sqrt(np.clip(weights / whole, 0.0, 1.0))).astype(np.uint8)
+    scale = 1.0 if scales is None else np.maximum(scales, np.finfo(np.float32).tiny)[..., rows]
+    codes = np.rint(MAX_CODE * np.sqrt(np.clip(weights / scale, 0.0, 1.0))).astype(np.uint8)
     return codes, scales, float(np.abs(to_weights(codes, scales) - weights).max())
 
 
 def to_weights(codes: np.ndarray, scales: np.ndarray | None) -> np.ndarray:
     """Turn codes back into weights, float64 of the same shape."""
-    weights = np.square(codes / LEVELS)
+    weights = np.square(codes / MAX_CODE)
     if scales is None:
         return weights
     return weights * scales[..., np.tril_indices(scales.shape[-1])[0]].astype(np.float64)
@@ -103,7 +103,7 @@ def packed(*parts: np.ndarray) -> str:
         np.ascontiguousarray(part).astype(part.dtype.newbyteorder("<"), copy=False).tobytes()
         for part in parts
     )
-    # Searching for repetitions makes even maps smaller, but nearly random bytes larger: try both.
+    # Searching for repetitions makes smooth maps smaller, but noisy ones larger: try both.
     codings = (zlib.Z_DEFAULT_STRATEGY, zlib.Z_HUFFMAN_ONLY)
     coders = (zlib.compressobj(9, strategy=strategy) for strategy in codings)
     shortest = min((coder.compress(content) + coder.flush() for coder in coders), key=len)

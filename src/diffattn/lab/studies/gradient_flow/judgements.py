@@ -1,17 +1,17 @@
 """The rules by which the claims of Appendix G are judged, fixed before the first run.
 
-The appendix makes three statements. Up to a constant factor, the gradients of differential
-attention are as large as those of softmax attention with h heads of 2d. The head norm's Jacobian is
-Θ(1), as ‖x‖/√(2d) ≈ 1 − λ_init early in training. Hence AdamW's updates are alike.
+The appendix says: up to a constant factor, gradients of differential attention are as large as
+those of softmax attention with h heads of 2d; the head norm's Jacobian is Θ(1), as ‖x‖/√(2d) ≈
+1 − λ_init early in training (x: a head's output before its norm); so AdamW's updates are as large.
 
-- *Level.* Per seed, the largest factor, either way, between the two models' gradients over W_Q,
+- *Level.* Per seed, the largest factor (1 or more) between the two models' gradients over W_Q,
   W_K, W_V, W_O and the judged phases. A phase is the geometric mean over layers and its steps.
   Beyond :data:`LEVEL` it is not "the same magnitude".
-- *Drift.* Per seed, the largest change of that ratio over the four matrices. At the first step the
-  change is over depth, over width, and from λ_init 0.5 to 0.8, each between the extremes; and over
-  training, from the first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
-- *Null.* The level of two softmax models of different seeds. A phase is judged only if the upper
-  end of this level's interval lies below :data:`LEVEL`: else seeds alone differ as much.
+- *Drift.* Per seed, the largest change of that ratio over the four matrices. The change is
+  between the least and greatest depth, width and λ_init (0.5, 0.8), at the first step; and from the
+  first step to the last judged phase. Beyond :data:`DRIFT` it is no constant.
+- *Null.* The level of two softmax models of different seeds. *Level* judges a phase only if the
+  upper end of this interval lies below :data:`LEVEL`: else seeds alone differ as much.
 - *Instrument.* Softmax attention times ½ must show gradients of W_V and W_O within
   :data:`HALF` of softmax attention's at the first step, or nothing is judged.
 - *Updates.* AdamW moves every weight by about the learning rate. If the updates of the halved
@@ -23,7 +23,7 @@ attention are as large as those of softmax attention with h heads of 2d. The hea
   norm's gain (1 − λ_init) w √(2d)/‖x‖ and 1, at the first step. Beyond :data:`LEVEL` it is not "≈".
 
 *Agrees* if the 95 % interval over at least three seeds lies below the bound, *disagrees* if above,
-*inconclusive* otherwise. *Uninformative* is said of updates alone, as above.
+*inconclusive* otherwise. *Uninformative* if it could not be judged; ``why`` says the reason.
 """
 
 import math
@@ -60,6 +60,7 @@ LEVEL = 2.0
 DRIFT = 1.5
 """Largest change, as a factor, of a ratio that counts as constant."""
 HALF = (0.4, 0.6)
+"""Factor of gradients that counts as one half."""
 _TO_WIDE = ("diff", WIDE)
 
 
@@ -109,10 +110,10 @@ class _Judge:
         return self._judged(key, says, logs, [self.start])
 
     def _quiet_phases(self, arm: str) -> list[str]:
-        """The phases in which two softmax models of different seeds have equal gradients."""
+        """The phases in which seeds alone change gradients by less than :data:`LEVEL`."""
         quiet = []
         for phase in self.config.phases if len(self.config.seeds) > 1 else ():
-            logs = self._gradients(arm, NULL, phase)
+            logs = self._log_ratios(arm, NULL, phase)
             high = None if (null := largest(logs)) is None else mean_interval(null).high
             if high is not None and high < math.log(LEVEL):
                 quiet.append(phase)
@@ -124,8 +125,8 @@ class _Judge:
         phases, ratio = self._quiet_phases(arm), self.sizes.ratio
         return largest([ratio(arm, pair, p, measure, m) for p in phases for m in matrices])
 
-    def _gradients(self, arm: str, name: str, phase: str) -> list[list[float] | None]:
-        """Per matrix and seed: log ratio of gradients to softmax attention with h heads of 2d."""
+    def _log_ratios(self, arm: str, name: str, phase: str) -> list[list[float] | None]:
+        """Per matrix and seed: gradients over those of softmax attention with h heads of 2d."""
         return [self.sizes.ratio(arm, (name, WIDE), phase, "gradient", m) for m in MATRICES]
 
     def _drifts(self) -> Iterator[Judgement]:
@@ -149,7 +150,7 @@ class _Judge:
 
     def _change(self, a: tuple[str, str, str], b: tuple[str, str, str]) -> list[float] | None:
         """Per seed the largest |change| of the log ratio between two triples: arm, model, phase."""
-        sides = zip(self._gradients(*a), self._gradients(*b), strict=True)
+        sides = zip(self._log_ratios(*a), self._log_ratios(*b), strict=True)
         changes = [
             None if x is None or y is None else [p - q for p, q in zip(x, y, strict=True)]
             for x, y in sides

@@ -67,10 +67,9 @@ def comparison_results(
     """Losses of every variant, whole and by part, and paired differences.
 
     Args:
-        phases: Name of a trial -> step of the evaluation at which it has passed the induction
-            phase, or ``None``.
+        phases: Name of a trial -> first evaluation at which it copies (:func:`phase_step`).
         curves: Name of a trial -> validation losses.
-        starts: Name of a trial -> interpolated step at which it begins to copy.
+        starts: Name of a trial -> step at which it begins to copy, interpolated.
     """
     rates = best_rates(config, sweeps)
     trials = _Trials(config, rates, runs, phases)
@@ -107,10 +106,10 @@ def _compared_rows(
     variants: Mapping[str, VariantResult],
     diverged: Collection[str],
 ) -> list[Row]:
-    """The pairs that a study of ablations or ranks reports: each type and ablation, its baseline.
+    """The pairs that a study of ablations or ranks reports: each type or ablation and its baseline.
 
-    V2 is also compared with softmax with 1.5 times the heads, V1 and Shared DIFF with head-normed
-    softmax at its rate. Other differences are in the record, but in no row."""
+    Also V2 and softmax with 1.5 times the heads; V1 or Shared DIFF and softmax with head norm, at
+    softmax's rate. Other differences are in the record, but in no row."""
     members, baselines = [*variants, *diverged], {}
     for name in members:
         variant = VARIANTS[name]
@@ -135,17 +134,15 @@ def _compared_rows(
 
 
 def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
-    def tries(name: str, losses: Tries, part: str) -> list[Any]:
-        runs = [
-            (try_name(name, rate, config.sweep_seed, part), rate, loss) for rate, loss in losses
-        ]
+    def tries(name: str, tried: Tries, stage: str) -> list[Any]:
+        runs = [(try_name(name, x, config.sweep_seed, stage), x, loss) for x, loss in tried]
         return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
 
     variants: dict[str, SweepResult] = {}
     for name, sweep in sweeps.items():
         variants[name] = {"best": sweep.best, "inside": sweep.inside}
         variants[name]["tried"] = tries(name, sweep.tried, "sweep")
-        if sweep.whole:
+        if sweep.whole:  # full-length runs at the best swept rates
             variants[name]["whole"] = tries(name, sweep.whole, "whole")
     return {
         "common": common,
@@ -157,6 +154,8 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
 
 @dataclass(frozen=True)
 class _Trials:
+    """The final runs, by variant and rate: its ``"best"``, or the Transformer's, ``"common"``."""
+
     config: ComparisonConfig
     rates: Mapping[str, float]
     runs: Results
@@ -220,7 +219,8 @@ class _Trials:
 
         A difference is also taken at the common rate if both sides have runs there. Ablations of a
         type are compared with it at its chosen rate only. Losses of parts are compared with softmax
-        attention; at the chosen rates also with no attention and, of types, with the baseline.
+        attention; at the chosen rates also with no attention, and in a study on text with
+        ``compared_with``.
         """
         for name in variants:
             if name == BASELINE:
@@ -247,22 +247,17 @@ class _Trials:
     def difference(
         self, variants: Mapping[str, VariantResult], name: str, baseline: str, at: At, metric: str
     ) -> TextDifference:
-        """The paired difference over shared seeds. A side without ``at`` takes its best rate."""
+        """The paired difference over shared seeds; at its best rate for a side without ``at``."""
         sides = (
             self.names(side, at if at in variants[side]["at"] else "best")
             for side in (name, baseline)
         )
         pairs = list(zip(*sides, strict=False))
         values, others = (self.values(side, metric) for side in zip(*pairs, strict=True))
-        entry: Any = {
-            "variant": name,
-            "baseline": baseline,
-            "at": at,
-            "metric": metric,
-            "runs": [list(pair) for pair in pairs],
-            **mean_of_seeds([a - b for a, b in zip(values, others, strict=True)]),
-        }
-        return entry
+        facts: dict[str, Any] = {"variant": name, "baseline": baseline, "at": at, "metric": metric}
+        facts |= {"runs": [list(pair) for pair in pairs]}
+        difference = mean_of_seeds([a - b for a, b in zip(values, others, strict=True)])
+        return cast(TextDifference, facts | difference)
 
 
 def type_endpoints(
@@ -272,7 +267,7 @@ def type_endpoints(
 ) -> list[Endpoint]:
     """Test every type against the Transformer by both measures, at its chosen rate.
 
-    If only one model has begun to copy, the pair enters Holm's adjustment with a p-value of 1.
+    If either does not copy though some variant does, its p-value counts as 1 in Holm's adjustment.
     """
     rows = [
         (entry["variant"], "loss", entry["values"])
@@ -308,11 +303,11 @@ def type_endpoints(
 def adjusted_leads(
     variants: Mapping[str, VariantResult], starts: Mapping[str, float | None]
 ) -> list[AdjustedLead]:
-    """Losses minus the Transformer's, adjusted to an equal step at which copying begins.
+    """Losses minus the Transformer's (below 0: ahead), as if all began to copy at the same step.
 
     Least squares over all runs at chosen rates: one constant per variant and one slope of the final
     loss over the step at which a run begins to copy, in ``starts``. Variants with a run that does
-    not copy are left out. There is no lead if the Transformer does not copy, or with too few runs.
+    not copy are left out. Empty if the Transformer does not copy, or with too few runs.
     """
     groups = {
         name: entry["at"]["best"]
@@ -373,7 +368,7 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Share of the tokens with which each seed reaches the Transformer's final loss; 1 if never."""
+    """Share of its tokens at which each seed reaches the Transformer's final loss; 1 if never."""
     groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
     if any(not curves.get(run) for run in groups[0]["runs"]):
         return []
