@@ -279,3 +279,11 @@ def test_the_place_of_the_second_map():
     assert f"V2 minus shuffled −{place} (−{high} to −{low})" in log
     assert "Shuffled minus gate −{} (−{} to −{})".format(*ends_of(shuffled, gate)) in log
     assert "the gate ends {} ({} to {}) above softmax".format(*ends_of(gate, softmax)) in log
+    at_study_scale = runs_folder(ROOT / "published" / "shuffled_study")
+    loss = read_json(at_study_scale / "diff_v2_shuffled-seed0" / "results.json")["validation_loss"]
+    variants = results_of("text")["variants"]
+    others = [
+        variants[name]["at"]["best"]["validation_loss"]["values"][0]
+        for name in ("diff_v2", gate, softmax)
+    ]
+    assert "{:.3f}; V2 {:.3f}, gate {:.3f}, softmax {:.3f}.".format(loss, *others) in log

@@ -5,8 +5,8 @@
 question and the decision rule, written before the first result.
 
 ``--study`` trains V2 with shuffled keys as the published study on text, in float32, and two seeds
-of V2, which say how far that is from its bfloat16: half an hour a run. ``--pack`` writes the runs
-that are done to ``published/shuffled/study/``.
+of V2, which say how far that is from its bfloat16: an hour of two cores each. ``--pack`` writes the
+runs that are done to ``published/shuffled_study/``, from where another machine goes on.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from diffattn.lab.catalog.models import BASELINE, GATE
 from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
-from diffattn.lab.records.stored_runs import TABLE
+from diffattn.lab.records.stored_runs import TABLE, unpack_runs
 from diffattn.lab.studies.reproduce import run_study
 from diffattn.lab.studies.study import Member
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
@@ -27,7 +27,7 @@ from tools.studies.ladder import pack_finished
 
 MODELS = (BASELINE, "diff_v2", GATE, "diff_v2_shuffled")
 SEEDS = (0, 1, 2, 3, 4)
-FINISHED = Path(__file__).parents[2] / "published" / "shuffled" / "study" / TABLE
+FINISHED = Path(__file__).parents[2] / "published" / "shuffled_study" / TABLE
 
 
 def shuffled_keys() -> ComparisonConfig:
@@ -66,6 +66,8 @@ def main() -> None:
         print(name, event, flush=True)
 
     if given.study:
+        if FINISHED.exists() and not given.out.exists():
+            unpack_runs(FINISHED, given.out)
         members = at_study_scale()
         data = prepare_data(recipe("study").data, given.out.parent / "data", on_message=print)
         run_here(unfinished(members, given.out), data, given.out, on_progress=show)
