@@ -287,3 +287,5 @@ def test_the_place_of_the_second_map():
         for name in ("diff_v2", gate, softmax)
     ]
     assert "{:.3f}; V2 {:.3f}, gate {:.3f}, softmax {:.3f}.".format(loss, *others) in log
+    lead = f"{loss - others[0]:.3f} above V2 and {others[2] - loss:.3f} below the Transformer"
+    assert f"At 4.8M it ends {lead} (one seed)" in prose("docs/findings/claims.md")

@@ -293,6 +293,7 @@ def _evaluate() -> list[Call]:
 
 
 PATHS = {"data", "texts", "text", "haystack", "squad", "hotpotqa", "word_list", "key_list"}
+"""Parameters whose messages name the path itself."""
 
 
 def _wrong_values(field: str, wanted: object) -> tuple[str, ...]:

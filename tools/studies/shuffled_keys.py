@@ -5,7 +5,7 @@
 question and the decision rule, written before the first result.
 
 ``--study`` trains V2 with shuffled keys as the published study on text, in float32, and two seeds
-of V2, which say how far that is from its bfloat16: an hour of two cores each. ``--pack`` writes the
+of V2, which say how far that is from its bfloat16: 90 minutes of a core each. ``--pack`` writes the
 runs that are done to ``published/shuffled_study/``, from where another machine goes on.
 """
 
