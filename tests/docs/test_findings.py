@@ -280,12 +280,16 @@ def test_the_place_of_the_second_map():
     assert "Shuffled minus gate −{} (−{} to −{})".format(*ends_of(shuffled, gate)) in log
     assert "the gate ends {} ({} to {}) above softmax".format(*ends_of(gate, softmax)) in log
     at_study_scale = runs_folder(ROOT / "published" / "shuffled_study")
-    loss = read_json(at_study_scale / "diff_v2_shuffled-seed0" / "results.json")["validation_loss"]
+    loss, in_float32 = (
+        read_json(at_study_scale / f"{name}-seed0" / "results.json")["validation_loss"]
+        for name in (shuffled, "diff_v2")
+    )
     variants = results_of("text")["variants"]
     others = [
         variants[name]["at"]["best"]["validation_loss"]["values"][0]
         for name in ("diff_v2", gate, softmax)
     ]
-    assert "{:.3f}; V2 {:.3f}, gate {:.3f}, softmax {:.3f}.".format(loss, *others) in log
+    v2 = f"{others[0]:.3f}, {in_float32:.3f} in float32"
+    assert f"{loss:.3f}; V2 {v2}; gate {others[1]:.3f}, softmax {others[2]:.3f}." in log
     lead = f"{loss - others[0]:.3f} above V2 and {others[2] - loss:.3f} below the Transformer"
     assert f"At 4.8M it ends {lead} (one seed)" in prose("docs/findings/claims.md")
