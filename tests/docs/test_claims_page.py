@@ -66,7 +66,7 @@ def test_pairs_in_twice_the_context_absent_keys_and_shots():
     row = row_of("Hallucination")
     absent, right = means("lookup", "unsupported_6_x1"), means("many_shot", "shots_23")
     assert (
-        f"absent keys answered {absent['softmax']}, by V1 {absent['diff']}, "
+        f"absent keys answered by the Transformer {absent['softmax']}, V1 {absent['diff']}, "
         f"V2 {absent['diff_v2']}, Shared DIFF {absent['shared_diff']};"
     ) in row
     assert (

@@ -4,11 +4,11 @@ import math
 import re
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
 import pytest
 
-from diffattn.files.io import read_json
+from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records.evaluations import EvalResult
 from diffattn.lab.records.stored_runs import results_folder, runs_folder
 from diffattn.lab.report.page.run_tables import median_cost
@@ -16,6 +16,7 @@ from diffattn.lab.report.page.wording import number, p_value, type_name
 from diffattn.lab.report.study.files import at_equal_time, read_study, train_losses
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
+from diffattn.lab.studies.text.results import loss_curve, phase_step
 from published_pages import FINDINGS, ROOT, estimate, prose, results_of, signed
 from record_files import the_row
 
@@ -303,3 +304,18 @@ def test_the_place_of_the_second_map_at_study_scale():
     assert f"ends at {losses('diff_v2')['0']:.3f} in float32" in log
     gain = f"random keys {-means['softmax']:.2f} (three seeds)"
     assert gain in prose("README.md")
+
+
+def test_when_v2_with_shuffled_keys_begins_to_copy():
+    text = results_of("text")
+    done = runs_folder(ROOT / "published" / "shuffled_study").glob("diff_v2_shuffled-seed*")
+    curves = [loss_curve(read_jsonl(run / "metrics.jsonl"), "repeated_bigram") for run in done]
+    begins = median(phase_step(curve, text["phase"]["threshold"]) for curve in curves)
+    v2, softmax = (
+        median(text["variants"][name]["at"]["best"]["phase_steps"])
+        for name in ("diff_v2", "softmax")
+    )
+    assert begins == v2
+    claims = prose("docs/findings/claims.md")
+    assert f"begins to copy at step {begins:,.0f}, as V2 does; " in claims
+    assert f"does; the Transformer at {softmax:,.0f} (medians)" in claims
