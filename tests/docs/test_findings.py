@@ -300,7 +300,7 @@ def test_the_place_of_the_second_map_at_study_scale():
     v2, gate, softmax = minus.values()
     assert f"{', '.join(f'{x:.3f}' for x in shuffled)}; minus V2 {v2}, gate {gate}" in log
     assert f"softmax {softmax}" in log
-    assert f"At 4.8M: {v2} beside V2, {softmax} beside the Transformer (three seeds)" in claims
+    assert f"At 4.8M: {v2} beside V2, {softmax} beside the Transformer (three seeds" in claims
     assert f"ends at {losses('diff_v2')['0']:.3f} in float32" in log
     gain = f"random keys {-means['softmax']:.2f} (three seeds)"
     assert gain in prose("README.md")
