@@ -10,7 +10,7 @@ from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.inputs.backends import names
-from ops.backend_cases import assert_same, every_backend
+from ops.backend_cases import every_backend
 from tools.fuzz_calls import LAYOUTS
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -72,9 +72,12 @@ def test_backend_matches_reference(backend, dtype, case, device):
 
 
 @every_backend(V1, without=("reference",))
-@pytest.mark.parametrize("axes", ["", "h", "t", "th", "b", "bh", "bt", "bth"])
-@pytest.mark.parametrize("value", [-0.7, 0.0, 1.0, 1.8])
-def test_any_lambda_of_any_shape(backend, dtype, axes, value, case, device):
+@pytest.mark.parametrize(
+    ("value", "axes"),
+    [*((1.8, axes) for axes in ("", "h", "t", "th", "b", "bh", "bt", "bth")),
+     (-0.7, "bth"), (0.0, ""), (1.0, "h")],
+)  # fmt: skip
+def test_any_lambda_of_any_shape(backend, dtype, value, axes, case, device):
     """λ is neither clamped nor confused with another axis: below 0, 0, 1, and above."""
     case = replace(case, lam_axes=axes)
     require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
@@ -87,9 +90,7 @@ def test_any_lambda_of_any_shape(backend, dtype, axes, value, case, device):
 def test_any_strides(backend, dtype, layout, case, device):
     require_backend("diff_attention", backend, device=device, dtype=dtype, case=case)
     strided = make_diff_attention_inputs(case, dtype=dtype, device=device).map_tensors(layout)
-    dense = strided.map_tensors(lambda x: x.clone(memory_format=torch.contiguous_format))
     assert not any(x.is_contiguous() for x in strided.tensors().values())
-    assert_same(run(strided, backend), run(dense, backend), dense)
     assert_close_to_reference(diff_attention, strided, backend=backend)
 
 

@@ -33,8 +33,11 @@ def test_operators(tensors):
         torch.testing.assert_close(actual, expected, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("number", [0.375, 1, np.float32(0.375), np.int64(-2)])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("number", "dtype"),
+    [(0.375, torch.bfloat16), (1, torch.float32), (np.float32(0.375), torch.float32),
+     (np.int64(-2), torch.float64)],
+)  # fmt: skip
 def test_lambda_may_be_a_number(tensors, number, dtype):
     q, k, v = (x.to(dtype) for x in tensors[:3])
     wide = torch.float64 if dtype == torch.float64 else torch.float32

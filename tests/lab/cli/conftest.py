@@ -1,7 +1,5 @@
 """The command line as a user calls it, in this process, on a small corpus."""
 
-import gc
-
 import pytest
 
 from small_corpus import corpus
@@ -9,15 +7,6 @@ from trials.commands import in_this_process, run_line
 from trials.wrong_calls import SMALL, changed
 
 __all__ = ["corpus"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _imports_are_no_garbage():
-    """transformers collects garbage before every run, which is slow with all its modules loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

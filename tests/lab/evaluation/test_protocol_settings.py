@@ -108,13 +108,3 @@ def test_settings_of_a_preset_come_before_its_reduced_sizes():
     quick = parts(["table4"], ["hallucination.samples=2"], quick=True)
     assert [part.protocol.dataset for part in quick] == list(TASKS)
     assert {(part.protocol.samples, part.protocol.data) for part in quick} == {(2, "generated")}
-
-
-@pytest.mark.parametrize(
-    ("dataset", "count", "last"),
-    [("trec", 42, 3_540), ("trec_fine", 33, 3_200), ("banking77", 34, 2_618),
-     ("clinic150", 21, 3_150)],
-)  # fmt: skip
-def test_the_numbers_of_demonstrations_are_those_of_the_figure(dataset, count, last):
-    grid = protocol_class("many_shot")(dataset=dataset).grid
-    assert (len(grid), grid[-1]) == (count, last)

@@ -1,6 +1,5 @@
 """A small corpus and a tiny run of every attention type."""
 
-import gc
 import random
 from dataclasses import replace
 
@@ -18,15 +17,6 @@ from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.run import train
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from small_corpus import random_text
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _imports_are_no_garbage():
-    """transformers collects garbage before every run, which is slow with all its modules loaded."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

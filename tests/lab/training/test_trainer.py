@@ -3,7 +3,6 @@
 import functools
 import json
 import math
-import re
 import shutil
 from dataclasses import replace
 
@@ -202,11 +201,8 @@ def test_bfloat16_is_autocast_and_leaves_weights_in_float32(finished, make_run, 
     assert results["validation_loss"] != exact["validation_loss"]
     weights = load_file(tmp_path / "run" / "model" / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
-    folder = tmp_path / "run" / "model"
-    reloaded = DiffTransformerForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    reloaded = DiffTransformerForCausalLM.from_pretrained(tmp_path / "run" / "model")
     assert reloaded.config.use_cache is True  # transformers switches it off to train
-    named = [pair for pair in reloaded.named_parameters() if re.search("lambda_[qk]", pair[0])]
-    assert {parameter.dtype for _, parameter in named} == {torch.float32}
 
 
 @pytest.mark.parametrize(("attention_type", "learning_rate"), [("diff", 1e9), ("softmax", 1e25)])

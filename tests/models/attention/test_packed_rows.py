@@ -132,11 +132,12 @@ def like_flash(monkeypatch):
     return name
 
 
+@pytest.mark.parametrize("kind", ["diff", "diff_v2"])
 @pytest.mark.parametrize("marks", ["restarts", "cu_seqlens"])
 def test_kernels_without_a_mask_get_the_positions(
-    attention_type, make_config, build, row, like_flash, assert_only_rounding, marks
+    kind, make_config, build, row, like_flash, assert_only_rounding, marks
 ):
-    model = build(make_config(attention_type))
+    model = build(make_config(kind))
     model.set_attn_implementation(like_flash)
     with torch.no_grad():
         packed = model(row, **MARKS[marks]).logits

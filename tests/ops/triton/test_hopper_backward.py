@@ -106,6 +106,7 @@ def ask_for(monkeypatch, deterministic):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(i, marks=pytest.mark.scheduled) for i in (1, 2))]
 )
@@ -174,6 +175,7 @@ PLANTED = [
 """One changed place of a function's source each, and the case that must notice it."""
 
 
+@pytest.mark.sampled(one_of=5)
 @pytest.mark.parametrize(
     ("function", "right", "wrong", "case"), PLANTED, ids=[f"{p[0]}: {p[2]}" for p in PLANTED]
 )
