@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 
+import numpy as np
 import pytest
 
 from diffattn.files.io import read_json, read_jsonl
@@ -96,6 +97,35 @@ def test_processor_time(study):
     assert f"V2 takes {v2} more, Shared DIFF {shared}, V1 {v1}." in PROSE
     for page in ("README.md", "docs/findings/claims.md"):
         assert f"{v2} more processor time" in prose(page)
+
+
+def test_losses_at_the_speeds_of_an_h100(study):
+    """Of the runs on a CPU, as if a model had trained at that share of the Transformer's speed."""
+
+    def change(curves, others, speed):
+        points = (np.transpose(curve) for curve in curves)
+        losses = [np.interp(speed * steps[-1], steps, values) for steps, values in points]
+        return paired_difference(losses, [curve[-1][1] for curve in others])
+
+    speeds = {"diff": 0.83, "diff_v2": 0.82}
+    v1, v2 = (f"{100 * speed:.0f}" for speed in speeds.values())
+    claims = prose("docs/findings/claims.md")
+    assert f"our V1 trains at 0.{v1} of the Transformer's speed, V2 at 0.{v2}" in claims
+    curves = {
+        name: [run.series("validation_loss") for run in study.runs_of(name)]
+        for name in (*speeds, "softmax")
+    }
+    v1, v2 = (
+        estimate(change(curves[name], curves["softmax"], speed)) for name, speed in speeds.items()
+    )
+    assert f"on an H100 V2 would stand at {v2}, V1 at {v1}, and with four times" in claims
+    sides = (("ladder", "diff_v2"), ("ladder/float32", "softmax"))
+    longer = [
+        [loss_curve(read_jsonl(runs_folder(ROOT / "published" / folder) / f"{name}-seed{seed}"
+                               / "metrics.jsonl")) for seed in (0, 1)]
+        for folder, name in sides
+    ]  # fmt: skip
+    assert f"four times the tokens V2 at {signed(change(*longer, 0.82).mean, 2)} (two" in claims
 
 
 @pytest.mark.parametrize("page", CLAIMS_AND_RESULTS)

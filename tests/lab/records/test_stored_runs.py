@@ -14,15 +14,15 @@ from diffattn.lab.records.stored_runs import TABLE, pack_runs, runs_folder
 PUBLISHED = Path(__file__).parents[3] / "published"
 OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
-    "ablations": "81d91120eea4d389",
+    "ablations": "24654d52f4d55e19",
     "gradient_flow": "1bef41842041d67e",
     "practical": "5dd8df5da1b38e6c",
-    "rank": "e4530f5dca818698",
+    "rank": "6d12f91b685a154c",
     "recall": "7031e99010fe28c0",
     "scaling": "d226db2f33051baa",
-    "shuffled": "41e11a30095c8793",
+    "shuffled": "610a80a04a179f84",
     "stability": "6a18bfacc491506e",
-    "text": "ecb9c82f149ecbfe",
+    "text": "e18a39bf84d28817",
     "outliers": "dbddf30a32d7d144",
 }
 

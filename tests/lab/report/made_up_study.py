@@ -160,7 +160,7 @@ class _Made:
         return rows, lam
 
     def results(self, scale: str) -> dict[str, Any]:
-        results = {"schema": 3, "protocol": {"name": "matched_comparison", "version": 3}}
+        results = {"schema": 3, "protocol": {"name": "matched_comparison", "version": 4}}
         results |= {"scale": scale, "complete": True, "seeds": self.seeds, "rates": self.rates()}
         results["variants"] = {name: self.variant(name) for name in self.variants}
         results["differences"] = self.differences()

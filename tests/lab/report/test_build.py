@@ -8,11 +8,12 @@ import plotly.offline
 import pytest
 
 from diffattn.errors import CheckpointError
+from diffattn.lab.catalog.models import FEW
 from diffattn.lab.report.build import build_report, markdown_results
 from diffattn.lab.report.page.wording import type_name
 from lab.report.made_up_study import ALL, TYPES, VERDICT
-from lab.report.page_reader import SECTIONS, build, figures, outline_of, unpack
-from record_files import change_record
+from lab.report.page_reader import SECTIONS, build, figures, outline_of, shown, unpack
+from record_files import change_record, read_record
 
 SUBSETS = [
     {"variants": ("softmax",), "seeds": (0,)},
@@ -166,6 +167,16 @@ def test_a_study_of_another_version_is_refused(make_study):
     change_record(study / "study.json", schema=7)
     with pytest.raises(CheckpointError, match="schema must be"):
         build_report(study)
+
+
+def test_the_page_names_the_text_and_the_match(make_study):
+    study = make_study(variants=FEW, num_steps=25)
+    data = read_record(study / "study.json")["data"] | {"source": "my {texts}"}
+    change_record(study / "study.json", data=data, match="flops")
+    text = shown(study)
+    assert "After 25 steps on my {texts} the losses" in text
+    assert "tokens) of my {texts} (3.14 million tokens)" in text
+    assert "are chosen to give the same training FLOPs" in text
 
 
 def test_a_run_goes_by_the_name_of_its_folder(make_study):

@@ -139,8 +139,7 @@ def _compare(
     for claim, *_ in rows:
         lines = zip(claim.commands._fields, claim.commands, strict=True)
         text = "\n".join(f"# {scale}\n{line}" for scale, line in lines if line)
-        code = Code(text) if text else Text("No command measures it yet.")
-        commands.append(Part(claim.id, [code]))
+        commands.append(Part(claim.id, [Code(text)]))
     content = shown(
         Text(result.remark, "remark"),
         *([Pair(charts)] if len(charts) > 1 else charts),

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.tables import bench_section
 from diffattn.lab.report.claims.tables import claims_table, evaluation_claims
 from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
-from diffattn.lab.report.page.elements import Bullets, Document, Part, Text
+from diffattn.lab.report.page.elements import Document, Part, Text
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.runs import showing, study_kind
 from diffattn.lab.report.page.study_page import provenance
@@ -97,13 +97,7 @@ def markdown_results(study: Path) -> str:
 
 
 def sentences_of(study: Path) -> list[str]:
-    """The verdict of a study: the sentences at the top of its page."""
-    sentences: list[str] = []
+    """The verdict of a finished study: the sentences at the top of its page."""
     with showing(study):
-        for element in _document(study).lead:
-            match element:
-                case Text(text=text, role=role) if role.startswith("verdict"):
-                    sentences.append(text)
-                case Bullets(items=items, role=role) if role.startswith("verdict"):
-                    sentences += [item for item in items if isinstance(item, str)]
-    return sentences
+        verdict = _document(study).lead[0]
+    return [verdict.text] if isinstance(verdict, Text) else [*cast(Any, verdict).items]

@@ -8,7 +8,7 @@ import pytest
 
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page.wording import type_name
-from diffattn.lab.report.study.files import at_equal_time, read_study
+from diffattn.lab.report.study.files import at_equal_time, read_study, train_losses
 from diffattn.lab.report.study.tables import endpoints_table, other_tables, rows_table
 from lab.report.page_reader import build, figures, outline_of
 from record_files import change_record, read_record
@@ -84,14 +84,19 @@ def test_a_comparison_shows_its_tests(make_study):
 def test_loss_at_equal_processor_time(make_study):
     """V1 takes 1 / 0.7 times as long, so it stands at 0.7 of the line from its first loss."""
     study = read_study(make_study(variants=VARIANTS, num_steps=25, num_layers=2))
-    losses = [[loss for _, loss in run.series("validation_loss")] for run in study.runs_of("diff")]
-    others = study.results["variants"]["softmax"]["at"]["best"]["validation_loss"]["values"]
-    values = [a + 0.7 * (b - a) - c for (a, b), c in zip(losses, others, strict=True)]
+    losses, others = (
+        [[loss for _, loss in run.series("validation_loss")] for run in study.runs_of(name)]
+        for name in ("diff", "softmax")
+    )
+    values = [a + 0.7 * (b - a) - c for (a, b), (_, c) in zip(losses, others, strict=True)]
     interval = at_equal_time(study, "diff")
     assert interval["mean"] == pytest.approx(fmean(values))
     assert interval["low"] < interval["mean"] < interval["high"]
     without_costs = replace(study, runs=[replace(run, costs=None) for run in study.runs])
     assert at_equal_time(without_costs, "diff") is None
+    without_first = replace(study, runs=study.runs_of("softmax") + study.runs_of("diff")[1:])
+    assert at_equal_time(without_first, "diff") is None
+    assert train_losses(without_first, "diff") == []
 
 
 def test_the_other_tables_keep_the_controls_alone(folder):

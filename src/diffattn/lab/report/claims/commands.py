@@ -10,8 +10,8 @@ class Commands(NamedTuple):
     """One command line per scale: an hour, or a day, on 2 CPU cores; or days on one GPU."""
 
     laptop: str | None
-    study: str | None
-    gpu: str | None
+    study: str
+    gpu: str
 
 
 _GPU_MODEL = (

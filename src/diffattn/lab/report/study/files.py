@@ -84,13 +84,7 @@ class TextStudy(Study):
     def difference(
         self, variant: str, baseline: str, at: str = "best", metric: str = LOSS
     ) -> dict[str, Any] | None:
-        """One recorded difference, negated if the record has the pair the other way round.
-
-        If neither model has runs at the rate ``at``, it is the difference at the chosen rates.
-        """
-        every = self.entries
-        if all(name in every and at not in every[name]["at"] for name in (variant, baseline)):
-            at = "best"
+        """One recorded difference, negated if the record has the pair the other way round."""
         for entry in self.differences(metric):
             if entry["at"] != at or {entry["variant"], entry["baseline"]} != {variant, baseline}:
                 continue
@@ -130,30 +124,31 @@ def groups_of(variant: Mapping[str, Any]) -> list[dict[str, Any]]:
 def at_equal_time(study: TextStudy, name: str) -> dict[str, Any] | None:
     """Loss minus the Transformer's at equal processor time, by seed; ``None`` without costs.
 
-    The time is the median of the Transformer's whole runs. A slower model has not finished its
-    schedule at that time. Its learning rate is still high, so a shorter schedule would end lower.
+    Both are losses during training, on the same windows. The time is the median of the
+    Transformer's whole runs. A slower model has not finished its schedule at that time. Its
+    learning rate is still high, so a shorter schedule would end lower.
     """
-    runs, every = {run.name: run for run in study.runs}, study.entries
-    groups = [every[side]["at"]["best"] for side in (name, BASELINE) if side in every]
-    sides = [[runs[run] for run in group["runs"] if run in runs] for group in groups]
+    sides = [_whole_runs(study, side) for side in (name, BASELINE)]
     seconds = [median_cost(side, "cpu_seconds") for side in sides]
-    if len(groups) < 2 or seconds[0] is None or seconds[1] is None:
-        return None
-    curves = [run.series(LOSS) for run in sides[0]]
-    if not all(curves):
+    curves, others = ([np.transpose(run.series(LOSS)) for run in side] for side in sides)
+    if seconds[0] is None or seconds[1] is None or not all(map(len, [*curves, *others])):
         return None
     share = min(1.0, seconds[1] / seconds[0])
-    by_seed = [np.transpose(curve) for curve in curves]
-    losses = [float(np.interp(share * steps[-1], steps, values)) for steps, values in by_seed]
-    return paired_difference(losses, groups[1][LOSS]["values"][: len(losses)]).recorded()
+    losses = [float(np.interp(share * steps[-1], steps, values)) for steps, values in curves]
+    return paired_difference(losses, [values[-1] for _, values in others[: len(curves)]]).recorded()
 
 
 def train_losses(study: TextStudy, name: str) -> list[float]:
     """Mean training loss of the last five rows of the log, by seed; empty without them."""
+    logs = [run.series("train_loss") for run in _whole_runs(study, name)]
+    return [fmean(loss for _, loss in log[-5:]) for log in logs] if all(logs) else []
+
+
+def _whole_runs(study: TextStudy, name: str) -> list[StudyRun]:
+    """The runs of a variant at its chosen rate, in the order of seeds; empty if one is missing."""
     runs, variant = {run.name: run for run in study.runs}, study.entries.get(name)
-    names = variant["at"]["best"]["runs"] if variant else ()
-    logs = [runs[run].series("train_loss") for run in names if run in runs]
-    return [fmean(loss for _, loss in log[-5:]) for log in logs if log]
+    names = variant["at"]["best"]["runs"] if variant else []
+    return [runs[run] for run in names] if runs.keys() >= set(names) else []
 
 
 def training_budget(info: dict[str, Any]) -> str:

@@ -52,6 +52,7 @@ _SOURCES = {
 _MATCHES = {
     "params": "the same number of parameters",
     "heads": "the same heads",
+    "flops": "the same training FLOPs",
     "attention_flops": "the same attention FLOPs",
 }
 _QUARTERS = {f"quarter_{i}": f"Quarter {i}" for i in (1, 2, 3, 4)}
@@ -133,20 +134,12 @@ def _rates(study: TextStudy) -> list[Element]:
     if not swept:
         return []
     recorded = study.recorded["rates"]
-    where = f"seed {recorded['sweep_seed']}, {count(recorded['sweep_steps'])} steps"
-    again = any(entry.get("whole") for entry in swept.values())
-    edge = listing(type_name(name) for name, x in swept.items() if x.get("inside") is False)
-    at_edge = f"The chosen rate of {edge} lies at the edge: a better one may lie outside."
-    return shown(
-        Text(
-            f"Each of these models was first trained at several rates ({where}). "
-            + ("The best of them were trained again with all steps. " if again else "")
-            + "The rate with the lowest validation loss was taken. The other variants use the rate "
-            "of the model that they are compared with."
-        ),
-        Text(at_edge if edge else "", "gap"),
-        details.rates_table(study),
+    words = (
+        f"The losses of every rate that was tried (seed {recorded['sweep_seed']}, "
+        f"{count(recorded['sweep_steps'])} steps). The other variants use the rate of the model "
+        "that they are compared with."
     )
+    return shown(Text(words), details.rates_table(study))
 
 
 def _parts(study: TextStudy) -> list[Element]:
@@ -198,21 +191,19 @@ def _comparison(study: TextStudy) -> str:
     beside = f"; beside them {plural(others, 'other model')}" if others else ""
     size = info["config"]["model"]
     shared = f"{count(size['num_hidden_layers'])} layers, {count(size['hidden_size'])} channels"
-    match = _MATCHES.get(str(info.get("match", "params")), str(info.get("match")))
-    numbers = {len(variant["at"]["best"]["runs"]) for variant in study.entries.values()}
-    fewer = {number for number in numbers if number < len(info["seeds"])}
-    some = f" ({listing(sorted(fewer))} where a table says so)" if fewer else ""
-    data = info.get("data") or {}
-    source = str(data.get("source"))
-    if source in _SOURCES:
-        source = _SOURCES[source].format(data.get("python"))
+    match = _MATCHES[info.get("match", "params")]
     return (
         f"Compared: language models that are alike but for their attention ({names}{beside}). Each "
-        f"learned from the same data in the same order, {training_budget(info)} of {source} "
-        f"({number(data.get('train_tokens', 0) / 1e6, 2)} million tokens), with "
-        f"{plural(len(info['seeds']), 'seed')}{some}. Unless said otherwise, their sizes "
+        f"learned from the same data in the same order, {training_budget(info)} of "
+        f"{_text_of(info)} ({number(info['data']['train_tokens'] / 1e6, 2)} million tokens), with "
+        f"{plural(len(info['seeds']), 'seed')}. Unless said otherwise, their sizes "
         f"({shared}) are chosen to give {match}, as nearly as whole heads and channels allow."
     )
+
+
+def _text_of(info: dict[str, Any]) -> str:
+    source, data = str(info["data"]["source"]), info["data"]
+    return _SOURCES[source].format(data.get("python")) if source in _SOURCES else source
 
 
 def loss_section(live: TextStudy | None = None) -> list[Element]:
@@ -244,9 +235,9 @@ def sentence_beside_counts(study: TextStudy) -> str:
         " With one seed the differences may be chance." if len(study.info["seeds"]) == 1 else ""
     )
     return (
-        f"After {steps} steps on Python's source code and documentation the losses in nats per "
-        f"token are: {losses}. Counting pairs of tokens and copying them from the context gives "
-        f"{counted}: all of these models have learned more than that.{chance}"
+        f"After {steps} steps on {_text_of(study.info)} the losses in nats per token are: "
+        f"{losses}. Counting pairs of tokens and copying them from the context gives {counted}: "
+        f"the Transformer and DIFF V2 have learned more than that.{chance}"
     )
 
 

@@ -165,7 +165,8 @@ def endpoints_table(study: TextStudy) -> Table | None:
     caption = (
         f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
         f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
-        "Where all tokens do not suffice they count as 100 %. "
+        "Tokens and time compare losses during training. Where all tokens do not suffice they "
+        "count as 100 %. "
         "At equal processor time a slower model has not finished its schedule. The last column is "
         "an estimate from all runs, by least squares."
     )

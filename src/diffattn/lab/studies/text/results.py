@@ -1,8 +1,8 @@
 """From the records of finished runs to the numbers of a comparison, and its tests.
 
-Two measures per type were fixed before all studies: the loss at equal tokens, and the share of the
-tokens with which a type reaches the Transformer's final loss. Their p-values are adjusted together.
-All other differences are reported without a test.
+Two measures per type were fixed before all studies: the final loss, and the share of the tokens
+with which a type reaches the Transformer's last loss during training. Their p-values are adjusted
+together. All other differences are reported without a test.
 """
 
 import itertools
@@ -86,7 +86,7 @@ def comparison_results(
     left_out = {name: n for name in trials.trials if (n := runs[name].get("left_out_steps"))}
     results = {
         "schema": 3,
-        "protocol": {"name": "matched_comparison", "version": 3},
+        "protocol": {"name": "matched_comparison", "version": 4},
         "scale": config.scale,
         "seeds": list(config.seeds),
         "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
@@ -368,12 +368,16 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Share of its tokens at which each seed reaches the Transformer's final loss; 1 if never."""
-    groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
-    if any(not curves.get(run) for run in groups[0]["runs"]):
-        return []
+    """Share of its tokens at which each seed falls to the Transformer's last loss; 1 if never.
+
+    Both are losses during training: the final loss is that of other windows, the whole split.
+    """
+    sides = (variants[side]["at"]["best"]["runs"] for side in (name, BASELINE))
+    pairs = [[curves.get(run) for run in pair] for pair in zip(*sides, strict=False)]
     shares = []
-    for run, loss in zip(groups[0]["runs"], groups[1]["validation_loss"]["values"], strict=False):
-        step = crossing(curves[run], loss)
-        shares.append(1.0 if step is None else step / curves[run][-1][0])
+    for curve, others in pairs:
+        if not curve or not others:
+            return []
+        step = crossing(curve, others[-1][1])
+        shares.append(1.0 if step is None else step / curve[-1][0])
     return shares
