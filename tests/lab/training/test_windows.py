@@ -147,7 +147,7 @@ def test_what_is_measured_reads_documents_alone(make_run, data, tmp_path, monkey
 def test_a_run_says_so_and_is_not_continued_otherwise(apart, data):
     config, folder = apart("diff")
     recorded = read_json(folder / "run.json")
-    assert recorded["config"]["windows"] == {"documents": "apart"}
+    assert recorded["config"]["windows"]["documents"] == "apart"
     assert recorded["backends"] == {"diff_attention": "chunked"}
     with pytest.raises(CheckpointError, match="must hold run 'diff-tiny' with the same settings"):
         train(replace(config, windows=WindowConfig()), data, folder)

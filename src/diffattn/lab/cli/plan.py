@@ -1,6 +1,7 @@
 """``diffattn plan``."""
 
 import json
+import shlex
 from dataclasses import asdict, replace
 from typing import Annotated, Any
 
@@ -105,8 +106,8 @@ def _commands(
             if value != model[key]
         ]
     options = [] if attention is None else [f"--attention {attention}"]
-    options += [f"--set {change}" for change in (*settings, *changes)]
-    options += [f"--set {change}" for change in changes_of(planned.config(), config, changes)]
+    settings = [*settings, *changes, *changes_of(planned.config(), config, changes)]
+    options += [f"--set {shlex.quote(change)}" for change in settings]
     start = "diffattn train"
     if gpus > 1:
         nodes = f"--standalone --nproc-per-node {gpus}"

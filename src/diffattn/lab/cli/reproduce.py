@@ -1,6 +1,7 @@
 """``diffattn reproduce``."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -282,8 +283,9 @@ def _close(sentences: Sequence[str], page: Path, folders: Mapping[str, Path]) ->
 
     print_text(sentences)
     lines = ["", f"Page: {page}"]
-    commands = [f"  diffattn inspect {folders['recall']}"] if "recall" in folders else []
-    if text := folders.get("text"):
+    names = {name: shlex.quote(str(folder)) for name, folder in folders.items()}
+    commands = [f"  diffattn inspect {names['recall']}"] if "recall" in names else []
+    if text := names.get("text"):
         commands += [
             f"  diffattn generate {text} --prompt 'def '",
             f"  diffattn evaluate block_perplexity --quick {text}",

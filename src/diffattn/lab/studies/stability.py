@@ -4,7 +4,7 @@ A difference between two models is due to attention only if both gain from their
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
 from typing import Any, cast
@@ -29,7 +29,6 @@ from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
 from diffattn.lab.studies.study import FixedStudy, Member, Results
-from diffattn.lab.training.run import StabilityRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,14 +52,18 @@ class StabilityStudyConfig(FixedStudy):
     def members(self) -> list[Member]:
         """The runs, seed by seed."""
         twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
-        given = {field.name: getattr(self.base, field.name) for field in fields(self.base)}
         members = []
         for seed, rate in product(self.seeds, self.learning_rates):
             train = self.base.train.at(rate, seed)
             for name, twin in twins.items():
-                run = {"name": run_name(name, rate, seed), "model": twin.config, "train": train}
-                members.append(Member.from_twin(StabilityRun(**given | run), twin))
+                run = run_name(name, rate, seed)
+                config = replace(self.base, name=run, model=twin.config, train=train)
+                members.append(Member.from_twin(config, twin, records_divergence=True))
         return members
+
+    def keeps_weights(self, run: str) -> bool:
+        """No run keeps its weights."""
+        return False
 
 
 def run_name(model: str, rate: float, seed: int) -> str:

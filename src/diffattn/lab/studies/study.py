@@ -14,7 +14,6 @@ from diffattn.lab.catalog.recipes.plan import StudyPlan
 from diffattn.lab.records.fields import require
 from diffattn.lab.training.config import RecallConfig, RunConfig
 from diffattn.lab.training.prepare import PreparedData
-from diffattn.lab.training.run import StabilityRun
 from diffattn.lab.training.settings import apply_settings
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import MATCHES, Twin
@@ -57,8 +56,7 @@ class Member:
             train_recall(self.config, folder, facts=self.facts, **callbacks)
             return
         assert data is not None, "a run on text reads tokens"
-        may_diverge = self.records_divergence or isinstance(self.config, StabilityRun)
-        run: Callable[..., Any] = train_recorded if may_diverge else train
+        run: Callable[..., Any] = train_recorded if self.records_divergence else train
         run(self.config, data, folder, facts=self.facts, **callbacks)
 
 

@@ -103,7 +103,10 @@ def run_here(
             def show_step(step: int, loss: float | None, run: str = run) -> None:
                 on_progress(run, {"step": step, "loss": loss})
 
-            member.train(data, folder / run, on_progress=show_step)
+            def show_message(line: str, run: str = run) -> None:
+                on_progress(run, {"message": line})
+
+            member.train(data, folder / run, on_progress=show_step, on_message=show_message)
             on_progress(run, {"done": True})
     finally:
         torch.set_num_threads(threads)

@@ -281,10 +281,8 @@ class RunConfig:
             "train": asdict(self.train),
             "data": asdict(self.data),
         }
-        if self.windows.upsample_longer_than is not None:
+        if self.windows != WindowConfig():
             settings["windows"] = asdict(self.windows)
-        elif self.windows.apart:
-            settings["windows"] = {"documents": "apart"}
         if self.guard != GuardConfig():
             settings["guard"] = asdict(self.guard)
         if self.init is not None:
@@ -325,19 +323,6 @@ class RecallConfig:
     """Validation accuracy that, at two evaluations in a row, ends training as solved."""
     stops_when_solved: bool = True
     """``False``: use up all steps, so that all models read equally many sequences."""
-
-    def __post_init__(self) -> None:
-        where = "RecallConfig"
-        for name, value, needed in (
-            ("train.seq_len", self.train.seq_len, self.task.seq_len),
-            ("model.vocab_size", self.model.vocab_size, self.task.vocab_size),
-        ):
-            require(where, value == needed, f"{name} must be the task's {needed}", value)
-        accuracy, micro = self.solved_accuracy, self.train.micro_batch_sequences
-        must = "solved_accuracy must be more than 0 and at most 1"
-        require(where, 0 < accuracy <= 1, must, accuracy)
-        must = "train.micro_batch_sequences must be None, as a batch is read whole"
-        require(where, micro is None, must, micro)
 
     @property
     def task_name(self) -> str:

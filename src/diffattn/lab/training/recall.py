@@ -102,11 +102,9 @@ def recall_score(model: DiffTransformerForCausalLM, batch: RecallBatch) -> tuple
 def solved_step(rows: list[dict[str, Any]], accuracy: float) -> int | None:
     """The earliest step at which an evaluation and the next one reach an accuracy, from the rows
     of ``metrics.jsonl``; ``None`` if there is no such step."""
-    measured = [(row["step"], row["accuracy"]) for row in rows if "accuracy" in row]
-    for (step, first), (_, second) in itertools.pairwise(measured):
-        if min(first, second) >= accuracy:
-            return int(step)
-    return None
+    pairs = itertools.pairwise(row for row in rows if "accuracy" in row)
+    both = (row for row, later in pairs if min(row["accuracy"], later["accuracy"]) >= accuracy)
+    return next((int(row["step"]) for row in both), None)
 
 
 class _FreshBatches(Dataset[dict[str, Tensor]]):

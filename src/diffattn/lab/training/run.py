@@ -3,9 +3,8 @@
 import contextlib
 import json
 import math
-import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,8 +115,6 @@ def train(
         on_progress, on_message = (lambda *event: None), (lambda *event: None)
 
     def train_until_done() -> None:
-        if advice := precision_advice(config):
-            on_message(advice)
         while True:  # again after every roll-back of the guard
             with contextlib.suppress(RolledBack):
                 return _train(config, data, folder, on_progress, on_message)
@@ -212,9 +209,6 @@ def _train(
     set_seed(config.train.seed)
     monitor = Monitor(folder, config, on_message)
     checkpoint = from_first(monitor.last_checkpoint)
-    if checkpoint is not None and not (checkpoint / "optimizer.pt").exists():
-        must = "must hold optimizer.pt, got none (an older version wrote it)"
-        raise CheckpointError(f"{checkpoint}: {must}.")
     record_launch(folder, checkpoint, config.engine, on_message)
     model = untrained_model(
         config.model, config.engine, checkpoint, folder / "checkpoints" / "initial", config.init
@@ -291,15 +285,6 @@ def _results(
     return results
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StabilityRun(RunConfig):
-    """A run that may diverge. Its weights are not kept."""
-
-    def resolved(self) -> dict[str, Any]:
-        """All settings as plain values, and that a divergence is recorded."""
-        return {**RunConfig.resolved(self), "divergence": "recorded"}
-
-
 def train_recorded(
     config: RunConfig, data: PreparedData, folder: Path, **options: Any
 ) -> dict[str, Any]:
@@ -324,8 +309,6 @@ def train_recorded(
             }
             write_json(folder / RESULTS, results)
             clear_checkpoints(folder / "checkpoints", config.engine.keep_every)
-    if isinstance(config, StabilityRun):
-        shutil.rmtree(folder / "model", ignore_errors=True)
     return read_json(folder / RESULTS)
 
 
@@ -350,8 +333,9 @@ def configure(config: RunConfig, request: TrainRequest) -> tuple[RunConfig, Prep
 
 
 def data_notes(config: RunConfig, data: PreparedData, request: TrainRequest) -> list[str]:
-    """Lines that tell the user about side effects of the data: vocabulary size, repeated reads."""
-    lines, vocab = [], config.model.vocab_size
+    """Lines for the user: a slow precision, the data's vocabulary size, repeated reads."""
+    advice, vocab = precision_advice(config), config.model.vocab_size
+    lines = [] if advice is None else [advice]
     if request.data is not None and not request.same_model:
         expected = request.recipe_vocab_size
         if vocab == data.config.vocab_size != expected:

@@ -30,7 +30,8 @@ def test_runs_are_made_as_the_study_says():
     for member in config.members():
         for part in ("windows", "guard", "engine", "data"):
             assert getattr(member.config, part) == getattr(config.base, part)
-        assert member.config.resolved()["divergence"] == "recorded"
+        assert member.records_divergence
+        assert not config.keeps_weights(member.config.name)
 
 
 def made_up(config, loss_of, spikes=lambda *key: 0):

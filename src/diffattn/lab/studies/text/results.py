@@ -349,10 +349,8 @@ def loss_curve(rows: Iterable[dict[str, Any]], part: str | None = None) -> Curve
 def phase_step(curve: Curve, threshold: float) -> int | None:
     """The step at which a run begins to copy: the first of two evaluations in a row whose loss on
     repeated bigrams is below ``threshold``. Two, so that one lucky evaluation does not count."""
-    for (step, first), (_, second) in itertools.pairwise(curve):
-        if max(first, second) < threshold:
-            return int(step)
-    return None
+    pairs = itertools.pairwise(curve)
+    return next((int(i) for (i, loss), (_, later) in pairs if max(loss, later) < threshold), None)
 
 
 def crossing(curve: Curve, loss: float) -> float | None:

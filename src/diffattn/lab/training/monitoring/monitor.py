@@ -219,7 +219,7 @@ class Monitor:
     def handle_divergence(self, error: DivergenceError, trainer: Any) -> DivergenceError:
         """Handle a diverged run: roll back if the guard allows it, else write the post-mortem.
 
-        Returns the error that ends the run. A run whose divergence is a result has no post-mortem.
+        Returns the error that ends the run.
         """
         rolls_back = self.config.guard.not_finite == "roll_back"
         if self.guard is not None and rolls_back and not isinstance(error, GuardStop):
@@ -227,9 +227,8 @@ class Monitor:
                 self.guard.roll_back(error.step, "a number", "nan or infinity")
             except GuardStop as stop:
                 error = stop
-        if "divergence" not in self.config.resolved():
-            write_postmortem(self.folder, self.config, trainer, error)
-            self.on_message(f"the state of the run at its end: {self.folder / POSTMORTEM}")
+        write_postmortem(self.folder, self.config, trainer, error)
+        self.on_message(f"the state of the run at its end: {self.folder / POSTMORTEM}")
         return error
 
 

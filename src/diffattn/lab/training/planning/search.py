@@ -105,7 +105,7 @@ def enough_devices(
     many larger ones. A run on CPUs gets GPUs, from one H100."""
     kind, least = (device, 2 * devices) if device.memory_bytes else (DEVICES["h100"], 1)
     larger = sorted(DEVICES.values(), key=lambda row: row.memory_bytes or 0)
-    more = [(kind, least * 2**n) for n in range(7)]
+    more = [(kind, least * 2**n) for n in range(6)]
     others = [
         (row, devices) for row in larger if (row.memory_bytes or 0) > (kind.memory_bytes or 0)
     ]
