@@ -29,7 +29,13 @@ WRONG = [
     ("quantized_logits", {"bits": (3.5,)}, "2 or more and at most 16"),
     ("ruler", {"tasks": ("qa_1",)}, "'qa_1' needs a file, got none. Name it: --set ruler.squad="),
     *(("ruler", {"lengths": x}, "lengths must be 1 or more") for x in ((), (0,), (5, 5), (1.5,))),
-    ("sliding_perplexity", {"windows": (256,), "stride": 256}, "below every window"),
+    ("sliding_perplexity", {"windows": (256,), "stride": 256}, "windows must be 257 or more"),
+    ("sliding_perplexity", {"windows": (512, 512)}, "windows must be"),
+    ("needle", {"tasks": ((1, 1), (1, 1))}, "each once"),
+    *(
+        (name, {"columns": {x: "a"}, "data": "generated"}, "columns must be left out")
+        for name, x in (("many_shot", "text"), ("lm_tasks", "question"))
+    ),
     ("sliding_perplexity", {"windows": (2048,), "tokens": 1024}, "tokens must be 2048 or more"),
 ]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
+from diffattn.lab.evaluation.icl import demonstrations
 from diffattn.lab.evaluation.lm_tasks.lm_tasks import LmTasks
 from diffattn.lab.evaluation.quantized_logits import QuantizedLogits
 from diffattn.lab.inference.language_model import LanguageModel
@@ -63,6 +64,21 @@ def test_perplexity_equals_a_plain_pass(models, corpus, tmp_path, text):
             )
             loss = found[f"{bits}-bits-text-window-{i}"][f"text loss, {bits} bits"]
             assert loss == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_examples_are_read_once_for_each_number_of_bits(models, tmp_path, monkeypatch):
+    """Each number of bits has a cache of its own, as if it were the only one."""
+    reads, load = [], demonstrations.load_icl_data
+    monkeypatch.setattr(demonstrations, "load_icl_data", lambda *x: reads.append(x) or load(*x))
+    examples = {"data": "generated", "shots": [6, 12], "test_items": 40}
+    settings = {"protocol": "many_shot", "settings": examples, "text": None}
+    _, rows = run(models["diff"], tmp_path / "both", **settings, bits=(16, 4))
+    assert len(reads) == 3  # once for the list of items
+    for bits in (16, 4):
+        _, alone = run(models["diff"], tmp_path / str(bits), **settings, bits=(bits,))
+        assert [row["scores"] for row in rows if row["bits"] == bits] == [
+            row["scores"] for row in alone
+        ]
 
 
 def test_16_bits_are_the_wrapped_protocol(models, tmp_path):

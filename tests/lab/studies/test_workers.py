@@ -13,8 +13,9 @@ import pytest
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import workers
+from diffattn.lab.studies.study import Member
 from diffattn.lab.studies.text.comparison import comparison
-from diffattn.lab.studies.workers import is_done, run_members
+from diffattn.lab.studies.workers import is_done, run_here, run_members
 
 # Stands for "python -m diffattn.lab.studies.worker": reads its job, then does as its name says.
 FAKE = """
@@ -81,6 +82,19 @@ def test_each_member_gets_its_own_job(members, tmp_path, fake):
         assert sent.records_divergence is member.records_divergence is True
         assert job["data"] == str(tmp_path / "data")
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
+
+
+def test_runs_in_this_process_are_heard(members, tmp_path, monkeypatch):
+    def train(member, data, folder, on_progress, on_message):
+        on_message("a damaged checkpoint is left out")
+        on_progress(1, 2.5)
+
+    monkeypatch.setattr(Member, "train", train)
+    received = []
+    run_here(members[:1], None, tmp_path, on_progress=lambda *event: received.append(event))
+    name = members[0].config.name
+    events = [{"message": "a damaged checkpoint is left out"}, {"step": 1, "loss": 2.5}]
+    assert received == [(name, event) for event in (*events, {"done": True})]
 
 
 def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):

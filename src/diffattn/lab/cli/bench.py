@@ -12,7 +12,7 @@ Suite = Annotated[
     str,
     typer.Argument(
         help="ops; decode or paged (the operator against a cache); models; generation (by models); "
-        "host (processor time of one call)"
+        "host (processor time of one call; takes --device, --out and --json)"
     ),
 ]
 Scale = Annotated[

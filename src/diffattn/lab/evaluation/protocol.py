@@ -3,7 +3,7 @@
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform, get_type_hints
@@ -34,7 +34,7 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """Metrics of a protocol, and tables for the report: name to JSON value."""
+    """Metrics of a protocol, and further facts of ``result.json``: name to JSON value."""
 
     metrics: list[Metric]
     tables: dict[str, Any] = field(default_factory=dict)
@@ -128,9 +128,12 @@ class Protocol(ABC):
         for name in names:
             check_known(self.name, field, str(name), known)
 
-    def require_columns(self, known: Iterable[str]) -> None:
-        """Raise unless the setting ``columns`` maps known names to names of columns in a file."""
-        columns = self.columns  # type: ignore[attr-defined]
+    def require_columns(self, known: Iterable[str], fixed: Collection[str] = ()) -> None:
+        """Raise unless the setting ``columns`` maps known names to names of columns in a file.
+        ``fixed``: values of the setting ``data`` whose columns have their names."""
+        columns, data = self.columns, self.data  # type: ignore[attr-defined]
+        if columns and data in fixed:
+            raise ConfigError(f"{self.name}: columns must be left out for data={data!r}.")
         is_mapping = isinstance(columns, Mapping)
         if not is_mapping or not all(isinstance(x, str) and x for x in columns.values()):
             raise ConfigError(

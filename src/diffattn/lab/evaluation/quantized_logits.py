@@ -8,6 +8,7 @@ from typing import Any
 
 from diffattn.errors import check_known
 from diffattn.lab.evaluation.catalog import PROTOCOLS
+from diffattn.lab.evaluation.icl.demonstrations import kept_per_model
 from diffattn.lab.evaluation.metrics import (
     Row,
     is_loss,
@@ -115,14 +116,21 @@ class QuantizedLogits(Protocol):
         inner = [question for item in items if (question := item.payload.item) is not None]
         return self.wrapped().material(model, inner)
 
+    @kept_per_model
+    def _alone(self, model: LanguageModel) -> dict[int, LanguageModel]:
+        """The model once for each number of bits: a cache read at another one must not be used."""
+        alone = {bits: copy.copy(model) for bits in self.bits}
+        for one in alone.values():
+            one.rows_alone = True
+            # Logits of a chunk share a scale, so their size must not depend on free memory.
+            one.limits = STANDARD_LIMITS
+        return alone
+
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
         """Ask as the wrapped protocol does, but with one sequence per forward pass."""
-        alone = copy.copy(model)
-        alone.rows_alone = True
-        # Logits of a chunk share a scale, so the size of chunks must not depend on free memory.
-        alone.limits = STANDARD_LIMITS
         asked: list[_Asked] = [item.payload for item in items]
         bits, window = asked[0].bits, asked[0].window
+        alone = self._alone(model)[bits]
         inner = [question.item for question in asked if question.item is not None]
         with quantized_logits(model.network, bits, granularity=self.granularity):
             if inner:

@@ -23,7 +23,7 @@ from diffattn.lab.records.evaluations import (
     register,
 )
 from diffattn.lab.records.lock import BusyError, sole_writer
-from diffattn.lab.records.run import RunRecord, claim_run, is_claimed, package_versions
+from diffattn.lab.records.run import RunRecord, claim_run, is_claimed
 from diffattn.models.loading import bfloat16_advice
 
 OnProgress = Callable[[int, int], None]
@@ -95,7 +95,6 @@ def _claim(model: LanguageModel, part: Part, folder: Path, limit: int | None) ->
         config=config,
         seed=int(config["parameters"].get("seed", 0)),
         device=model.device.type,
-        versions=package_versions(),
     )
     claim_run(folder, record, "an evaluation", free=_FREE_SETTINGS)
     return config

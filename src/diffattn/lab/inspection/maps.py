@@ -17,7 +17,6 @@ from diffattn.lab.evaluation.long_context.attention_segments import (
     segment_spans,
 )
 from diffattn.lab.inference.language_model import LanguageModel
-from diffattn.lab.inference.network_reader import ItemError
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer
 from diffattn.lab.report.viewer.values import (
@@ -74,10 +73,7 @@ def _needle(
     settings = asdict(needle)
     depths, sample = (settings.pop("depth"),), settings.pop("sample")
     protocol = AttentionSegments(depths=depths, **settings)
-    try:
-        (prompt,) = protocol.build_prompts(model, depths, **protocol.settings(sample))
-    except ItemError as error:
-        raise ConfigError(f"inspect: {error}") from error
+    (prompt,) = protocol.build_prompts(model, depths, **protocol.settings(sample))
     segments = [
         Segment(name=name, start=start, end=end)
         for name, (start, end) in zip(_SEGMENTS, segment_spans(prompt), strict=True)

@@ -113,7 +113,6 @@ def test_the_effective_length_keeps_its_share_of_the_base(build, haystack, tmp_p
     assert found["effective_length",] == 1000.0
     assert found["contains", ("length", 2000)] == 0.0
     assert found["contains", ("length", 2000), ("kind", "literal")] == 1.0
-    assert result.tables["share_of_base"] == {"250": 1.0, "500": 1.0, "1000": 1.0, "2000": 0.0}
     assert {row["expected"] in row["needle"] for row in rows} == {True}
     assert {row["cluster"] for row in rows} == {"0"}  # a fact is known in all texts or in none
 
@@ -125,7 +124,6 @@ def test_a_model_that_finds_nothing_has_no_effective_length(build, haystack, tmp
     base, effective = result.headline()[-2:]
     assert (base.value, effective.value) == (0.0, 0.0)
     assert base.where == effective.where == {"over": "[250, 500]"}  # 1,000 is not among them
-    assert result.tables["share_of_base"] == {}
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ class IclProtocol(Protocol):
 
     def __post_init__(self) -> None:
         check_known(self.name, "dataset", self.dataset, ICL_DATASETS)
-        self.require_columns(("text", "label"))
+        self.require_columns(("text", "label"), fixed=("hub", "generated"))
 
     def numbers_that_fit(self, model: LanguageModel, wanted: Sequence[int], fit: int) -> list[int]:
         """The wanted numbers of demonstrations that are at most ``fit``; raises without any."""

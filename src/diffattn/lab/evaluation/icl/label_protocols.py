@@ -172,28 +172,15 @@ class ManyShot(LabelProtocol):
             metrics += score_metric(name, late, {"shots_from": start}, headline=chosen)
             for n in asked:
                 metrics += score_metric(name, by_number[n], {"shots": n})
-        curve = [
-            {"shots": n, "classes_skipped": by_number[n][0]["classes_skipped"]}
-            | {"most_prompt_tokens": max(row["prompt_tokens"] for row in by_number[n])}
-            | {
-                m.name: {"value": m.value, "low": m.low, "high": m.high, "n": m.n}
-                for m in metrics
-                if m.where == {"shots": n}
-            }
-            for n in asked
-        ]
-        tables = {
-            "curve": curve,
-            "shots_not_asked": [n for n in self.grid if n not in asked],
-            "most_frequent_answer": most_frequent_answer(rows),
-        }
+        metrics.append(most_frequent_answer(rows))
+        tables = {"shots_not_asked": [n for n in self.grid if n not in asked]}
         return Summary(metrics=metrics, tables=tables)
 
 
-def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The best label to give always, and its accuracy."""
-    answers = Counter(str(row["expected"]) for row in rows).most_common(1)
-    return {"label": answers[0][0], "share": answers[0][1] / len(rows)}
+def most_frequent_answer(rows: Sequence[Mapping[str, Any]]) -> Metric:
+    """The accuracy of the best label to give always."""
+    ((_, most),) = Counter(str(row["expected"]) for row in rows).most_common(1)
+    return Metric(name="most_frequent_answer", value=most / len(rows), n=len(rows))
 
 
 ORDERS = {
@@ -244,11 +231,8 @@ class OrderRobustness(LabelProtocol):
         return ready.readers[group], {"order": group, "shots": len(ready.order)}
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
-        metrics: list[Metric] = []
-        tables: dict[str, Any] = {
-            "shots": rows[0]["shots"],
-            "most_frequent_answer": most_frequent_answer(rows),
-        }
+        metrics = [most_frequent_answer(rows)]
+        tables: dict[str, Any] = {"shots": rows[0]["shots"]}
         for decoding in DECODINGS:
             name, chosen = f"accuracy_{decoding}", decoding == self.decoding
             wheres = [{"order": n} for n in sorted({row["order"] for row in rows})]

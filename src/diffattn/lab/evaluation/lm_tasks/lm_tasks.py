@@ -93,7 +93,8 @@ class LmTasks(Protocol):
     def __post_init__(self) -> None:
         self.require_names("tasks", TASKS)
         names = dict.fromkeys(name for task in self.tasks for name in FIELDS[task])
-        self.require_columns([*names, *(f"{t}.{name}" for t in self.tasks for name in FIELDS[t])])
+        of_tasks = [f"{task}.{name}" for task in self.tasks for name in FIELDS[task]]
+        self.require_columns([*names, *of_tasks], fixed=("hub", "generated"))
         self.require_at_least(0, "num_fewshot", "seed")
         self.require_at_least(1, "limit")
 

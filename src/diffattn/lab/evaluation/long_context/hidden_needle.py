@@ -230,7 +230,6 @@ class HiddenNeedleSearch(ChatProtocol):
             metrics.append(length_metric("effective_length", kept, KEPT * base, len(hops), where))
         tables = {
             "base_lengths": base_lengths,
-            "share_of_base": {str(n): s / base for n, s in scores.items()} if base else {},
             "threshold": KEPT,
             "haystack_sha256": sorted({row["haystack"] for row in rows}),
         }

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import product, takewhile
 from random import Random
 from typing import Any
 
@@ -209,10 +209,11 @@ class Needle(MagicProtocol):
     prompt: str = "completion"  # a name in ``TEMPLATES``
 
     def __post_init__(self) -> None:
-        if not self.tasks or any(not 1 <= r <= n <= len(CITIES) for n, r in self.tasks):
+        fits = all(1 <= r <= n <= len(CITIES) for n, r in self.tasks)
+        if not self.tasks or not fits or len(set(self.tasks)) < len(self.tasks):
             raise ConfigError(
-                f"needle: tasks must be (N, R) with 1 <= R <= N <= {len(CITIES)} cities, "
-                f"got {self.tasks}."
+                f"needle: tasks must be (N, R), each once, with 1 <= R <= N <= {len(CITIES)} "
+                f"cities, got {self.tasks}."
             )
         self.require_depths(self.depths)
         self.require_at_least(1, "lengths", "samples")
@@ -246,31 +247,21 @@ class Needle(MagicProtocol):
 
     def summarise(self, rows: Sequence[Mapping[str, Any]]) -> Summary:
         metrics: list[Metric] = []
-        grids = []
         for n, r in self.tasks:
             of_task, task = rows_with(rows, needles=n, asked=r), {"task": f"N={n}, R={r}"}
             # With R = 1 both scores are the same.
             printed = _GRID if r > 1 else _GRID[:1]
-            grid: dict[str, Any] = {key: [] for key in (*_GRID, "n")}
-            for depth in self.depths:
-                cells = []
-                for length in self.lengths:
-                    chosen = rows_with(of_task, length=length, depth=depth)
-                    where = task | {"length": length, "depth": depth}
-                    means = [mean for name in _GRID for mean in score_metric(name, chosen, where)]
-                    metrics += [mean for mean in means if mean.name in printed]
-                    cells.append({mean.name: mean.value for mean in means} | {"n": len(chosen)})
-                for key, column in grid.items():
-                    column.append([cell.get(key) for cell in cells])  # None: no item was scored
-            axes = {"lengths": self.lengths, "depths": self.depths}
-            grids.append({"needles": n, "asked": r} | axes | grid)
+            for depth, length in product(self.depths, self.lengths):
+                chosen = rows_with(of_task, length=length, depth=depth)
+                where = task | {"length": length, "depth": depth}
+                metrics += [mean for name in printed for mean in score_metric(name, chosen, where)]
             for length in self.lengths:
                 chosen, where = rows_with(of_task, length=length), task | {"length": length}
                 for name in _SCORES:
                     if r > 1 or name != "all_correct":
                         metrics += score_metric(name, chosen, where, headline=name in printed)
                 metrics += guess_metrics(chosen, where)
-        return Summary(metrics=metrics, tables={"grids": grids})
+        return Summary(metrics=metrics)
 
     def _settings(
         self, model: LanguageModel, n: int, r: int, length: int, sample: int

@@ -42,13 +42,9 @@ class SlidingPerplexity(TextProtocol):
     """Number of documents, in the order of the corpus. ``None``: all that are long enough."""
 
     def __post_init__(self) -> None:
-        if not self.windows or not 1 <= self.stride < min(self.windows):
-            raise ConfigError(
-                "sliding_perplexity: stride must be 1 or more and below every window, "
-                f"got {self.stride} and {self.windows}."
-            )
+        self.require_at_least(1, "stride", "documents")
+        self.require_at_least(self.stride + 1, "windows")
         self.require_at_least(max(self.windows), "tokens")
-        self.require_at_least(1, "documents")
 
     def batches(self, model: LanguageModel) -> list[list[Item]]:
         self.require_fit(model, "windows", max(self.windows))
