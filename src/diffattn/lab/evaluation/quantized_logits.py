@@ -120,10 +120,10 @@ class QuantizedLogits(Protocol):
     def _alone(self, model: LanguageModel) -> dict[int, LanguageModel]:
         """The model once for each number of bits: a cache read at another one must not be used."""
         alone = {bits: copy.copy(model) for bits in self.bits}
-        for one in alone.values():
-            one.rows_alone = True
-            # Logits of a chunk share a scale, so their size must not depend on free memory.
-            one.limits = STANDARD_LIMITS
+        for copied in alone.values():
+            copied.rows_alone = True
+            # Logits of a chunk share a scale, so its size must not depend on free memory.
+            copied.limits = STANDARD_LIMITS
         return alone
 
     def ask(self, model: LanguageModel, items: Sequence[Item]) -> list[dict[str, Any]]:
