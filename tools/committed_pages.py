@@ -10,10 +10,14 @@ from diffattn.files.io import write_json
 from diffattn.lab.catalog.models import BASELINE, GATE
 from diffattn.lab.report.page.runs import Study
 from diffattn.lab.report.page.study_page import RECALL, TEXT
-from diffattn.lab.report.sections.recall import read_recall_study, type_sentence
-from diffattn.lab.report.sections.recall_tables import median_step, members_of, task_results
+from diffattn.lab.report.sections.recall import read_recall_study
+from diffattn.lab.report.sections.recall_tables import (
+    UNIFORM,
+    median_step,
+    members_of,
+    task_results,
+)
 from diffattn.lab.report.study.files import COMPARED, TextStudy, read_study, training_budget
-from diffattn.lab.report.study.tables import level_of
 
 PUBLISHED = Path(__file__).parents[1] / "published"
 NEW = "first_occurrence"
@@ -38,14 +42,11 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
                 "variant": name,
                 **{key: entry[key] for key in ("mean", "low", "high")},
                 "new": new["mean"],
-                "verdict": study.in_words(entry),
             }
         )
     return {
-        "created": info["created"],
         "config_hash": info["config_hash"],
         "seeds": len(info["seeds"]),
-        "level": level_of(study),
         "parameters": every[BASELINE]["parameters"],
         "train_tokens": training_budget(info),
         "differences": differences,
@@ -55,15 +56,17 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
 def recall_summary(study: Study, task: str) -> dict[str, Any]:
     """Contents of :data:`diffattn.lab.report.page.study_page.RECALL`."""
     keys = ("variant", "baseline", "mean", "low", "high")
+    members, shown = members_of(study, task), {*study.types, UNIFORM}
     return {
         "config_hash": study.info["config_hash"],
         "task": task,
         "seeds": len(study.info["seeds"]),
-        "steps": {name: median_step(member) for name, member in members_of(study, task).items()},
+        "steps": {name: median_step(member) for name, member in members.items() if name in shown},
         "differences": [
-            {key: row[key] for key in keys} for row in task_results(study, task)["differences"]
+            {key: row[key] for key in keys}
+            for row in task_results(study, task)["differences"]
+            if {row["variant"], row["baseline"]} <= shown
         ],
-        "sentence": type_sentence(study, task),
     }
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.analysis.page import build_analysis_report
-from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.lab.report.build import build_evaluation_report, build_report, markdown_results
 from lab.report.made_up_analysis import write_analysis
 from lab.report.made_up_evaluation import write_evaluation
 from lab.report.made_up_studies import write_gradient_flow, write_scaling, write_stability
 from lab.report.made_up_study import write_study
 from recall_records import write_recall_study
+from tools.bench_tables import markdown
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]

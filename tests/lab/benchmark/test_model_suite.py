@@ -17,8 +17,8 @@ from diffattn.lab.benchmark.models import (
     smallest_bytes,
 )
 from diffattn.lab.benchmark.session import plan, run_bench
-from diffattn.lab.report.benchmarks.tables import markdown
 from diffattn.ops.inputs import backends
+from tools.bench_tables import markdown
 
 GENERATION = BenchConfig(suite="generation", scale="quick", lengths=(24,))
 

@@ -76,5 +76,4 @@ def packed(page, name):
 
 def unpack(page, name):
     """The text that the page's loader makes of it."""
-    text = packed(page, name).translate(str.maketrans(",.:", "<&>"))
-    return gzip.decompress(base64.b85decode(text)).decode()
+    return gzip.decompress(base64.b64decode(packed(page, name))).decode()

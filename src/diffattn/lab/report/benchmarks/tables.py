@@ -1,22 +1,11 @@
-"""Benchmark records as tables and in Markdown. T and TC are always shown together.
+"""Benchmark records as tables. T and TC are always shown together."""
 
-``python -m diffattn.lab.report.benchmarks.tables FILE`` regenerates all tables of a Markdown file
-between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. RECORD is a path from the
-working directory. Keys are ``suite``, ``dtype``, ``mode`` and entries of the shape. Several values
-are separated by commas.
-"""
-
-import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from diffattn.errors import ConfigError
-from diffattn.files.io import write_text
 from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Text
-from diffattn.lab.report.page.tables import Table, record_table, table_markdown
+from diffattn.lab.report.page.tables import Table, record_table
 from diffattn.lab.report.page.wording import (
     MISSING,
     count,
@@ -28,7 +17,6 @@ from diffattn.lab.report.page.wording import (
 )
 from diffattn.lab.report.paper import THROUGHPUT_SOURCE, throughput
 
-_MARKED = re.compile(r"(<!-- bench: (\S+)((?: \w+=\S+)*) -->\n)(.*?)(<!-- /bench -->)", re.DOTALL)
 _MODEL_COLUMNS = {
     "softmax_sdpa": "Transformer (T)",
     "softmax": "Transformer (TC)",
@@ -247,41 +235,8 @@ def bench_section(results: Sequence[BenchResult]) -> list[Section]:
     return [Section("benchmarks", "Benchmarks", content)]
 
 
-def markdown(result: BenchResult, chosen: dict[str, str] | None = None) -> str:
-    """The tables of a record. ``chosen``: as in the marks above, keys -> comma-separated values."""
-    cases = []
-    for case in result.cases:
-        facts = {"suite": case.suite, "dtype": case.dtype, "mode": case.mode, **case.shape}
-        wanted = (chosen or {}).items()
-        if all(str(facts.get(name)) in values.split(",") for name, values in wanted):
-            cases.append(case)
-    if not cases:
-        raise ConfigError(f"bench table: the record must hold a case of {chosen}, got none.")
-    runs = dict.fromkeys(case.run for case in cases)
-    parts = [*map(table_markdown, case_tables(cases))]
-    parts.append("\n".join(run_text(result, name) for name in runs) + "\n")
-    return "\n".join(parts)
-
-
-def replace_tables(text: str, root: Path) -> str:
-    """``text`` with every marked table generated from its record under ``root``."""
-
-    def table(match: re.Match[str]) -> str:
-        head, name, options, _, end = match.groups()
-        chosen = dict(part.split("=", 1) for part in options.split())
-        return f"{head}{markdown(BenchResult.read(root / name), chosen)}{end}"
-
-    return _MARKED.sub(table, text)
-
-
 def _short_time(row: BenchRow | None, *, rate: bool = False) -> str:
     if row is None or row.seconds is None:
         return MISSING
     speed = f" ({count(row.tokens_per_second)} tokens/s)" if rate else ""
     return f"{_figure(1e3 * row.seconds.median)} ms{speed}"
-
-
-if __name__ == "__main__":
-    for argument in sys.argv[1:]:
-        file = Path(argument).resolve()
-        write_text(file, replace_tables(file.read_text(encoding="utf-8"), Path.cwd()))

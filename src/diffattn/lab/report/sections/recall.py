@@ -202,20 +202,18 @@ def _sentences(study: Study, task: str) -> list[str]:
         ]
         tests = [row for row in every if "p" in row]
         level = "" if tests[0]["low"] is None else f", its {100 * tests[0]['level']:.0f} % interval"
-        items = [
-            f"{type_sentence(study, task)} In brackets: the median difference to the Transformer "
-            f"by seed{level} and p of the log-rank test after Holm over "
-            f"{plural(len(tests), 'test')}."
-        ]
-        rows = [row for row in entry["differences"] if row["baseline"] == V1]
-        controls = "; ".join(
+        types = listing(
             f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
-            f"({format_difference(row)})"
-            for row in sorted(rows, key=lambda row: row["mean"])
+            f"({format_difference(row)}; p {p_value(row['p_holm'])})"
+            for row in entry["differences"]
+            if "p" in row
         )
-        items += [f"Controls, with the difference to DIFF V1: {controls}."] if rows else []
-    if beside := committed_beside(study, task):
-        items.append(f"In the longer study of {beside['seeds']} seeds: {beside['sentence']}")
+        base = median_step(members[BASELINE])
+        items = [
+            f"Median step at which it is learned: the Transformer {base}, {types}. In brackets: "
+            f"the median difference to the Transformer by seed{level} and p of the log-rank test "
+            f"after Holm over {plural(len(tests), 'test')}."
+        ]
     leak = entry["leak"]
     return [
         *items,
@@ -228,19 +226,6 @@ def _sentences(study: Study, task: str) -> list[str]:
             if member.get("inside") is False
         ),
     ]
-
-
-def type_sentence(study: Study, task: str) -> str:
-    """Median steps of all types, with their differences to the Transformer and their tests."""
-    entry, members = task_results(study, task), members_of(study, task)
-    types = listing(
-        f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
-        f"({format_difference(row)}; p {p_value(row['p_holm'])})"
-        for row in entry["differences"]
-        if "p" in row
-    )
-    base = median_step(members[BASELINE])
-    return f"Median step at which it is learned: the Transformer {base}, {types}."
 
 
 def _maps(study: Study, task: str) -> list[Element]:
