@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.bench_tables import replace_tables
+from tools.pages.bench_tables import replace_tables
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -30,5 +30,5 @@ def test_every_named_file_exists(page):
 
 
 def test_benchmark_tables_are_what_their_records_generate():
-    """After a new record: ``python -m tools.bench_tables docs/findings/benchmarks.md``."""
+    """After a new record: ``python -m tools.pages.bench_tables docs/findings/benchmarks.md``."""
     assert replace_tables(BENCHMARKS, ROOT) == BENCHMARKS

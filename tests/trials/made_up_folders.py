@@ -14,7 +14,7 @@ from lab.report.made_up_evaluation import write_evaluation
 from lab.report.made_up_studies import write_gradient_flow, write_scaling, write_stability
 from lab.report.made_up_study import write_study
 from recall_records import write_recall_study
-from tools.bench_tables import markdown
+from tools.pages.bench_tables import markdown
 from trials.hostile_values import write_record
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from diffattn.lab.benchmark.models import (
 )
 from diffattn.lab.benchmark.session import plan, run_bench
 from diffattn.ops.inputs import backends
-from tools.bench_tables import markdown
+from tools.pages.bench_tables import markdown
 
 GENERATION = BenchConfig(suite="generation", scale="quick", lengths=(24,))
 

@@ -29,7 +29,7 @@ from diffattn.lab.studies.study import Runs
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import study_results
 from diffattn.models.config.attention_types import OLD_NAMES
-from tools.committed_pages import committed_summary, recall_summary
+from tools.pages.summaries import committed_summary, recall_summary
 from tools.studies.shuffled_keys import shuffled_keys
 
 ROOT = Path(__file__).parents[3]

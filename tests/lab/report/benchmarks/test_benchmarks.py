@@ -6,7 +6,7 @@ from diffattn.errors import CheckpointError, ConfigError
 from diffattn.lab.records.results import read_benchmarks
 from diffattn.lab.report.benchmarks.tables import targets_in_words
 from diffattn.lab.report.build import build_report
-from tools.bench_tables import markdown, replace_tables
+from tools.pages.bench_tables import markdown, replace_tables
 
 
 def test_markdown_names_t_tc_run_and_every_miss(bench_result):

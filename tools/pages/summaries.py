@@ -1,6 +1,6 @@
 """Summarise the committed studies for the report pages, in ``report/published``.
 
-``PYTHONPATH=src python -m tools.committed_pages`` after new runs in ``published/``.
+``PYTHONPATH=src python -m tools.pages.summaries`` after new runs in ``published/``.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ from diffattn.lab.report.sections.recall_tables import (
 )
 from diffattn.lab.report.study.files import COMPARED, TextStudy, read_study, training_budget
 
-PUBLISHED = Path(__file__).parents[1] / "published"
+PUBLISHED = Path(__file__).parents[2] / "published"
 NEW = "first_occurrence"
 
 

@@ -1,6 +1,6 @@
 """Tables of benchmarks in Markdown, from their records.
 
-``PYTHONPATH=src python -m tools.bench_tables FILE`` regenerates all tables of a Markdown file
+``PYTHONPATH=src python -m tools.pages.bench_tables FILE`` regenerates all tables of a Markdown file
 between ``<!-- bench: RECORD KEY=VALUE... -->`` and ``<!-- /bench -->``. RECORD is a path from the
 working directory. Keys are ``suite``, ``dtype``, ``mode`` and entries of the shape. Several values
 are separated by commas.

@@ -1,0 +1,1 @@
+"""Numbers and tables that documents and pages hold, from their records."""
