@@ -40,7 +40,7 @@ def run_in_this_process(members, data, folder, *, workers, on_progress, short):
 def make_short_pages(patch):
     """Without plotly's 5 MB and the claims in all committed records; tests of pages have them."""
     patch.setattr("plotly.offline.get_plotlyjs", lambda: "/* charts */")
-    patch.setattr("diffattn.lab.studies.whole.committed_claims", lambda: None)
+    patch.setattr("diffattn.lab.studies.whole.checkout_root", lambda: None)
 
 
 @pytest.fixture(scope="module", autouse=True)

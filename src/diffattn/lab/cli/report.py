@@ -81,11 +81,11 @@ def _kind(folder: Path) -> str:
 def _beside_papers(folders: list[Path], out: Path) -> None:
     from diffattn.lab.report.beside_papers import build_papers_report
     from diffattn.lab.report.claims.records import committed_folders
-    from diffattn.lab.report.claims.tables import committed_claims
+    from diffattn.lab.report.claims.tables import checkout_root
 
     root = None
     if not folders:
-        root = committed_claims()
+        root = checkout_root()
         if root is None:
             raise ConfigError("report: FOLDER must be given outside of a checkout, got none.")
         folders = committed_folders(root)

@@ -13,8 +13,8 @@ from diffattn.lab.records.analysis import AnalysisResult
 from diffattn.lab.report.analysis.page import is_analysis_folder
 from diffattn.lab.report.beside_papers import build_papers_report
 from diffattn.lab.report.build import build_first_report, build_report, sentences_of
-from diffattn.lab.report.claims.records import committed_folders
-from diffattn.lab.report.claims.tables import committed_claims
+from diffattn.lab.report.claims.records import BENCHMARKS, committed_folders
+from diffattn.lab.report.claims.tables import checkout_root
 from diffattn.lab.report.page.elements import Link
 from diffattn.lab.report.page.runs import study_kind
 
@@ -70,10 +70,10 @@ def build_study_page(
     ``benchmarks``: by default the records of this checkout, for a study of kind text.
     """
     kind = study_kind(study)
-    if benchmarks is None:  # an installed package has no records
-        committed = Path(__file__).parents[4] / "benchmarks" / "results"
-        benchmarks = sorted(committed.glob("*.json")) if kind == "text" else ()
-    claims = committed_claims() if kind in ("text", "recall") else None
+    root = checkout_root()  # an installed package has no records
+    if benchmarks is None:
+        benchmarks = [root / BENCHMARKS] if root and kind == "text" else ()
+    claims = root if kind in ("text", "recall") else None
     return build_report(study, out, benchmarks=benchmarks, claims=claims)
 
 
@@ -153,7 +153,7 @@ def finish(folder: Path, scale: str) -> Path:
     }
     head = {"schema": 1, "kind": "reproduction", "scale": scale}
     write_json(folder / _RESULTS, head | {"stages": entries})
-    root, page = committed_claims(), folder / "report.html"
+    root, page = checkout_root(), folder / "report.html"
     if not is_long(scale):
         if "recall" in stages:
             return build_first_report(folder / "recall", folder / "text", page, root)

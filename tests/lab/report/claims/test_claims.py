@@ -16,8 +16,8 @@ from diffattn.lab.report.claims.from_studies import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
 from diffattn.lab.report.claims.tables import (
     CLAIMS,
+    checkout_root,
     claims_table,
-    committed_claims,
     measured_claims,
 )
 from diffattn.lab.stats.intervals import mean_interval
@@ -227,7 +227,7 @@ def test_an_old_or_damaged_study_is_refused(tmp_path):
 
 
 def test_the_page_of_a_study_shows_those_of_the_committed_records_if_asked(make_study):
-    assert committed_claims() == ROOT
+    assert checkout_root() == ROOT
     study = make_study(num_steps=10)
     page = build_report(study, claims=ROOT).read_text(encoding="utf-8")
     assert '<a href="#claims">What do the papers claim?</a>' in page

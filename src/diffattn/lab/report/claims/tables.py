@@ -26,7 +26,7 @@ def measured_claims(records: ClaimRecords, claims: Sequence[Claim] = CLAIMS) -> 
     return [MeasuredClaim(claim, claim.measure(records)) for claim in claims]
 
 
-def committed_claims() -> Path | None:
+def checkout_root() -> Path | None:
     """Root of this checkout; ``None`` for an installed package, which has no records."""
     root = Path(__file__).parents[5]
     return root if (root / "published").is_dir() else None

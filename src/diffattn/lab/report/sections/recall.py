@@ -43,8 +43,7 @@ from diffattn.lab.report.sections.recall_tables import (
 )
 
 VERSION = 6
-"""Version of the protocol ``recall_study`` whose records are shown. In these records a control with
-attention names itself under ``like``: it has its own sweep and all seeds."""
+"""Version of the protocol ``recall_study`` whose records are shown."""
 
 
 def read_recall_study(folder: Path) -> Study:

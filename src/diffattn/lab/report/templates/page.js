@@ -1,4 +1,4 @@
-// The page's script; the data of each chart stands beside it as JSON.
+// The page's script. ``loader.js`` calls it with the data of all charts.
 const chartConfig = {
   responsive: true,
   displaylogo: false,
