@@ -70,7 +70,7 @@ def test_pairs_in_twice_the_context_absent_keys_and_shots():
         f"V2 {absent['diff_v2']}, Shared DIFF {absent['shared_diff']};"
     ) in row
     assert (
-        f"right after 23 shots {right['softmax']}, V1 {right['diff']}, V2 {right['diff_v2']}, "
+        f"accuracy with 23 shots {right['softmax']}, V1 {right['diff']}, V2 {right['diff_v2']}, "
         f"Shared DIFF {right['shared_diff']};"
     ) in row
 
