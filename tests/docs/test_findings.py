@@ -230,7 +230,7 @@ def test_a_row_of_outliers(kind, outliers):
 def test_the_extreme_logits(outliers):
     by_seed = (seeds for (_, metric), seeds in outliers.items() if metric == OUTLIERS[0])
     logits = [round(value) for seeds in by_seed for value in seeds.values()]
-    (extremes,) = re.findall(r"The largest are (\d+) to (\d+):", PAGE)
+    (extremes,) = re.findall(r"The largest logits are (\d+) to (\d+),", PAGE)
     assert tuple(map(int, extremes)) == (min(logits), max(logits))
 
 

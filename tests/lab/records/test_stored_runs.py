@@ -16,13 +16,13 @@ OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
     "ablations": "24654d52f4d55e19",
     "gradient_flow": "1bef41842041d67e",
-    "practical": "5dd8df5da1b38e6c",
+    "practical": "afbaaca1935f4bb9",
     "rank": "6d12f91b685a154c",
     "recall": "7031e99010fe28c0",
     "scaling": "d226db2f33051baa",
     "shuffled": "610a80a04a179f84",
     "stability": "6a18bfacc491506e",
-    "text": "e18a39bf84d28817",
+    "text": "b7e32f3dc7999b81",
     "outliers": "dbddf30a32d7d144",
 }
 

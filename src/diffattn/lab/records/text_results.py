@@ -105,7 +105,7 @@ class Endpoint(Mean):
 
 
 class AdjustedLead(TypedDict):
-    """Loss minus the Transformer's among runs that begin to copy at the same step."""
+    """Loss minus the Transformer's, adjusted for the step at which copying begins."""
 
     variant: str
     mean: float

@@ -154,8 +154,9 @@ def diverged(name: str, got: object, step: int) -> DivergenceError:
 class CostCallback(TrainerCallback):
     """Keeps time and memory apart from results, in ``costs.json``; adds up over restarts.
 
-    A step is timed in CPU seconds of the process, which other load does not stretch; with a GPU,
-    in wall seconds. The median step gives the speed: start-up and evaluation do not change it.
+    A step is timed in CPU seconds of the process, which a busy or another processor of the same
+    name can double; with a GPU, in wall seconds. The median step gives the speed: start-up and
+    evaluation do not change it.
     """
 
     def __init__(self, folder: Path, run: str, config: TrainConfig) -> None:

@@ -192,7 +192,7 @@ def vote_accuracy(task: ManyShotConfig, shots: Shots) -> list[Fraction]:
 
 
 @cache
-def best_accuracy(task: ManyShotConfig, num_sequences: int = 2 * _SEQUENCES) -> dict[str, float]:
+def best_accuracy(task: ManyShotConfig, num_sequences: int = 4 * _SEQUENCES) -> dict[str, float]:
     """``shots_N``: expected accuracy, after N examples, of a reader that weighs every labelling of
     the classes by Bayes' rule. It knows how sequences and wrong labels are drawn: no reader has a
     higher expected accuracy."""

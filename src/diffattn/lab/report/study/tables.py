@@ -161,14 +161,14 @@ def endpoints_table(study: TextStudy) -> Table | None:
             ]
         )
     headers = ["Model", "Loss", "p", "Tokens to the Transformer's loss, %", "p"]
-    headers += ["Loss at equal processor time", "Loss if both began to copy at the same step"]
+    headers += ["Loss at equal processor time", "Loss, adjusted for when copying begins"]
     caption = (
         f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
         f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
-        "Tokens and time compare losses during training. Where all tokens do not suffice they "
-        "count as 100 %. "
+        "Tokens and time compare losses during training. Above 100 %: the inverse, where all "
+        "tokens do not suffice. "
         "At equal processor time a slower model has not finished its schedule. The last column is "
-        "an estimate from all runs, by least squares."
+        "an estimate by least squares from the runs of both."
     )
     return table(caption, headers, rows)
 

@@ -303,39 +303,30 @@ def type_endpoints(
 def adjusted_leads(
     variants: Mapping[str, VariantResult], starts: Mapping[str, float | None]
 ) -> list[AdjustedLead]:
-    """Losses minus the Transformer's (below 0: ahead), as if all began to copy at the same step.
+    """Losses minus the Transformer's (below 0: ahead), as if both began to copy at the same step.
 
-    Least squares over all runs at chosen rates: one constant per variant and one slope of the final
-    loss over the step at which a run begins to copy, in ``starts``. Variants with a run that does
-    not copy are left out. Empty if the Transformer does not copy, or with too few runs.
+    Least squares over a variant's and the Transformer's runs at chosen rates: a constant for each
+    and one slope of the final loss over the step at which a run begins to copy, in ``starts``.
+    Where these steps do not overlap the line is drawn on beyond them. A variant is left out if a
+    run of either does not copy, or with too few runs.
     """
-    groups = {
-        name: entry["at"]["best"]
-        for name, entry in variants.items()
-        if all(starts.get(run) is not None for run in entry["at"]["best"]["runs"])
-    }
-    names = list(groups)
-    runs = [(name, run) for name in names for run in groups[name]["runs"]]
-    degrees_of_freedom = len(runs) - len(names) - 1
-    if BASELINE not in names or degrees_of_freedom < 1:
-        return []
-    design = np.zeros((len(runs), len(names) + 1))
-    for i, (name, run) in enumerate(runs):
-        design[i, names.index(name)], design[i, -1] = 1.0, starts[run] or 0.0
-    losses = np.concatenate([group["validation_loss"]["values"] for group in groups.values()])
-    solution, _, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
-    if rank < design.shape[1]:
-        return []
-    spread = ((losses - design @ solution) ** 2).sum() / degrees_of_freedom
-    covariance = spread * np.linalg.inv(design.T @ design)
-    base = names.index(BASELINE)
     leads: list[AdjustedLead] = []
-    for i, name in enumerate(names):
-        if i != base:
-            variance = covariance[i, i] + covariance[base, base] - 2 * covariance[i, base]
-            half = t_quantile(0.975, degrees_of_freedom) * float(variance) ** 0.5
-            mean = float(solution[i] - solution[base])
-            leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
+    for name in [x for x in variants if x != BASELINE and BASELINE in variants]:
+        groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
+        begins = np.array([starts.get(run) for group in groups for run in group["runs"]], float)
+        if np.isnan(begins).any() or len(begins) < 4:
+            continue
+        of_variant = np.arange(len(begins)) < len(groups[0]["runs"])
+        design = np.stack([of_variant, np.ones_like(begins), begins], axis=1)
+        losses = np.concatenate([group["validation_loss"]["values"] for group in groups])
+        (mean, *_), (square,), rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+        if rank < 3:
+            continue
+        freedom = len(begins) - 3
+        variance = square / freedom * np.linalg.inv(design.T @ design)[0, 0]
+        half = t_quantile(0.975, freedom) * float(variance) ** 0.5
+        mean = float(mean)
+        leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
     return leads
 
 
@@ -366,7 +357,8 @@ def crossing(curve: Curve, loss: float) -> float | None:
 def _token_shares(
     variants: Mapping[str, VariantResult], name: str, curves: Mapping[str, Curve]
 ) -> list[float]:
-    """Share of its tokens at which each seed falls to the Transformer's last loss; 1 if never.
+    """Share of its tokens at which each seed falls to the Transformer's last loss. If it never
+    does, 1 over the share of the Transformer's tokens at which that falls to its last loss.
 
     Both are losses during training: the final loss is that of other windows, the whole split.
     """
@@ -376,6 +368,6 @@ def _token_shares(
     for curve, others in pairs:
         if not curve or not others:
             return []
-        step = crossing(curve, others[-1][1])
-        shares.append(1.0 if step is None else step / curve[-1][0])
+        step, back = crossing(curve, others[-1][1]), crossing(others, curve[-1][1])
+        shares.append(others[-1][0] / (back or 1) if step is None else step / curve[-1][0])
     return shares

@@ -287,7 +287,7 @@ def _measured(results: TextResults, name: str) -> Iterator[str]:
     for lead in results.get("adjusted_leads", ()):
         if lead["variant"] == name:
             mean, low, high = (number(lead[k], 3, signed=True) for k in ("mean", "low", "high"))
-            yield f"among runs that begin to copy at the same step {mean} ({low} to {high})"
+            yield f"adjusted for the step at which copying begins {mean} ({low} to {high})"
     if difference(results, name, BASELINE, "common"):
         if why := phase.explain_gap(variants, name, BASELINE, "common"):
             yield f"not compared at the Transformer's learning rate, as {why}"
