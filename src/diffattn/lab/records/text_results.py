@@ -43,10 +43,12 @@ class Results(TypedDict):
 
 
 class SweepResult(TypedDict):
-    """The learning rates that a variant has tried. ``inside``: the best is not at the edge."""
+    """The learning rates that a variant has tried. ``inside``: the best is not at the edge;
+    ``copies``: the run at the best has begun to copy, else the choice is void."""
 
     best: float
     inside: bool
+    copies: NotRequired[bool]
     tried: NotRequired[list[dict[str, Any]]]
     whole: NotRequired[list[dict[str, Any]]]
     """``run``, ``learning_rate`` and ``validation_loss`` of each run."""

@@ -151,7 +151,7 @@ def _compare(
     )
     count = f"Here: {len(measured)} of {plural(len(rows), 'claim')} measured"
     return [
-        Text(f"{result.says} ({result.source})", title="The paper:"),
+        Text(f"The paper: {result.says} ({result.source})"),
         Fold(count if rows else "Its numbers", content),
     ]
 

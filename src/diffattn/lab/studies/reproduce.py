@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from diffattn.errors import CheckpointError, ConfigError, check_known, short
+from diffattn.errors import ConfigError, check_known, short
 from diffattn.files.folders import verify_manifest
 from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import MEMBERS
@@ -281,11 +281,9 @@ def _recorded_study(folder: Path, resolved: dict[str, Any]) -> dict[str, Any] | 
             f"reproduce: {folder} must hold this configuration to be continued, got another one"
             f"{f': {short(fault)}' if fault else ''}. {hint}."
         )
-    if not isinstance(recorded.get("data", {}), dict):
-        raise CheckpointError(f"{path}: data must be a dict, got {recorded['data']!r}.")
     if (folder / TABLE).exists() and not (folder / RUNS).exists():
         unpack_runs(folder / TABLE, folder / RUNS)
-    return dict(recorded)
+    return recorded
 
 
 def begin_study(folder: Path, resolved: dict[str, Any], facts: dict[str, Any]) -> None:

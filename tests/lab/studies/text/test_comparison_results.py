@@ -150,3 +150,11 @@ def test_a_control_that_alone_passed_the_phase_leaves_nothing_to_compare():
     message = study(late=(*types, "softmax_half"))["verdict"]
     assert not message["informative"]
     assert "a control passed the induction phase, and neither softmax" in message["sentence"]
+
+
+def test_a_rate_chosen_before_copying_begins_is_void():
+    """By the rule of the study for leases, whose sweeps are short."""
+    sweeps = dict.fromkeys(LOSSES, Sweep(tried=((1e-3, 3.0), (2e-3, 2.0), (4e-3, 3.0))))
+    reasons = study(sweeps=sweeps, own_rates=True)["verdict"]["reasons"]
+    assert "the choice of DIFF V1's learning rate is void: no copying yet" in reasons
+    assert "void" not in str(study(sweeps=sweeps)["verdict"]["reasons"])

@@ -15,8 +15,6 @@ class Text:
     text: str
     role: Literal["", "lead", "statement", "gap", "remark", "verdict", "verdict uninformative"] = ""
     """How the style sheet shows it."""
-    title: str = ""
-    """Words in bold before the text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def text_document(study: TextStudy, claims: Table | None = None) -> Document:
     committed = committed_text(config_hash=config_hash) if kind == "text" else []
     costs: list[Element] = [
         cost_table(replace(study, variants=tuple(study.drawn))),
-        Fold("How we know", [models_table(study), cost_table(study), Text(TIMES)]),
+        Fold("How we know", [models_table(study), Text(TIMES)]),
     ]
     sections = [
         Section("results", "Is the loss lower?", _results(study)),

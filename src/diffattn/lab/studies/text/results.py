@@ -90,7 +90,7 @@ def comparison_results(
         "scale": config.scale,
         "seeds": list(config.seeds),
         "tokens": config.base.train.num_steps * config.base.train.batch_tokens,
-        "rates": _rates(config, sweeps, rates[BASELINE]),
+        "rates": _rates(config, sweeps, rates[BASELINE], phases),
         "variants": variants,
         "differences": differences,
         **compared,
@@ -133,7 +133,12 @@ def _compared_rows(
     ]
 
 
-def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float) -> RatesResult:
+def _rates(
+    config: ComparisonConfig,
+    sweeps: Mapping[str, Sweep],
+    common: float,
+    phases: Mapping[str, int | None],
+) -> RatesResult:
     def tries(name: str, tried: Tries, stage: str) -> list[Any]:
         runs = [(try_name(name, x, config.sweep_seed, stage), x, loss) for x, loss in tried]
         return [{"run": r, "learning_rate": x, "validation_loss": loss} for r, x, loss in runs]
@@ -142,6 +147,9 @@ def _rates(config: ComparisonConfig, sweeps: Mapping[str, Sweep], common: float)
     for name, sweep in sweeps.items():
         variants[name] = {"best": sweep.best, "inside": sweep.inside}
         variants[name]["tried"] = tries(name, sweep.tried, "sweep")
+        if config.own_rates:  # of the study for leases, whose rule this is
+            best = try_name(name, sweep.best, config.sweep_seed)
+            variants[name]["copies"] = phases.get(best) is not None
         if sweep.whole:  # full-length runs at the best swept rates
             variants[name]["whole"] = tries(name, sweep.whole, "whole")
     return {

@@ -130,6 +130,8 @@ def _warnings(results: TextResults) -> Iterator[str]:
     for name, sweep in results["rates"]["variants"].items():
         if not sweep["inside"]:
             yield f"the chosen learning rate of {type_name(name)} lies at the edge of its sweep"
+        if not sweep.get("copies", True):
+            yield f"the choice of {type_name(name)}'s learning rate is void: no copying yet"
     for name in type_names(results):
         at = results["variants"][name]["at"]
         if "common" in at and _mean_loss(at["common"]) < _mean_loss(at["best"]):

@@ -271,17 +271,14 @@ def _with_kernel(layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return args, kwargs | {"attend": attend}
 
 
-Sort = Callable[[Any, tuple[Any, ...], Tensor], str]
-"""Names the part of memory for a new tensor. Arguments: operator, its arguments, the tensor."""
-
-
 class LiveBytes(TorchDispatchMode):
     """Bytes of all storages made in the context, by part, now and at the peak of each phase.
 
-    Memory that an operator uses and frees inside is not counted.
+    Memory that an operator uses and frees inside is not counted. ``sort`` names the part for a new
+    tensor, from an operator, its arguments and the tensor.
     """
 
-    def __init__(self, sort: Sort) -> None:
+    def __init__(self, sort: Callable[[Any, tuple[Any, ...], Tensor], str]) -> None:
         super().__init__()
         self.now: Counter[str] = Counter()
         """Bytes alive, by part."""
