@@ -328,13 +328,20 @@ def test_the_place_of_the_second_map_at_study_scale():
     )
     minus = [estimate(paired_difference(shuffled, values)) for values in (v2, gate, softmax)]
     printed = "minus V2 {}, gate {}, softmax {}".format(*minus)
-    assert f"{', '.join(f'{x:.3f}' for x in shuffled)}; {printed}: the place counts" in log
+    assert (
+        f"{', '.join(f'{x:.3f}' for x in shuffled)}; {printed}: by the rule the place counts" in log
+    )
     gain = paired_difference(softmax, shuffled)
     above, below = (
         estimate(row, "{:.3f}".format) for row in (paired_difference(shuffled, v2), gain)
     )
     assert f"At 4.8M it ends {above} above V2 and {below} below the Transformer (five" in claims
-    assert f"ends at {losses('diff_v2')['0']:.3f} in float32" in log
+    exact = losses("diff_v2")
+    here, there = ([f"{x[i]:.3f}" for i in (0, 1)] for x in ([exact["0"], exact["1"]], v2))
+    ends = f"in float32 V2 ends at {' and '.join(here)}, in bfloat16 at {' and '.join(there)}"
+    assert f"{ends} (seeds 0, 1)" in log
+    lower, higher = v2[0] - exact["0"], exact["1"] - v2[1]
+    assert f"V2 ends {lower:.3f} lower and {higher:.3f} higher in float32" in claims
     assert f"random keys {gain.mean:.2f}." in prose("README.md")
 
 

@@ -4,9 +4,9 @@
 ``laptop``, about an hour of one core, and continues what was interrupted. ``docs/log.md`` holds the
 question and the decision rule, written before the first result.
 
-``--study`` trains V2 with shuffled keys as the published study on text, in float32, and two seeds
-of V2, which say how far that is from its bfloat16: 90 minutes of a core each. ``--pack`` writes the
-runs that are done to ``published/shuffled_study/``, from where another machine goes on.
+``--study`` trains V2 with shuffled keys as the published study on text, and V2, both in float32: 60
+to 90 minutes of a core each. ``--pack`` writes the runs that are done to
+``published/shuffled_study/``, from where another machine goes on.
 """
 
 import argparse
@@ -41,12 +41,8 @@ def at_study_scale() -> list[Member]:
     study = ComparisonConfig(
         scale="study", base=base, variants=MODELS, seeds=SEEDS, fewer_seeds=len(SEEDS)
     )
-    of_v2 = ("diff_v2-seed0", "diff_v2-seed1")
-    members = [
-        member
-        for member in study.trials(study.base_rates())
-        if member.config.name.startswith("diff_v2_shuffled") or member.config.name in of_v2
-    ]
+    wanted = {f"{name}-seed{seed}" for name in ("diff_v2", "diff_v2_shuffled") for seed in SEEDS}
+    members = [m for m in study.trials(study.base_rates()) if m.config.name in wanted]
     return sorted(members, key=lambda member: member.config.train.seed)
 
 
