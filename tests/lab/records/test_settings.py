@@ -66,10 +66,11 @@ def test_wrong_types_are_refused_by_name(name, text, message):
 
 
 def test_columns_are_names_to_names():
-    (part,) = parts(["lm_tasks"], ['lm_tasks.columns={"goal": "aim", "boolq.answer": "label"}'])
+    columns = 'lm_tasks.columns={"goal": "aim", "boolq.answer": "label"}'
+    (part,) = parts(["lm_tasks"], ["lm_tasks.data=folder", columns])
     assert part.protocol.columns == {"goal": "aim", "boolq.answer": "label"}
     with pytest.raises(ConfigError, match=r"columns must be in .* got 'gaol'\. Did you mean 'go"):
-        parts(["lm_tasks"], ['lm_tasks.columns={"gaol": "aim"}'])
+        parts(["lm_tasks"], ["lm_tasks.data=folder", 'lm_tasks.columns={"gaol": "aim"}'])
     with pytest.raises(ConfigError, match=r"columns\.text must be text, got 1"):
         parts(["many_shot"], ['many_shot.columns={"text": 1}'])
     with pytest.raises(ConfigError, match="columns must be an object"):
