@@ -97,7 +97,7 @@ class TextDifference(Mean):
 
 
 class Endpoint(Mean):
-    """A primary measure of a type against the Transformer, fixed beforehand, and its test."""
+    """A primary measure of a type against the Transformer, and its test."""
 
     variant: str
     measure: Literal["loss", "tokens"]

@@ -80,7 +80,9 @@ def test_a_control_with_a_sweep_is_shown_with_it(study):
     text = read(study)[1]
     assert "What is missing" not in text
     assert "each at the learning rate that was chosen for it before" in text
-    assert "Softmax with head norm" in text
+    row = next(row for row in markdown_results(study).splitlines() if "with head norm" in row)
+    assert "| 150 |" in row
+    assert "| −75 |" in row
     assert f"noisy_recall-{name}-lr0.001-seed100" in text
 
 

@@ -47,7 +47,7 @@ _TYPE_SUMMARIES = {
 _SOURCES = {
     "stdlib": "Python {} standard-library source code",
     "python": "Python {} standard-library source code and documentation",
-    "packages": "Python {}, files of installed packages",
+    "packages": "files of packages installed for Python {}",
 }
 _MATCHES = {
     "params": "the same number of parameters",
@@ -134,10 +134,12 @@ def _rates(study: TextStudy) -> list[Element]:
     if not swept:
         return []
     recorded = study.recorded["rates"]
+    again = any(entry.get("whole") for entry in swept.values())
     words = (
         f"The losses of every rate that was tried (seed {recorded['sweep_seed']}, "
-        f"{count(recorded['sweep_steps'])} steps). The other variants use the rate of the model "
-        "that they are compared with."
+        f"{count(recorded['sweep_steps'])} steps). The rate with the lowest was taken"
+        f"{', among those trained again with all steps' if again else ''}. A variant without a "
+        "sweep uses the rate of the model that it is compared with."
     )
     return shown(Text(words), details.rates_table(study))
 

@@ -165,8 +165,8 @@ def endpoints_table(study: TextStudy) -> Table | None:
     caption = (
         f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
         f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
-        "Tokens and time compare losses during training. Above 100 %: the inverse, where all "
-        "tokens do not suffice. "
+        "Tokens and time compare losses during training. A seed that never reaches the "
+        "Transformer's counts with the inverse share, the Transformer's to that seed's last loss. "
         "At equal processor time a slower model has not finished its schedule. The last column is "
         "an estimate by least squares from the runs of both."
     )
