@@ -26,7 +26,7 @@ def when_passed(group: Mapping[str, Any]) -> str:
 
 
 def explain_gap(variants: Mapping[str, Any], first: str, second: str, at: str = "best") -> str:
-    """Say why two variants are not compared, if not. Where no model has passed, all are compared."""
+    """Say why two variants are not compared, if not. Where no model has passed, all are."""
     groups = {name: entry["at"].get(at, entry["at"]["best"]) for name, entry in variants.items()}
     passed = {name for name, group in groups.items() if share_passed(group) >= PASSED}
     if not passed or {first, second} <= passed:
