@@ -73,5 +73,6 @@ def test_a_lead_that_is_timing_alone_vanishes():
     assert leads["diff_v2"]["low"] < 0 < leads["diff_v2"]["high"]
     assert leads["diff"]["mean"] == pytest.approx(-0.2, abs=1e-3)
     assert adjusted_leads(variants, starts | {"softmax-seed0": None}) == []
+    assert adjusted_leads(variants, dict.fromkeys(starts, 500.0)) == []
     del variants["diff"]
     assert [e["variant"] for e in adjusted_leads(variants, starts)] == ["diff_v2"]

@@ -327,11 +327,11 @@ def adjusted_leads(
         of_variant = np.arange(len(begins)) < len(groups[0]["runs"])
         design = np.stack([of_variant, np.ones_like(begins), begins], axis=1)
         losses = np.concatenate([group["validation_loss"]["values"] for group in groups])
-        (mean, *_), (square,), rank, _ = np.linalg.lstsq(design, losses, rcond=None)
-        if rank < 3:
+        (mean, *_), squares, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
+        if rank < 3:  # all begin at once
             continue
         freedom, inverse = len(begins) - 3, np.linalg.inv(design.T @ design)
-        half = t_quantile(0.975, freedom) * float(square / freedom * inverse[0, 0]) ** 0.5
+        half = t_quantile(0.975, freedom) * float(squares[0] / freedom * inverse[0, 0]) ** 0.5
         mean = float(mean)
         leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
     return leads
