@@ -22,7 +22,7 @@ DIGESTS = {
     "scaling": "d226db2f33051baa",
     "shuffled": "610a80a04a179f84",
     "stability": "6a18bfacc491506e",
-    "text": "b7e32f3dc7999b81",
+    "text": "13b98d098b848922",
     "outliers": "dbddf30a32d7d144",
 }
 

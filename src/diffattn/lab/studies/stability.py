@@ -275,8 +275,7 @@ def _statement(config: StabilityStudyConfig) -> str:
         f"{size}What counts as a spike was fixed before the first run. All models read the same "
         "tokens at the same seed and step, so a hard batch raises the loss of all. The published "
         "reports are of models of billions of parameters: what is stable at one size may not be at "
-        "another. "
-        f"{spread(len(config.seeds))}"
+        f"another. {spread(len(config.seeds))}"
     )
 
 

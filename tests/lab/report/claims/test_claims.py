@@ -188,6 +188,8 @@ def test_times_of_a_cpu_say_nothing_about_gpus(bench_result):
     assert on_cpu.uninformative == "timed on a CPU; the claim is about GPUs"
     assert timed(cases, on_gpu=False).uninformative == ""
     assert timed([replace(case, device="cuda") for case in cases]).uninformative == ""
+    fastest = min(row.ratio_t.median for row in ops.rows if row.role == "DIFF" and row.ratio_t)
+    assert timed([ops], against="T").effect == fastest != timed([ops]).effect
     single = timed([ops])
     assert (single.low, single.high) == pytest.approx((0.9 * 1.07, 1.1 * 1.07))  # of its rounds
     no_contender = replace(ops, device="cuda", rows=[row for row in ops.rows if row.role != "DIFF"])

@@ -1,13 +1,14 @@
 """Tables and the words and numbers in them."""
 
 import math
-from statistics import fmean
+from dataclasses import replace
+from statistics import fmean, median
 
 import pytest
 
 from diffattn.lab.report.build import markdown_results
 from diffattn.lab.report.page import wording
-from diffattn.lab.report.page.run_tables import cost_table, models_table
+from diffattn.lab.report.page.run_tables import cost_table, median_cost, models_table
 from diffattn.lab.report.study.details import (
     part_shares,
     parts_table,
@@ -115,6 +116,14 @@ def test_tables_hold_the_recorded_numbers(make_study):
     costs = texts(cost_table(study))
     assert "7,990" in costs
     assert "0.70×" in costs
+
+
+def test_a_run_on_a_gpu_takes_the_time_of_the_clock(make_study):
+    """There the processor waits, and its seconds say nothing of the model."""
+    runs = read_study(make_study(variants=("softmax",), num_steps=10)).runs_of("softmax")
+    for device, clock in (("cpu", "cpu_seconds"), ("cuda", "wall_seconds")):
+        moved = [replace(run, record=replace(run.record, device=device)) for run in runs]
+        assert median_cost(moved, "seconds") == median(run.costs[clock] for run in runs)
 
 
 def test_the_training_loss_stands_beside_that_of_validation(make_study):

@@ -16,7 +16,7 @@ def time_ratio(
     contender: str,
     *,
     modes: Sequence[tuple[str, str]],
-    against: str | None = None,
+    against: str = "TC",
     on_gpu: bool = True,
     **shape: Any,
 ) -> Measured | None:
@@ -25,7 +25,7 @@ def time_ratio(
     Args:
         contender: ``"diff"``, ``"diff_v2"`` or ``"shared_diff"``; if empty, any of role DIFF.
         modes: Pairs of a suite of ``diffattn bench`` and a mode, such as ``("models", "forward")``.
-        against: Another contender. Default: the Transformer by the same technique.
+        against: A role of the Transformer, ``"T"`` or ``"TC"``, or a contender.
         on_gpu: Whether the claim is about GPUs. Then times of a CPU are uninformative.
         **shape: Required entries of a case's shape.
     """
@@ -55,7 +55,7 @@ def time_ratio(
 
 
 def _ratios(
-    cases: Sequence[BenchCase], contender: str, against: str | None
+    cases: Sequence[BenchCase], contender: str, against: str
 ) -> Iterator[tuple[BenchCase, tuple[float, float, float]]]:
     """Per case, the ratio of the fastest contender that fits: median over rounds, least, most."""
     for case in cases:
@@ -64,9 +64,9 @@ def _ratios(
             for row in case.rows
             if row.status == "ok" and row.role == "DIFF" and contender in ("", row.contender)
         ]
-        if against is None:
-            spreads = [row.ratio_tc for row in timed if row.ratio_tc]
-            ratios = [(spread.median, spread.minimum, spread.maximum) for spread in spreads]
+        if against in ("T", "TC"):
+            spreads = [row.ratio_t if against == "T" else row.ratio_tc for row in timed]
+            ratios = [(x.median, x.minimum, x.maximum) for x in spreads if x]
         else:
             base = case.row(against)
             over_t = base.ratio_t.median if base and base.ratio_t else None
@@ -84,8 +84,8 @@ def _time_claim(contender: str, *modes: tuple[str, str], **options: Any) -> Clai
 
 
 TIME_MEASURES = {
-    "training-cost": _time_claim("diff", ("models", "forward_backward")),
-    "forward-cost": _time_claim("diff", ("models", "forward")),
+    "training-cost": _time_claim("diff", ("models", "forward_backward"), against="T"),
+    "forward-cost": _time_claim("diff", ("models", "forward"), against="T"),
     "shared-latency": _time_claim(
         "shared_diff",
         ("models", "forward"),

@@ -17,7 +17,7 @@ from diffattn.lab.report.page.wording import (
 )
 
 _SPEED = "tokens_per_second"
-_COSTS = (_SPEED, "peak_bytes", "cpu_seconds")
+_COSTS = (_SPEED, "peak_bytes", "seconds")
 
 
 def models_table(study: Study) -> Table:
@@ -67,19 +67,21 @@ def cost_table(study: Study) -> Table:
             ratio(middle[_SPEED], base[_SPEED]),
             mebibytes(middle["peak_bytes"]),
             ratio(middle["peak_bytes"], base["peak_bytes"]),
-            f"{number(middle['cpu_seconds'], 1)} s",
+            f"{number(middle['seconds'], 1)} s",
         ]
         names = [run.name for run in runs]
         rows.append([type_cell(name), *(number_cell(value, names) for value in values)])
-    headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Processor time"]
+    headers = ["Model", "Tokens/s", "Speed ratio", "Peak memory", "Memory ratio", "Time"]
     caption = (
-        "Median over runs, and its ratio to the Transformer's. Tokens per second of processor "
-        "time of the training process."
+        "Median over runs, and its ratio to the Transformer's. Tokens per second of a step, and "
+        "time of a whole run: processor time on a CPU, the clock's on a GPU."
     )
     return table(caption, headers, rows)
 
 
 def median_cost(runs: list[StudyRun], key: str) -> float | None:
-    """Median of one cost over runs; ``None`` if no run recorded it. ``key``: as in costs.json."""
+    """Median over runs of a cost in ``costs.json``, or of ``"seconds"``; ``None`` if unknown."""
+    if key == "seconds":
+        key = "cpu_seconds" if all(x.record.device == "cpu" for x in runs) else "wall_seconds"
     values = [run.costs[key] for run in runs if run.costs and is_number(run.costs.get(key))]
     return median(values) if values else None

@@ -122,14 +122,14 @@ def groups_of(variant: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def at_equal_time(study: TextStudy, name: str) -> dict[str, Any] | None:
-    """Loss minus the Transformer's at equal processor time, by seed; ``None`` without costs.
+    """Loss minus the Transformer's at equal time, by seed; ``None`` without costs.
 
     Both are losses during training, on the same windows. The time is the median of the
     Transformer's whole runs. A slower model has not finished its schedule at that time. Its
     learning rate is still high, so a shorter schedule would end lower.
     """
     sides = [_whole_runs(study, side) for side in (name, BASELINE)]
-    seconds = [median_cost(side, "cpu_seconds") for side in sides]
+    seconds = [median_cost(side, "seconds") for side in sides]
     curves, others = ([np.transpose(run.series(LOSS)) for run in side] for side in sides)
     if seconds[0] is None or seconds[1] is None or not all(map(len, [*curves, *others])):
         return None

@@ -161,14 +161,14 @@ def endpoints_table(study: TextStudy) -> Table | None:
             ]
         )
     headers = ["Model", "Loss", "p", "Tokens to the Transformer's loss, %", "p"]
-    headers += ["Loss at equal processor time", "Loss, adjusted for when copying begins"]
+    headers += ["Loss at equal time", "Loss, adjusted for when copying begins"]
     caption = (
         f"Each type beside the Transformer.{_interval_words(study)} p: paired t tests, adjusted by "
         f"Holm over these {len(results['endpoints'])}; a pair that is not compared counts with 1. "
         "Tokens and time compare losses during training. A seed that never reaches the "
         "Transformer's counts with the inverse share, the Transformer's to that seed's last loss. "
-        "At equal processor time a slower model has not finished its schedule. The last column is "
-        "an estimate by least squares from the runs of both."
+        "At equal time, of the processor or on a GPU of the clock, a slower model has not finished "
+        "its schedule. The last column is an estimate by least squares from the runs of both."
     )
     return table(caption, headers, rows)
 

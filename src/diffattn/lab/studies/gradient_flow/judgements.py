@@ -251,6 +251,5 @@ def _statement(config: GradientFlowConfig) -> str:
         "setting read the same tokens at the same seed and step, with one learning rate. The "
         "models are some thousand times smaller than the papers', and values of a narrow model are "
         "small at the start: one setting starts them at the size that they have at the papers' "
-        "width. That hyperparameters carry over is not "
-        f"tested here. {spread(len(config.seeds))}"
+        f"width. That hyperparameters carry over is not tested here. {spread(len(config.seeds))}"
     )

@@ -9,9 +9,9 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import fsum, sqrt
+from statistics import fmean
 from typing import Any, cast
-
-import numpy as np
 
 from diffattn.lab.catalog.models import (
     BASELINE,
@@ -189,9 +189,8 @@ class _Trials:
         return diverged
 
     def values(self, names: Sequence[str], metric: str) -> list[float]:
-        if metric == LOSS:
-            return [float(self.runs[run][LOSS]) for run in names]
-        return [float(self.runs[run]["validation_parts"][metric]["loss"]) for run in names]
+        runs = [self.runs[run] for run in names]
+        return [x[LOSS] if metric == LOSS else x["validation_parts"][metric]["loss"] for x in runs]
 
     def variant(self, name: str) -> VariantResult:
         config, variant, model = self.config, VARIANTS[name], self.config.twins[name].config
@@ -256,14 +255,11 @@ class _Trials:
         self, variants: Mapping[str, VariantResult], name: str, baseline: str, at: At, metric: str
     ) -> TextDifference:
         """The paired difference over shared seeds; at its best rate for a side without ``at``."""
-        sides = (
-            self.names(side, at if at in variants[side]["at"] else "best")
-            for side in (name, baseline)
-        )
-        pairs = list(zip(*sides, strict=False))
+        ats: list[At] = [at if at in variants[x]["at"] else "best" for x in (name, baseline)]
+        pairs = list(zip(self.names(name, ats[0]), self.names(baseline, ats[1]), strict=False))
         values, others = (self.values(side, metric) for side in zip(*pairs, strict=True))
         facts: dict[str, Any] = {"variant": name, "baseline": baseline, "at": at, "metric": metric}
-        facts |= {"runs": [list(pair) for pair in pairs]}
+        facts["runs"] = [list(pair) for pair in pairs]
         difference = mean_of_seeds([a - b for a, b in zip(values, others, strict=True)])
         return cast(TextDifference, facts | difference)
 
@@ -281,8 +277,7 @@ def type_endpoints(
         (entry["variant"], "loss", entry["values"])
         for entry in differences
         if VARIANTS[entry["variant"]].role == "type"
-        and (entry["baseline"], entry["at"]) == (BASELINE, "best")
-        and entry["metric"] == "validation_loss"
+        and (entry["baseline"], entry["at"], entry["metric"]) == (BASELINE, "best", LOSS)
     ]
     rows += [
         (name, "tokens", [share - 1 for share in shares])  # tested against a share of 1
@@ -321,20 +316,26 @@ def adjusted_leads(
     leads: list[AdjustedLead] = []
     for name in [x for x in variants if x != BASELINE and BASELINE in variants]:
         groups = [variants[side]["at"]["best"] for side in (name, BASELINE)]
-        begins = np.array([starts.get(run) for group in groups for run in group["runs"]], float)
-        if np.isnan(begins).any() or len(begins) < 4:
+        begins: list[Any] = [[starts.get(run) for run in group["runs"]] for group in groups]
+        sizes = [len(group) for group in begins]
+        if None in itertools.chain(*begins) or sum(sizes) < 4:
             continue
-        of_variant = np.arange(len(begins)) < len(groups[0]["runs"])
-        design = np.stack([of_variant, np.ones_like(begins), begins], axis=1)
-        losses = np.concatenate([group["validation_loss"]["values"] for group in groups])
-        (mean, *_), squares, rank, _ = np.linalg.lstsq(design, losses, rcond=None)
-        if rank < 3:  # all begin at once
+        x, later = _within(begins)
+        y, higher = _within([group["validation_loss"]["values"] for group in groups])
+        if not (squares := fsum(a * a for a in x)):  # each side begins at once
             continue
-        freedom, inverse = len(begins) - 3, np.linalg.inv(design.T @ design)
-        half = t_quantile(0.975, freedom) * float(squares[0] / freedom * inverse[0, 0]) ** 0.5
-        mean = float(mean)
+        slope = fsum(a * b for a, b in zip(x, y, strict=True)) / squares
+        left = fsum((b - slope * a) * (b - slope * a) for a, b in zip(x, y, strict=True))
+        variance = left / (sum(sizes) - 3) * (1 / sizes[0] + 1 / sizes[1] + later * later / squares)
+        mean, half = higher - slope * later, t_quantile(0.975, sum(sizes) - 3) * sqrt(variance)
         leads.append({"variant": name, "mean": mean, "low": mean - half, "high": mean + half})
     return leads
+
+
+def _within(groups: list[list[float]]) -> tuple[list[float], float]:
+    """All values, each minus its group's mean; and the first mean minus the second."""
+    first, second = fmean(groups[0]), fmean(groups[1])
+    return [x - first for x in groups[0]] + [x - second for x in groups[1]], first - second
 
 
 def loss_curve(rows: Iterable[dict[str, Any]], part: str | None = None) -> Curve:
