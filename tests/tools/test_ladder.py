@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from diffattn.files.io import read_json
+from diffattn.lab.catalog.models import ELEMENT_GATE
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
+from diffattn.lab.studies.reproduce import reuse_runs
 from diffattn.lab.studies.text.comparison import comparison
 from small_corpus import corpus
 from tools.studies import ladder
+from tools.studies.element_gate import PUBLISHED, element_gate
 from tools.studies.ladder import pack_finished
 
 __all__ = ["corpus"]
@@ -48,3 +51,13 @@ def test_it_trains_sums_up_and_takes_packed_runs(corpus, tmp_path, monkeypatch):
     first, second = (read_json(tmp_path / name / "results.json") for name in ("first", "second"))
     assert first == second
     assert len(list((tmp_path / "second" / "runs").iterdir())) == len(study.variants)
+
+
+def test_beside_the_gate_per_channel_the_published_runs_are_taken(tmp_path):
+    study = element_gate()
+    members = study.trials(dict.fromkeys(study.variants, 2e-3))
+    data = read_json(PUBLISHED / "text" / "study.json")["data"]
+    facts = {name: data[name] for name in data if name not in ("source", "vocab_size", "python")}
+    copied = reuse_runs(members, facts, tmp_path, [PUBLISHED / "text"])
+    left = {member.config.name for member in members} - set(copied)
+    assert left == {f"{ELEMENT_GATE}-seed{seed}" for seed in range(5)}

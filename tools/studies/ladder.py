@@ -22,7 +22,7 @@ from diffattn.lab.records.stored_runs import RUNS, TABLE, pack_runs, unpack_runs
 from diffattn.lab.studies.reproduce import begin_study, run_study
 from diffattn.lab.studies.text.comparison import ComparisonConfig
 from diffattn.lab.studies.workers import is_done, run_here, unfinished
-from diffattn.lab.training.prepare import prepare_data
+from diffattn.lab.training.prepare import PreparedData, prepare_data
 from diffattn.lab.training.settings import apply_settings
 
 MODELS = (BASELINE, "diff_v2", "diff_v2_gate", "diff_v2_added", MORE_HEADS)
@@ -53,14 +53,31 @@ def ladder(text: Path) -> ComparisonConfig:
     return ComparisonConfig(scale="ladder", base=base, variants=MODELS, seeds=(0, 1, 2))
 
 
-def pack_finished(runs: Path, table: Path) -> None:
-    """Write the table of the runs that are done, without those that are not."""
+def pack_finished(runs: Path, table: Path, names: str = "*") -> None:
+    """Write the table of the runs of some names that are done, without those that are not."""
     with tempfile.TemporaryDirectory() as folder:
-        for run in filter(is_done, sorted(runs.iterdir())):
+        for run in filter(is_done, sorted(runs.glob(names))):
             copy = Path(folder) / run.name
             shutil.copytree(run, copy, ignore=shutil.ignore_patterns("model", "*.log"))
         table.parent.mkdir(exist_ok=True)
         pack_runs(Path(folder), table)
+
+
+def begin(study: ComparisonConfig, out: Path, finished: Path) -> PreparedData:
+    """Begin a study, or go on, with the runs that are done elsewhere. Returns its tokens."""
+    if finished.exists() and not (out / RUNS).exists():
+        unpack_runs(finished, out / RUNS)
+    data = prepare_data(study.base.data, out / "data", on_message=print)
+    if not (out / "study.json").exists():
+        facts = {"source": study.base.data.source, "vocab_size": study.base.data.vocab_size}
+        facts |= {"python": package_versions()["python"]} | data.facts()
+        begin_study(out, study.resolved(), {"kind": study.kind, "data": facts})
+    return data
+
+
+def show(name: str, event: dict[str, object]) -> None:
+    """Print the progress of a run."""
+    print(name, event, flush=True)
 
 
 def main() -> None:
@@ -73,19 +90,9 @@ def main() -> None:
     if given.pack:
         pack_finished(out / RUNS, FINISHED)
         return
-    if FINISHED.exists() and not (out / RUNS).exists():
-        unpack_runs(FINISHED, out / RUNS)
     copy_text(out / "text")
     study = ladder(out / "text")
-
-    def show(name: str, event: dict[str, object]) -> None:
-        print(name, event, flush=True)
-
-    data = prepare_data(study.base.data, out / "data", on_message=print)
-    if not (out / "study.json").exists():
-        facts = {"source": study.base.data.source, "vocab_size": study.base.data.vocab_size}
-        facts |= {"python": package_versions()["python"]} | data.facts()
-        begin_study(out, study.resolved(), {"kind": study.kind, "data": facts})
+    data = begin(study, out, FINISHED)
     members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
     run_here(unfinished(members, out / RUNS), data, out / RUNS, on_progress=show)
     run_study(study, out, on_message=print, on_progress=show)

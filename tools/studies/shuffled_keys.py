@@ -23,7 +23,7 @@ from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
 from diffattn.lab.studies.workers import run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
 from diffattn.lab.training.settings import apply_settings
-from tools.studies.ladder import pack_finished
+from tools.studies.ladder import pack_finished, show
 
 MODELS = (BASELINE, "diff_v2", GATE, "diff_v2_shuffled")
 SEEDS = (0, 1, 2, 3, 4)
@@ -57,10 +57,6 @@ def main() -> None:
     if given.pack:
         pack_finished(given.out, FINISHED)
         return
-
-    def show(name: str, event: dict[str, object]) -> None:
-        print(name, event, flush=True)
-
     if given.study:
         if FINISHED.exists() and not given.out.exists():
             unpack_runs(FINISHED, given.out)
