@@ -323,14 +323,17 @@ def test_the_place_of_the_second_map():
 
 
 def test_the_place_of_the_second_map_at_study_scale():
-    """Over the seeds that are done. V2, its gate and the Transformer are those of the study."""
+    """In float32; the gate and the Transformer are those of the study, in bfloat16."""
     done = runs_folder(ROOT / "published" / "shuffled_study")
 
-    def losses(name):
-        ends = {p.name[-1]: read_json(p / "results.json") for p in done.glob(f"{name}-seed*")}
-        return {seed: ends[seed]["validation_loss"] for seed in sorted(ends)}
+    def losses(name, part=None):
+        runs = [read_json(run / "results.json") for run in sorted(done.glob(f"{name}-seed*"))]
+        return [
+            run["validation_parts"][part]["loss"] if part else run["validation_loss"]
+            for run in runs
+        ]
 
-    shuffled = list(losses("diff_v2_shuffled").values())
+    shuffled, exact = losses("diff_v2_shuffled"), losses("diff_v2")
     log, claims = prose("docs/log.md"), prose("docs/findings/claims.md")
     variants = results_of("text")["variants"]
     v2, gate, softmax = (
@@ -340,19 +343,23 @@ def test_the_place_of_the_second_map_at_study_scale():
     minus = [estimate(paired_difference(shuffled, values)) for values in (v2, gate, softmax)]
     printed = "minus V2 in bfloat16 {}, gate {}, softmax {}".format(*minus)
     assert f"{', '.join(f'{x:.3f}' for x in shuffled)}; {printed}." in log
-    exact = losses("diff_v2")
-    place = paired_difference([shuffled[int(seed)] for seed in exact], list(exact.values()))
-    apart = max(abs(loss - v2[int(seed)]) for seed, loss in exact.items())
-    ends = ", ".join(f"{loss:.3f}" for loss in exact.values())
+    place, gain = paired_difference(shuffled, exact), paired_difference(softmax, shuffled)
+    ends, apart = ", ".join(f"{loss:.3f}" for loss in exact), max(map(abs, np.subtract(exact, v2)))
     assert f"V2 in float32 ends at {ends}, up to {apart:.3f} from" in log
-    told = "the place counts" if place.low > 0 else "the place is not shown to count"
-    assert f"minus V2 {estimate(place)}, {told}." in log
-    gain = paired_difference(softmax, shuffled)
-    seeds = {4: "four", 5: "five"}[len(exact)]
-    above = estimate(place, lambda x: signed(x).lstrip("+"))
-    assert f"At 4.8M it ends {above} above V2 ({seeds} seeds, both in float32)" in claims
+    new = paired_difference(
+        *(losses(x, "first_occurrence") for x in ("diff_v2_shuffled", "diff_v2"))
+    )
+    assert place.low < 0 < new.low
+    told = f"minus V2 {estimate(place)}, the place is not shown to count"
+    assert f"{told}, but on new tokens {estimate(new)}." in log
+    above, new, higher = (
+        estimate(row, lambda x: signed(x).lstrip("+"))
+        for row in (place, new, paired_difference(exact, v2))
+    )
+    assert f"At 4.8M it ends {above} above V2 (five seeds, both in float32)" in claims
     assert f"and {estimate(gain, '{:.3f}'.format)} below the Transformer (five seeds" in claims
-    assert f"One seed of V2 ended {apart:.3f} apart in the two precisions" in claims
+    assert f"on new tokens it is worth {new}." in claims
+    assert f"V2 itself ends {higher} higher in float32." in claims
     assert f"random keys {gain.mean:.2f}." in prose("README.md")
 
 
