@@ -56,6 +56,7 @@ def test_vision_block_trains():
     assert 0.4 < example("vision_block").main(["--steps", "3"]) <= 1
 
 
+@pytest.mark.scheduled
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # torch's exporter copies tree specs
 def test_onnx_step_gives_the_logits_of_the_model():
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")

@@ -1,11 +1,13 @@
 """``diffattn reproduce STUDY`` and its report, as a new user calls them."""
 
 import json
+from functools import partial
 
 from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.catalog.recipes import recall
 from diffattn.lab.records.fields import checked
 from diffattn.lab.records.study_results import RESULTS
+from diffattn.lab.studies import practical
 from diffattn.lab.training import practical_measures
 
 
@@ -82,6 +84,8 @@ def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path, monkeypatch):
 def test_reproduce_practical_trains_measures_and_reports(cli, tmp_path, monkeypatch):
     for name in ("_SEQUENCES", "_ORDERED_SETS"):
         monkeypatch.setattr(practical_measures, name, 2)
+    few = partial(practical_measures.best_accuracy, num_sequences=8)
+    monkeypatch.setattr(practical, "best_accuracy", few)
     out = tmp_path / "study"
     command = ("reproduce", "practical", "--scale", "smoke", "--workers", "1", "--out", out)
     head = "| Model | Measure | Softmax | Model | Difference |"

@@ -70,7 +70,7 @@ def test_examples_are_read_once_for_each_number_of_bits(models, tmp_path, monkey
     """Each number of bits has a cache of its own, as if it were the only one."""
     reads, load = [], demonstrations.load_icl_data
     monkeypatch.setattr(demonstrations, "load_icl_data", lambda *x: reads.append(x) or load(*x))
-    examples = {"data": "generated", "shots": [6, 12], "test_items": 40}
+    examples = {"data": "generated", "shots": [6, 12], "test_items": 4}
     settings = {"protocol": "many_shot", "settings": examples, "text": None}
     _, rows = run(models["diff"], tmp_path / "both", **settings, bits=(16, 4))
     assert len(reads) == 3  # once for the list of items

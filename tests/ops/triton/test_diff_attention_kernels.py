@@ -98,6 +98,7 @@ def heads_first(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 3 else x
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize(
     "layout",
     [LAYOUTS["transposed"], heads_first, LAYOUTS["surrounded"], LAYOUTS["expanded"]],
@@ -121,6 +122,7 @@ MASKED = {
 }
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("name", MASKED)
 def test_query_without_keys_gives_zero(name, kernel_device):
     inputs = make_diff_attention_inputs(MASKED[name], device=kernel_device)
