@@ -25,8 +25,8 @@ PUBLIC = ERRORS | {
 
 
 def test_the_public_names_are_a_decision():
-    assert set(diffattn.__all__) == PUBLIC
-    assert dir(diffattn) == sorted(PUBLIC)
+    assert set(diffattn.__all__) == PUBLIC - {"reproduce"}  # it needs the lab
+    assert dir(diffattn) == sorted(diffattn.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC - {"__version__"}))

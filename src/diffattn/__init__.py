@@ -38,7 +38,8 @@ _PUBLIC = {
     "reproduce": "diffattn.lab.studies.reproduce",
 }
 
-__all__ = ["__version__", *_PUBLIC]
+# Without ``reproduce``, which needs the lab: ``help(diffattn)`` and star imports need the library.
+__all__ = ["__version__", *(name for name in _PUBLIC if name != "reproduce")]
 
 
 def __getattr__(name: str) -> Any:

@@ -6,6 +6,7 @@ import torch
 from diffattn.errors import ConfigError
 from diffattn.models.attention.cached_attention import chosen_backend
 from diffattn.models.config.attention_types import CONTROL_TYPES
+from diffattn.ops.inputs import backends
 from diffattn.probes.activations import layer_lambdas
 
 
@@ -52,6 +53,17 @@ def test_a_normalised_map_runs_on_the_eager_definition_alone(make_config):
     assert chosen_backend(config, **shape, elsewhere=True) == "reference"
     with pytest.raises(ConfigError, match=r"must be in \{auto, reference\}, got 'chunked'"):
         make_config("shared_diff_map_norm", attention_backend="chunked")
+
+
+def test_auto_is_told_of_documents_and_groups(make_config, monkeypatch):
+    """``hopper`` takes neither borders of documents nor groups."""
+    monkeypatch.setattr(backends, "resolve", lambda op, name, inputs: inputs)
+    shape = {"device": "cuda", "dtype": torch.bfloat16, "batch": 2, "num_tokens": 64}
+    packed = chosen_backend(make_config("grouped_diff"), **shape, apart=True, elsewhere=True)
+    assert (packed.batch, packed.num_queries, packed.num_keys) == (1, 128, 128)
+    assert (packed.at_most_causal, packed.in_groups) == (False, True)
+    plain = chosen_backend(make_config("diff"), **shape, elsewhere=True)
+    assert (plain.batch, plain.at_most_causal, plain.in_groups) == (2, True, False)
 
 
 def test_the_probe_of_lambda_reads_it_as_it_acts(make_config, build, ids):

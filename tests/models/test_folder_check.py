@@ -1,10 +1,12 @@
 """Sound folders pass the check of strangers' models, wherever they lie."""
 
+import json
 import os
 import re
 
 import pytest
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from diffattn.errors import CheckpointError
 from diffattn.models.checkpoint_folder import files_in
@@ -40,6 +42,22 @@ def test_quantised_weights_are_not_counted(folder):
     weights = load_file(folder / WEIGHTS)
     save_file({k: x.flatten()[:9].clone() for k, x in weights.items()}, folder / WEIGHTS)
     check(folder)
+
+
+def test_fields_of_public_models_that_look_like_faults(make_config, build, tmp_path):
+    """Of Gemma 3n and Qwen1.5-MoE, of AMD's quantiser, and of tokenizers from old versions."""
+    llama = LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, vocab_size_per_layer_input=262_144,
+        shared_expert_intermediate_size=5_632,
+    )  # fmt: skip
+    LlamaForCausalLM(llama).save_pretrained(tmp_path)
+    tokenizer = {"special_tokens_map_file": "/content/tokenizer/special_tokens_map.json"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    check(tmp_path)
+    weight = {"weight": {"dtype": "fp8_e4m3"}}
+    edit_config(tmp_path, quantization_config={"quant_method": "quark", "layers": weight})
+    check(tmp_path)
 
 
 def test_unknown_fields_of_a_folder_give_a_warning(make_config, build, tmp_path):

@@ -167,6 +167,8 @@ def test_auto_takes_kernels_on_every_new_gpu_and_warns_once_of_an_untested_one(
     kernels = ("composed", "decode") if chosen == "composed" else ("triton", "triton_decode")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        assert backends.resolve(OP, "auto", replace(inputs, head_dim=80)) == "composed"
+        assert not caught  # kernels that cannot run are not chosen
         for _ in range(2):
             assert backends.resolve(OP, "auto", inputs) == kernels[0]
             assert backends.resolve(OP, "auto", few) == kernels[1]

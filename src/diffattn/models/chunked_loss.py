@@ -54,12 +54,13 @@ def mean_loss(
     :func:`takes_gradients_at_once`: then a chunk has at most :data:`MOST_LOGITS` logits.
     ``num_items_in_batch`` divides the sum of losses; by default it is the number of counted labels.
     """
-    if num_items_in_batch is None:
-        targets = labels[:, 1:] if shift_labels is None else shift_labels
-        num_items_in_batch = (targets != IGNORED).sum()
     if shift_labels is None:
         shift_labels = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
     following = shift_labels.to(hidden.device)
+    if num_items_in_batch is None:
+        num_items_in_batch = (following != IGNORED).sum()
+    if isinstance(num_items_in_batch, Tensor):  # with layers on several devices, that of the labels
+        num_items_in_batch = num_items_in_batch.to(hidden.device)
     if chunk_tokens is not None:
         flat_losses = chunked_token_losses(
             hidden.flatten(0, 1), head, following.flatten(), chunk_tokens

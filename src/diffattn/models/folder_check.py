@@ -31,6 +31,7 @@ _SMALL = 2**22
 # Endings of settings that are an axis of some weight, and words in those that count modules.
 _SIZE_ENDINGS = ("hidden_size", "intermediate_size", "vocab_size", "head_dim", "_heads", "_rank")
 _COUNT_WORDS = ("layer", "block", "expert", "depth")
+_NO_COUNT = ("size", "dim")  # as in vocab_size_per_layer_input
 _FIXED_SETTINGS: dict[str, Any] = {
     "return_dict": True,
     "output_hidden_states": False,
@@ -142,7 +143,8 @@ def _check_settings(where: str, settings: dict[str, Any]) -> None:
             raise _fault(where, f"{field} must name no repository", repr(value))
         if last == "num_labels" and not (type(value) is int and 0 <= value <= 2**16):
             raise _fault(where, f"{field} must be from 0 to 65536", repr(value))
-        if last in ("dtype", "torch_dtype") and value is not None:
+        in_weights = field.startswith("quantization_config.")  # of stored numbers, not the model's
+        if last in ("dtype", "torch_dtype") and value is not None and not in_weights:
             kind = str(value).removeprefix("torch.")
             if kind not in _FLOATS and not (kind.startswith("float8") and not is_diff_transformer):
                 raise _fault(where, f"{field} must be in {{{', '.join(_FLOATS)}}}", short(value))
@@ -179,7 +181,9 @@ def _check_counts(where: str, settings: dict[str, Any], tensors: int, numbers: i
         if name.endswith(_SIZE_ENDINGS) and value > largest:
             raise _fault(where, f"{field} must fit the weights, {numbers:,} numbers", value)
         least = 0 if name.startswith(("num", "n_")) else -most  # an index -1: the last layer
-        if any(word in name for word in _COUNT_WORDS) and not least <= value <= most:
+        is_count = any(word in name for word in _COUNT_WORDS)
+        is_count = is_count and not any(word in name for word in _NO_COUNT)
+        if is_count and not least <= value <= most:
             must = f"{field} must be from {least} to {most:,}"
             raise _fault(where, f"{must}, for files of {tensors:,} tensors", value)
 
@@ -191,7 +195,9 @@ def _check_tokenizer(where: str, content: dict[str, Any]) -> None:
         ids = name == "id" or ".vocab." in f".{field}" or name.endswith("_id")
         if ids and type(value) is int and not 0 <= value <= LARGEST_COUNT:
             raise _fault(where, f"{field} must be from 0 to {LARGEST_COUNT}", value)
-        if name.endswith("_file") and isinstance(value, str) and Path(value).name != value:
+        # Old versions of transformers wrote special_tokens_map_file; none reads it.
+        is_file = name.endswith("_file") and name != "special_tokens_map_file"
+        if is_file and isinstance(value, str) and Path(value).name != value:
             raise _fault(where, f"{field} must lie in the folder", repr(value))
     table = content.get("added_tokens_decoder")
     for key in table if isinstance(table, dict) else ():

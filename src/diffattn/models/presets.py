@@ -42,8 +42,8 @@ that of the other sizes."""
 def preset(name: str, attention_type: str = "diff") -> "DiffTransformerConfig":
     """The configuration of a named size: the DIFF V1 model, or its twin of equal parameters.
 
-    With tied embeddings, every size but one has the number of parameters in its name. The exception
-    is ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters. The sizes that it prints
+    With tied embeddings, the paper's sizes have the number of parameters in their names, but for
+    ``"3b"``: the paper calls it 3B and speaks of about 2.8B parameters. The sizes that it prints
     give 3.171B parameters without embeddings, 3.479B with tied and 3.787B with untied embeddings.
 
     ``"gpt2-small"`` is not from the paper, and has fewer DIFF heads than the paper's smallest

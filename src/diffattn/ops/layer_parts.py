@@ -84,13 +84,9 @@ def lambda_of_logits(logits: Tensor) -> Tensor:
 def kernels_run_on(device: torch.device) -> bool:
     """Whether these kernels run on a device: only if the environment asks for untested kernels,
     as no GPU has run them, and if the device runs the attention kernels."""
-    if not kernel_support.untested_are_wanted():
+    if not kernel_support.untested_are_wanted() or kernel_support.why_unavailable() is not None:
         return False
-    capability = kernel_support.compute_capability(device)
-    if capability is None or kernel_support.why_unavailable() is not None:
-        return False
-    is_able = capability >= kernel_support.LEAST_CAPABILITY
-    return is_able and kernel_support.takes_kernels(capability)
+    return kernel_support.takes_kernels(kernel_support.compute_capability(device))
 
 
 def _take_kernel(*tensors: Tensor) -> bool:

@@ -44,7 +44,8 @@ def attention_rows(network: Any, input_ids: Tensor, past_key_values: Any = None)
     The caller first reads all earlier tokens into a cache. Then memory grows with rows times keys,
     not with the square of the length. Our models return both maps themselves. DiffLlama returns one
     softmax map per query head: the first half of its heads are A1, the second half A2, and λ is its
-    layer's. Other models return their softmax map. All but ours run as ``"eager"`` meanwhile.
+    layer's. Other models return their softmax map. A kernel that returns no maps is replaced by
+    ``"eager"`` meanwhile.
 
     Source: arXiv:2410.05258v2, Eq. (1); transformers, ``modeling_diffllama.py``.
 

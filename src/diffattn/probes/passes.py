@@ -101,7 +101,7 @@ def window_losses(
     documents apart. The loss of a document's first token, at position 0, has no meaning.
     """
     inputs = window_inputs(input_ids, position_ids)
-    if model.loss_chunk_tokens is not None:
+    if model.loss_chunk_tokens is not None or model.device.type == "cuda":  # no logits are kept
         inputs["labels"] = inputs["input_ids"]
     inputs = {name: value.to(model.device) for name, value in inputs.items()}
     with evaluating(model):

@@ -89,6 +89,10 @@ CASES = {
         lambda folder: edit_config(folder, quantization_config={"bits": 4}),
         "must hold plain weights, got a quantization_config",
     ),
+    "heads in quotes": (
+        lambda folder: edit_config(folder, num_attention_heads="4", head_dim=None),
+        "num_attention_heads",
+    ),
     "more layers than there are": (
         lambda folder: edit_config(folder, num_hidden_layers=3),
         r"must hold model\.layers\.2\..* got none",
@@ -127,6 +131,11 @@ def test_it_is_refused_and_nothing_is_written(case, given, tmp_path):
         convert(str(given), "diffattn", tmp_path / "out")
     assert "\n" not in str(raised.value)
     assert [entry.name for entry in tmp_path.iterdir()] == ["given"]
+
+
+def test_an_unknown_layout_is_named(given, tmp_path):
+    with pytest.raises(ConfigError, match="got 'difllama'"):
+        convert(str(given), "diffattn", tmp_path / "out", layout="difllama")
 
 
 @pytest.mark.scheduled

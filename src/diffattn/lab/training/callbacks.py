@@ -277,17 +277,14 @@ def _executed(engine: EngineConfig) -> dict[str, Any]:
 def chosen_backends(
     model: DiffTransformerConfig, config: TrainConfig, *, apart: bool
 ) -> dict[str, str]:
-    """Choose the operator's backend for the shapes of this run: operator name to backend name.
-
-    If documents are kept apart, a micro batch is one packed row.
-    """
+    """Choose the operator's backend for the shapes of this run: operator name to backend name."""
+    shape: dict[str, Any] = {
+        "batch": micro_batch(config),
+        "num_tokens": config.seq_len,
+        "apart": apart,
+    }
     dtype = torch.bfloat16 if config.precision == "bfloat16" else torch.float32
-    batch, num_tokens = micro_batch(config), config.seq_len
-    if apart:
-        batch, num_tokens = 1, batch * num_tokens
     return {
-        kind.attention.op: chosen_backend(
-            kind, device=run_device(), dtype=dtype, batch=batch, num_tokens=num_tokens
-        )
+        kind.attention.op: chosen_backend(kind, device=run_device(), dtype=dtype, **shape)
         for kind, _ in model.by_type()
     }

@@ -141,17 +141,21 @@ def chosen_backend(
     dtype: torch.dtype,
     batch: int,
     num_tokens: int,
+    apart: bool = False,
     elsewhere: bool = False,
     tested: bool = True,
 ) -> str:
     """Name of the backend that ``"diffattn"`` trains with, for one attention type in all layers.
 
+    ``apart`` packs the batch into one row, whose documents are kept apart.
     ``elsewhere`` chooses for another machine, on which every backend can be imported; ``tested``
     says whether kernels passed their tests there, else ``"auto"`` avoids them.
     """
     if config.attention.needs_maps:
         return "reference"
     is_softmax = config.attention.op == "softmax_attention"
+    if apart:
+        batch, num_tokens = 1, batch * num_tokens
     inputs = backends.Inputs(
         device=device,
         dtype=dtype,
@@ -164,6 +168,8 @@ def chosen_backend(
         # ``None``: the choice must not depend on the GPU of this machine.
         capability=None if elsewhere else kernel_support.compute_capability(torch.device(device)),
         needs_gradient=True,
+        at_most_causal=not apart,
+        in_groups=(config.group_ratio or 1) > 1,
         elsewhere=elsewhere and tested,
     )
     return backends.resolve(config.attention.op, config.attention_backend, inputs)

@@ -181,7 +181,7 @@ def update_cache(cache: Cache, k: Tensor, v: Tensor, layer_idx: int) -> tuple[Te
     The keys of both maps are stored as one head, ``[B, Hkv, S, 2D]``, as wide as a value, and
     returned as views. An exporter or a learned prefix makes a cache by ``num_key_value_heads``, in
     the layout of :func:`in_kernel_layout`. A static cache keeps this layout, at twice the memory; a
-    dynamic one is made compact. In it a layer with one key per head repeats its heads.
+    dynamic one is made compact. In either, a layer with one key per head repeats its heads.
     """
     if k.ndim == 4:
         times = _stored_heads(cache, layer_idx, k.shape[2]) // k.shape[2]

@@ -21,10 +21,8 @@ from diffattn.errors import ConfigError
 from diffattn.models.attention.kernels import IMPLEMENTATION
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.ops.attention import diff_attention, gathered_pages, paged_decode
+from diffattn.ops.inputs.kernel_support import MAX_DECODE_QUERIES
 from diffattn.ops.inputs.masking import num_heads_of
-
-_FEW_QUERIES = 16
-"""Most queries of one sequence that the decode kernel takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +103,7 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
     steps = torch.arange(0, most_keys, page_size, device=read_index.device)
     first_of_page = (key_borders[:-1, None] + steps).clamp(max=len(read_index) - 1)
     table = (read_index[first_of_page] // page_size).to(torch.int32)  # any page after a sequence
-    if most <= _FEW_QUERIES:
+    if most <= MAX_DECODE_QUERIES:
         return replace(batch, few=(_tokens(borders, most, num_tokens), table, lengths))
     if borders.is_cuda and torch.cuda.is_current_stream_capturing():
         raise ConfigError(
@@ -116,9 +114,9 @@ def paged_batch(num_tokens: int, kwargs: dict[str, Any]) -> PagedBatch:
     many = tuple(
         (slice(end - count, end), table[row : row + 1], length)
         for row, (count, end, length) in enumerate(zip(counts, ends, lengths.tolist(), strict=True))
-        if count > _FEW_QUERIES
+        if count > MAX_DECODE_QUERIES
     )
-    rows = [row for row, count in enumerate(counts) if 0 < count <= _FEW_QUERIES]
+    rows = [row for row, count in enumerate(counts) if 0 < count <= MAX_DECODE_QUERIES]
     if not rows:
         return replace(batch, many=many)
     tokens = _tokens(borders, max(counts[row] for row in rows), num_tokens)[rows]

@@ -173,7 +173,8 @@ def _motif_heads(source: Source) -> tuple[int, int | None]:
     heads, subtracted = config["num_attention_heads"], config.get("num_noise_heads")
     if subtracted is None:
         return _halve_heads(source, "num_attention_heads", heads), None
-    if not is_whole(subtracted) or subtracted < 1 or heads % subtracted or heads == subtracted:
+    whole = is_whole(heads) and is_whole(subtracted)
+    if not whole or subtracted < 1 or heads % subtracted or heads == subtracted:
         must = f"num_noise_heads must divide num_attention_heads = {heads} and be fewer"
         raise source.error(must, short(subtracted))
     _require(source, "k_ratio", config.get("k_ratio", 1), 1)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from diffattn.errors import CheckpointError, ConfigError, did_you_mean, short
+from diffattn.errors import CheckpointError, ConfigError, check_known, did_you_mean, short
 from diffattn.layers.saved_names import saved_name
 from diffattn.models import checkpoint_folder
 from diffattn.models.config.settings import check_rope_parameters
@@ -119,7 +119,9 @@ def _check_padding_and_rotation(where: str, settings: Mapping[str, Any]) -> None
             "without padding has null there."
         )
     heads, size = settings.get("num_attention_heads"), settings.get("hidden_size")
-    width = settings.get("head_dim") or (size // heads if heads and size else 0)
+    width: Any = settings.get("head_dim")
+    if not is_whole(width):
+        width = size // heads if is_whole(heads) and heads and is_whole(size) else 0
     for name in ("rope_parameters", "rope_scaling"):
         try:
             check_rope_parameters(where, settings.get(name), width)
@@ -184,6 +186,8 @@ def _choose_layout(
     wanted: str | None,
 ) -> tuple[Layout, Mapping[str, str]]:
     """Layout and role -> name: ``wanted``, else by ``config.json``, else by tensor names."""
+    if wanted is not None:
+        check_known("convert", "layout", wanted, LAYOUTS)
     by_names = layouts_of(tensors)
     named = dict.fromkeys(layout.name for layout, _ in by_names)
     kind = None if settings is None else settings.get("model_type")

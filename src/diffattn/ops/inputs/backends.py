@@ -304,8 +304,7 @@ def _auto_diff_attention(inputs: Inputs) -> str:
 
     if inputs.any_length:
         return "reference" if inputs.transformed else "composed"
-    kernels = inputs.device == "cuda" and inputs.dtype != torch.float32
-    if kernels and (inputs.elsewhere or kernel_support.takes_kernels(inputs.capability)):
+    if inputs.device == "cuda" and inputs.dtype != torch.float32:
         # A packed row has as many queries as keys, a cache has more keys.
         few = inputs.num_queries <= min(_FEW_QUERIES, inputs.num_keys - 1)
         hopper = (
@@ -318,7 +317,8 @@ def _auto_diff_attention(inputs: Inputs) -> str:
         )
         names = ("triton_decode",) * few + ("hopper",) * hopper + ("triton",)
         for name in names:
-            if row("diff_attention", name).refuses(inputs) is None:
+            runs = row("diff_attention", name).refuses(inputs) is None
+            if runs and (inputs.elsewhere or kernel_support.takes_kernels(inputs.capability)):
                 return name
     if inputs.num_queries <= _FEW_QUERIES:
         return "decode"

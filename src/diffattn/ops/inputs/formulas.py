@@ -72,7 +72,7 @@ def diff_lambda(
 
 
 def sigmoid_lambda(logits: Tensor) -> Tensor:
-    r"""λ of DIFF V2: one value per token and head, strictly between 0 and 1.
+    r"""λ of DIFF V2: one value per token and head, from 0 to 1.
 
     .. math:: \lambda = \sigma(X W_\lambda)
 

@@ -189,7 +189,7 @@ def head_norm_backward(
 
 @triton.jit
 def _load_vectors(p_q, p_k, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """A pair of vectors, and the exponential of their product, by exp2."""
+    """Two vectors and their dot product."""
     b_columns = tl.arange(0, BLOCK)
     b_q = tl.load(p_q + b_columns, mask=b_columns < WIDTH, other=0.0).to(tl.float32)
     b_k = tl.load(p_k + b_columns, mask=b_columns < WIDTH, other=0.0).to(tl.float32)

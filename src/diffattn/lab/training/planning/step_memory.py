@@ -100,8 +100,9 @@ def step_memory(
             kind,
             device=device,
             dtype=dtype,
-            batch=1 if apart else sequences,
-            num_tokens=train.seq_len * (sequences if apart else 1),
+            batch=sequences,
+            num_tokens=train.seq_len,
+            apart=apart,
             elsewhere=elsewhere,
             tested=tested,
         )
