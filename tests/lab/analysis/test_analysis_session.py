@@ -63,8 +63,6 @@ def test_what_cannot_be_analysed(folders, build_windowed, text, tmp_path):
         analyze(one, documents(text), "", AnalysisSettings(window_tokens=65))
     with pytest.raises(CheckpointError, match="got nothing"):
         analyze({"a": str(tmp_path / "none")}, documents(text), "", AnalysisSettings())
-    with pytest.raises(ConfigError, match="tokens must be 2 or more, got 1"):
-        AnalysisSettings(tokens=1)
     windowed = save(build_windowed(8), tmp_path / "mistral")
     with pytest.raises(ConfigError, match="'mistral' must attend to all tokens before, got a slid"):
         analyze({"a": windowed}, documents(text), "", AnalysisSettings())

@@ -32,6 +32,7 @@ BEFORE_TORCH = (
     ("judge {out} --model m --set worker=2", "Did you mean 'workers'?"),
     ("analyze {out} --out {out} --text a --dtype float31", "Did you mean 'float32'?"),
     ("report {out} --markdown --out {out}", "--markdown prints and --out writes"),
+    ("report {out} --markdown --bench {out}", "--bench is for a page"),
     ("reproduce all --only foo --out {out}", "only must be in {recall, text}, got 'foo'"),
 )
 """Refused before anything heavy loads."""

@@ -72,9 +72,13 @@ def test_what_fits_nowhere_has_no_days_and_no_price(cli, step_of):
     ]
     found = json.loads(cli(*call, "--json").out)
     assert found == {"plans": {}, "fits_on": [{"gpu": "h200", "gpus": 1}]}
+    given = ("--attention", "shared_diff", "--set", "train.warmup_steps=9")
+    assert cli(*call, *given).out.splitlines()[-1] == (
+        f"  diffattn plan 3b {' '.join(given)} --gpu h200 --gpus 1"
+    )
     step_of(1_000)
     called = cli(*call, "--set", "engine.parallel=ddp")
     assert called.out.splitlines() == [
         "3b does not fit on 1 x NVIDIA H100 SXM, with engine.parallel=ddp.",
-        "Nor does it fit on any larger device, or on 64 times as many.",
+        "Nor does it fit on any larger device, or on many more.",
     ]

@@ -16,7 +16,7 @@ OUTLIERS = PUBLISHED / "evaluations" / "outliers"
 DIGESTS = {
     "ablations": "24654d52f4d55e19",
     "gradient_flow": "1bef41842041d67e",
-    "practical": "afbaaca1935f4bb9",
+    "practical": "4956c78c1266988f",
     "rank": "6d12f91b685a154c",
     "recall": "7031e99010fe28c0",
     "scaling": "d226db2f33051baa",

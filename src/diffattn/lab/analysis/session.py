@@ -115,14 +115,6 @@ class AnalysisSettings:
     device: str | None = None
     bos: bool | None = None
     """Whether a window begins with BOS. Default: if the tokenizer has one."""
-    block_entries: int = BLOCK_ENTRIES
-    """Most logits that are held at once, of a layer."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("tokens", 2), ("window_tokens", 4)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"analyze: {name} must be {least} or more, got {value}.")
 
 
 def analyze(
@@ -138,7 +130,7 @@ def analyze(
     """Analyse models one after the other on the same documents.
 
     Windows run one by one without padding. Held at once are queries, keys and values of one layer
-    and window, and ``block_entries`` logits: never the whole maps of all heads.
+    and window, and ``BLOCK_ENTRIES`` logits: never the whole maps of all heads.
 
     Args:
         models: Label -> path of a model or of a run. From a run the λ of its log is read too, and
@@ -191,7 +183,7 @@ def _analyze_model(
                 "analysis: all layers must have the same numbers of heads and maps, got "
                 f"attention_type {config.attention_type!r}."
             )
-    collector = _Collector(model, settings.block_entries)
+    collector = _Collector(model)
     on_progress(label, 0, len(windows))
     for number, ids in enumerate(windows):
         collector.add(number, ids)
@@ -208,9 +200,8 @@ def _analyze_model(
 
 
 class _Collector:
-    def __init__(self, model: LanguageModel, block_entries: int) -> None:
+    def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.block_entries = block_entries
         self.attention: dict[int, LayerAttention] = {}
         self.lambdas: dict[int, LambdaStatistics] = {}
         self.scan = OutlierScan()
@@ -225,7 +216,7 @@ class _Collector:
                 self.lambdas.setdefault(layer, LambdaStatistics(num_heads)).add(inputs.lam)
 
             def blocks() -> Iterator[LogitRows]:
-                for rows in logit_rows(inputs, attention.block(self.block_entries)):
+                for rows in logit_rows(inputs, attention.block(BLOCK_ENTRIES)):
                     self.scan.add_logits(layer, inputs, rows, tokens, number)
                     yield rows
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from diffattn.errors import ConfigError, check_known
+from diffattn.lab.records.results import shape_text
 from diffattn.ops.inputs import backends
 
 if TYPE_CHECKING:
@@ -149,7 +150,4 @@ class Case:
         return getattr(torch, self.dtype)
 
     def __str__(self) -> str:
-        shape = " ".join(
-            f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in self.shape.items()
-        )
-        return f"{shape} {self.dtype} {self.mode.replace('_', ' + ')}"
+        return f"{shape_text(self.shape)} {self.dtype} {self.mode.replace('_', ' + ')}"

@@ -126,7 +126,7 @@ def _peers(case: Case, exact: Exact, only: tuple[str, ...]) -> list[Contender]:
             run = partial(call, *leaves)
             refusal = _refusal(run)
             row = contender(case, exact, name, TWO_CALLS, run, role=DIFF, refusal=refusal)
-            rows.append(replace(row, technique=name))
+            rows.append(replace(row, backend=name))
     return rows
 
 

@@ -92,10 +92,12 @@ def bench(
 
 
 def _host(device: str, path: Path, json_: bool) -> None:
+    from diffattn.files.destination import require_replaceable
     from diffattn.lab.benchmark.config import require_cuda
     from diffattn.lab.benchmark.host import measure_host
     from diffattn.lab.cli.screen import print_table, print_text
 
+    require_replaceable(path, '{\n "scope"', "a record of 'bench host'")
     if device == "cuda":
         require_cuda()
     record = measure_host(device, path)

@@ -70,7 +70,7 @@ def convert(
         check_known("convert", "--from", from_, LAYOUTS)
     changes = read_settings(set_ or [], dict.fromkeys(_SETTABLE, Any))
     source = best_of_study(source, say)
-    out = out or default_out(to, [Path(source).stem])
+    out = out or default_out(to, [Path(source).name.removesuffix(".safetensors")])
     from diffattn.lab.cli.screen import ByteProgress
     from diffattn.models.conversion.convert import convert as run
 

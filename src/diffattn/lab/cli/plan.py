@@ -62,7 +62,9 @@ def plan(
     plans = _best_plans(config, target, fixed, options)
     best = plans.get(config.model.attention_type)
     if best is None:
-        _show_what_fits(recipe, config, target, gpus, fixed, json_)
+        given = [recipe, *(["--attention", attention] if attention else [])]
+        given += [word for change in changes for word in ("--set", change)]
+        _show_what_fits(shlex.join(given), config, target, gpus, fixed, json_)
     else:
         commands = _commands(recipe, attention, changes, planned, best[0], gpus)
         _show({name: made for name, (_, made) in plans.items()}, commands, json_)
@@ -148,7 +150,7 @@ def _show(plans: dict[str, Any], commands: list[str], json_: bool) -> None:
 
 
 def _show_what_fits(
-    recipe: str, config: Any, target: Any, gpus: int, fixed: Any, json_: bool
+    given: str, config: Any, target: Any, gpus: int, fixed: Any, json_: bool
 ) -> None:
     from diffattn.lab.training.planning.search import SEARCHED, enough_devices
 
@@ -157,10 +159,11 @@ def _show_what_fits(
         devices = [{"gpu": other.name, "gpus": count} for other, count in enough]
         print_json({"plans": {}, "fits_on": devices})
         return
-    given = "".join(f", with {key}={value}" for key, value in fixed.items() if key in SEARCHED)
-    typer.echo(f"{recipe} does not fit on {gpus} x {target.product}{given}.")
+    values = "".join(f", with {key}={value}" for key, value in fixed.items() if key in SEARCHED)
+    recipe = given.partition(" ")[0]
+    typer.echo(f"{recipe} does not fit on {gpus} x {target.product}{values}.")
     if not enough:
-        typer.echo("Nor does it fit on any larger device, or on 64 times as many.")
+        typer.echo("Nor does it fit on any larger device, or on many more.")
     for other, count in enough:
-        command = f"diffattn plan {recipe} --gpu {other.name} --gpus {count}"
+        command = f"diffattn plan {given} --gpu {other.name} --gpus {count}"
         typer.echo(f"It fits on {count} x {other.product}:\n  {command}")

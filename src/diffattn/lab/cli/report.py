@@ -44,6 +44,8 @@ def report(
 
     if markdown and out is not None:
         raise ConfigError("report: --markdown prints and --out writes the page, got both.")
+    if markdown and bench is not None:
+        raise ConfigError("report: --bench is for a page, got --markdown too.")
     is_one = folders is not None and len(folders) == 1
     if out is not None or not is_one:  # otherwise the page is written into the folder
         require_replaceable(out or _DEFAULT_PAGE, beginning(GENERATOR), f"a page of '{GENERATOR}'")

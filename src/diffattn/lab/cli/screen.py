@@ -81,8 +81,6 @@ def print_text(sentences: Iterable[str]) -> None:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, dict):
-        return "\n".join(f"{key} {number:+,}" for key, number in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -1,6 +1,6 @@
 """Results on disk: BenchResult, one file of benchmark measurements with their provenance."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -104,6 +104,11 @@ class BenchCase:
         return next((row for row in self.rows if row.contender == contender), None)
 
 
+def shape_text(shape: Mapping[str, Any]) -> str:
+    """``"B1 H4 d64 N512"``."""
+    return " ".join(f"{name}{' ' if len(name) > 1 else ''}{size}" for name, size in shape.items())
+
+
 def case_key(case: Any) -> tuple[str, ...]:
     """Identifies the timed operation of a case, planned or measured."""
     shape = ",".join(f"{name}={value}" for name, value in sorted(case.shape.items()))
@@ -157,8 +162,12 @@ class BenchResult(FileRecord):
 
 
 def read_benchmarks(paths: Iterable[Path]) -> dict[Path, BenchResult]:
-    """The records of files and of folders of files, in the order of their names."""
+    """The records of files and of folders of files, in the order of their names.
+
+    Records of ``bench host`` are of another kind: they are left out of a folder.
+    """
     files: list[Path] = []
     for path in paths:
-        files += sorted(path.glob("*.json")) if path.is_dir() else [path]
+        within = sorted(x for x in path.glob("*.json") if not x.name.startswith("host_"))
+        files += within if path.is_dir() else [path]
     return {file: BenchResult.read(file) for file in files}

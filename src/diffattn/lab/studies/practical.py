@@ -91,7 +91,7 @@ def _statement(config: RecallStudyConfig, tasks: dict[str, Any]) -> str:
             for x, count in learned.items()
             if count < len(config.seeds)
         ]
-        which = f"but {listing(some)}" if some else "that attend"
+        which = f"that attend, but {listing(some)}," if some else "that attend"
         title = {"lookup": "Lookup", "many_shot": "Many-shot classification"}[name]
         sentences.append(f"{title}: all models {which} learn it on every seed.")
     size = heads_below(twin.config for twin in config.twins.values())

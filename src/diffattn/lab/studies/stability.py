@@ -164,7 +164,7 @@ class _Measured:
         self.runs = {}
         train = config.base.train
         for run in (member.config.name for member in config.members()):
-            trained = [row for row in rows[results[run]["run"]] if "train_loss" in row]
+            trained = [row for row in rows[run] if "train_loss" in row]
             self.runs[run] = spikes.stability(
                 [row["train_loss"] for row in trained],
                 [row["gradient_norm"] for row in trained],

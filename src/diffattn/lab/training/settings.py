@@ -113,13 +113,6 @@ def read_changes(settings: Iterable[str]) -> dict[str, Any]:
     return read_settings(settings, kinds | {f"model.{name}": bool for name in OPTIONS})
 
 
-def require_unset(settings: Iterable[str], key: str, why: str) -> None:
-    """Refuse a change of a setting that something else decides."""
-    changes = read_changes(settings)
-    if key in changes:
-        raise ConfigError(f"--set: {key} must not be set, as {why}, got {changes[key]}.")
-
-
 def _followers(model: dict[str, Any], changed: dict[str, Any]) -> dict[str, Any]:
     """Settings of the model that follow the changes, as long as no change sets them too."""
     followers: dict[str, Any] = {}

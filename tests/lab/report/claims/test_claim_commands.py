@@ -1,16 +1,17 @@
 """The commands of the claims: each exists and resolves."""
 
 import shlex
-from functools import cache, partial
+from functools import partial
 
 import pytest
 from typer.main import get_command
 
 from diffattn.lab.benchmark.session import BenchConfig
-from diffattn.lab.catalog.models import GATE, SIDE_EFFECTS
+from diffattn.lab.catalog.models import SIDE_EFFECTS
 from diffattn.lab.catalog.recipes.catalog import SCALES
 from diffattn.lab.cli.app import app
 from diffattn.lab.evaluation.protocol import parts
+from diffattn.lab.report.claims.commands import STUDIES as STUDY_COMMANDS
 from diffattn.lab.report.claims.tables import CLAIMS
 from diffattn.lab.studies.gradient_flow.runs import gradient_flow_study
 from diffattn.lab.studies.scaling import scaling_study
@@ -53,22 +54,16 @@ def test_every_command_exists_with_its_options(line):
         assert name == "judge"
 
 
-@cache
-def trained_by(scale):
-    config = comparison(scale)
-    return {member.config.name for member in config.trials(config.base_rates())}, {*config.seeds}
-
-
 @pytest.mark.parametrize("line", [line for line in LINES if " evaluate" in line])
 def test_every_evaluated_model_is_one_that_the_study_trains(line):
     words = shlex.split(line)
-    models = [words[at + 1] for at, word in enumerate(words) if word == "--model"]
-    labels, folders = zip(*(model.split("=") for model in models), strict=True)
-    (runs,) = {folder.removesuffix(label) for label, folder in zip(labels, folders, strict=True)}
-    is_small = runs == "runs/laptop/runs/"
-    trained, all_seeds = trained_by("laptop" if is_small else "study")
-    assert {*labels} <= trained
-    controls = {GATE} if is_small else {*SIDE_EFFECTS}
-    assert controls < {label.rpartition("-seed")[0] for label in labels}
-    seeds = {int(label.rpartition("-seed")[2]) for label in labels}
-    assert seeds == all_seeds
+    labels = {words[at + 1].split("=")[0] for at, word in enumerate(words) if word == "--model"}
+    study = comparison("study")
+    assert labels <= {member.config.name for member in study.trials(study.base_rates())}
+    assert {*SIDE_EFFECTS, "diff"} < {label.rpartition("-seed")[0] for label in labels}
+    assert {int(label.rpartition("-seed")[2]) for label in labels} == {*study.seeds}
+
+
+def test_a_laptop_command_trains_the_models_of_its_claim():
+    small = {claim.id for claim in CLAIMS if claim.commands.laptop == STUDY_COMMANDS["text"].laptop}
+    assert small == {"v2-loss"}

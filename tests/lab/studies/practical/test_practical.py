@@ -74,7 +74,7 @@ def test_learned_is_counted_and_said(config):
     assert {name: entry["learned"] for name, entry in members.items()} == {
         **dict.fromkeys(config.members, 3), "diff_v2": 2, "none": 0,
     }  # fmt: skip
-    assert "Lookup: all models but DIFF V2 (2 of 3) learn it on every seed." in results["statement"]
+    assert "Lookup: all models that attend, but DIFF V2 (2 of 3), learn it" in results["statement"]
     assert "Many-shot classification: all models that attend learn it" in results["statement"]
 
 

@@ -81,6 +81,13 @@ def test_devices_that_are_enough():
     assert (larger.name, same) == ("a100-40gb", 1)
     (only,) = enough_devices(RECIPE, device("cpu"), 3, ())
     assert (only[0].name, only[1]) == ("h100", 1)
+    tight = replace(small, memory_bytes=1)  # no count divides a micro batch of the whole batch
+    whole = replace(RECIPE.train, micro_batch_sequences=RECIPE.train.batch_sequences)
+    found = enough_devices(replace(RECIPE, train=whole), tight, 1, (MICRO,))
+    assert [count for _, count in found] == [1]
+    sharded = replace(RECIPE, engine=EngineConfig(parallel="fsdp"))
+    (only,) = enough_devices(sharded, device("cpu"), 3, ("engine.parallel",))
+    assert only[1] == 2  # shards need two
 
 
 def test_the_twin_has_the_other_attention():

@@ -13,7 +13,6 @@ from diffattn.lab.report.analysis.tables import (
     ALL_POSITIONS,
     HIDDEN,
     LOGITS,
-    label_of,
     map_correlation,
 )
 from diffattn.lab.report.page.charts import (
@@ -36,7 +35,7 @@ from diffattn.lab.report.page.elements import (
     Text,
 )
 from diffattn.lab.report.page.render import write_document
-from diffattn.lab.report.page.wording import listing, plural
+from diffattn.lab.report.page.wording import label_of, listing, plural
 
 _DEFINITIONS = {
     "A1, A2, A, |A|": "The softmax maps of a head, A = A1 − λ A2 (A1 alone for softmax attention), "

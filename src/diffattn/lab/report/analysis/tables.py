@@ -10,6 +10,7 @@ from diffattn.lab.report.page.wording import (
     MISSING,
     WHITE_SPACE,
     count,
+    label_of,
     listing,
     number,
     pairs,
@@ -27,11 +28,6 @@ def map_correlation(layer: Any) -> float | None:
     """Correlation between heads of the signed map, or of softmax's single map."""
     values: dict[str, float | None] = layer["map_correlation"]
     return values.get("signed", values.get("map_1"))
-
-
-def label_of(analysis: ModelAnalysis) -> str:
-    """The name of the model."""
-    return str(analysis.model.get("label"))
 
 
 _HEAD_MEANS = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread
+from diffattn.lab.records.results import BenchCase, BenchResult, BenchRow, Spread, shape_text
 from diffattn.lab.report.page.elements import Bullets, Element, Fold, Section, Text
 from diffattn.lab.report.page.tables import Table, record_table
 from diffattn.lab.report.page.wording import (
@@ -31,13 +31,8 @@ _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, fold
 
 def case_title(case: BenchCase) -> str:
     """Shape, dtype, timed pass, device and run."""
-    return f"{_shape_text(case)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
-
-
-def _shape_text(case: BenchCase) -> str:
-    """``"B1 H4 d64 N512"``."""
-    return " ".join(
-        f"{name}{' ' if len(name) > 1 else ''}{value}" for name, value in case.shape.items()
+    return (
+        f"{shape_text(case.shape)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
     )
 
 
@@ -65,8 +60,9 @@ def targets_in_words(cases: Iterable[BenchCase]) -> list[str]:
         return ["We set no target for these shapes."]
     missed = [(case, verdict) for case, verdict in verdicts if not verdict.passed]
     return [f"{len(verdicts) - len(missed)} of {len(verdicts)} targets met."] + [
-        f"Missed by {verdict.contender} at {_shape_text(case)}, {case.dtype}: {verdict.target} "
-        f"is the {'goal' if verdict.goal else 'target'}, measured {verdict.value:.2f} ×."
+        f"Missed by {verdict.contender} at {shape_text(case.shape)}, {case.dtype}: "
+        f"{verdict.target} is the {'goal' if verdict.goal else 'target'}, "
+        f"measured {verdict.value:.2f} ×."
         for case, verdict in missed
     ]
 
@@ -129,7 +125,7 @@ def _operator_row(case: BenchCase) -> dict[str, str]:
     tc = next(same, _fastest(case, "TC"))
     peaks = [row.peak_bytes if row else None for row in (best, base)]
     return {
-        "Shape": _shape_text(case),
+        "Shape": shape_text(case.shape),
         "dtype": case.dtype,
         "Pass": mode_text(case),
         "T (SDPA)": _short_time(base),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diffattn.lab.catalog.models import BASELINE, FEW, SIDE_EFFECTS
+from diffattn.lab.catalog.models import BASELINE, SIDE_EFFECTS
 
 
 class Commands(NamedTuple):
@@ -75,23 +75,20 @@ def evaluation(
     """
     protocol = small[0].split(".")[0] if small else gpu_parts
 
-    def line(
-        parts: str, runs: str, seeds: int, out: str, options: Sequence[str], kinds: Sequence[str]
-    ) -> str:
+    def line(parts: str, runs: str, out: str, options: Sequence[str]) -> str:
         models = " ".join(
             f"--model {kind}-seed{seed}={runs}/{kind}-seed{seed}"
-            for seed in range(seeds)
-            for kind in kinds
+            for seed in range(5)
+            for kind in (BASELINE, "diff", *SIDE_EFFECTS)
         )
         words = ["diffattn evaluate", parts, models, *options, f"--out {out}"]
         return " ".join([*words, f"&& {then.format(out=out)}"] if then else words)
 
     settings, large = ([f"--set {setting}" for setting in group] for group in (small, whole))
-    kinds = (BASELINE, "diff", *SIDE_EFFECTS)
     return Commands(
-        line(protocol, "runs/laptop/runs", 1, f"runs/laptop-{name}", ["--quick", *settings], FEW),
-        line(protocol, "runs/study/runs", 5, f"runs/study-{name}", settings, kinds),
-        line(gpu_parts, "runs/gpu/runs", 5, f"runs/gpu-{name}", large, kinds),
+        None,  # the study of that scale trains no V1
+        line(protocol, "runs/study/runs", f"runs/study-{name}", settings),
+        line(gpu_parts, "runs/gpu/runs", f"runs/gpu-{name}", large),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from diffattn.lab.catalog.models import (
     BASELINE,
+    FEW,
     SIDE_EFFECTS,
     TYPES,
     UNIFORM_SECOND,
@@ -21,7 +22,6 @@ from diffattn.lab.report.claims.claim import (
     name_controls,
     study_claim,
 )
-from diffattn.lab.report.claims.commands import STUDIES
 from diffattn.lab.report.claims.records import ClaimRecords
 from diffattn.lab.report.page.phase import explain_divergence, explain_gap
 from diffattn.lab.report.page.wording import listing, plural
@@ -227,7 +227,10 @@ def _loss_claim(
     variant: str, baseline: str, *, part: str | None = None, study: _Study = "text"
 ) -> Claim:
     pair = {"variant": variant, "baseline": baseline}
-    return study_claim(study, loss_difference, **pair, part=part, study=study)
+    claim = study_claim(study, loss_difference, **pair, part=part, study=study)
+    if study == "text" and not {*pair.values()} <= {*FEW}:  # not trained at laptop scale
+        claim = claim._replace(commands=claim.commands._replace(laptop=None))
+    return claim
 
 
 LOSS_MEASURES = {
@@ -241,9 +244,7 @@ LOSS_MEASURES = {
     "shared-loss": _loss_claim("shared_diff", "softmax"),
     "shared-rank": _loss_claim("shared_diff_r2", "shared_diff_r16", study="rank"),
     "v2-loss": _loss_claim("diff_v2", "softmax"),
-    "v2-norm": _loss_claim("diff_v2_norm", "diff_v2")._replace(
-        commands=STUDIES["text"]._replace(laptop=None)  # no ablations at that scale
-    ),
+    "v2-norm": _loss_claim("diff_v2_norm", "diff_v2"),
     "v2-lambda": _loss_claim("diff_v2_no_lambda", "diff_v2", study="ablations"),
     "v2-pairing": _loss_claim("diff_v2_across", "diff_v2", study="ablations"),
 }

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 from diffattn.lab.records.evaluations import EvalResult, Metric
-from diffattn.lab.report.evaluation.tables import label_of
 from diffattn.lab.report.page.charts import (
     SEQUENTIAL,
     Chart,
@@ -12,7 +11,7 @@ from diffattn.lab.report.page.charts import (
     line,
     model_colors,
 )
-from diffattn.lab.report.page.wording import is_number, number
+from diffattn.lab.report.page.wording import is_number, label_of, number
 
 _ByModel = Mapping[str, Sequence[Metric]]
 """Label of a model -> its values of one metric, which differ only in numbers such as a length."""

@@ -18,7 +18,6 @@ from diffattn.lab.report.evaluation.charts import charts_of
 from diffattn.lab.report.evaluation.tables import (
     difference_table,
     difference_tables,
-    label_of,
     metric_name,
     metric_rows,
 )
@@ -35,7 +34,16 @@ from diffattn.lab.report.page.elements import (
     shown,
 )
 from diffattn.lab.report.page.tables import Table, record_table, table
-from diffattn.lab.report.page.wording import MISSING, count, listing, number, pairs, plural, span
+from diffattn.lab.report.page.wording import (
+    MISSING,
+    count,
+    label_of,
+    listing,
+    number,
+    pairs,
+    plural,
+    span,
+)
 
 _ONE_SEED = (
     "One model of each kind was compared. The intervals are over items: they say whether these "

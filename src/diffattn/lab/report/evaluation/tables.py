@@ -10,12 +10,7 @@ from typing import Any
 
 from diffattn.lab.records.evaluations import Comparison, EvalResult, Metric, PairedDifference
 from diffattn.lab.report.page.tables import Table, record_table, table_markdown
-from diffattn.lab.report.page.wording import MISSING, count, number, p_value, pairs, span
-
-
-def label_of(result: EvalResult) -> str:
-    """The name of the model."""
-    return str(result.model["label"])
+from diffattn.lab.report.page.wording import MISSING, count, label_of, number, p_value, pairs, span
 
 
 def metric_name(metric: Metric) -> str:

@@ -43,7 +43,7 @@ def models_table(study: Study) -> Table:
         ):
             cells.append(number_cell(count(model.get(key)), names))
             change, note = MISSING, ""
-            if runs[0].attention_type != BASELINE:
+            if name != BASELINE:
                 change = count(model.get(difference), signed=True)
                 note = percent(model.get(difference), base.get(key))
             cells.append(number_cell(change, names, note=note))

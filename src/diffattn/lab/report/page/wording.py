@@ -98,6 +98,11 @@ def listing(items: Iterable[Any]) -> str:
     return " and ".join([", ".join(words[:-1]), words[-1]]) if len(words) > 1 else "".join(words)
 
 
+def label_of(result: Any) -> str:
+    """The name of the model that was evaluated or analysed."""
+    return str(result.model["label"])
+
+
 def pairs(values: Mapping[str, Any]) -> str:
     """``"length 4096, depth 50"``; names without a value are left out."""
     return ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)

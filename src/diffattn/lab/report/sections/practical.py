@@ -28,6 +28,7 @@ from diffattn.lab.report.page.tables import (
     word_cell,
 )
 from diffattn.lab.report.page.wording import ends, listing, number, p_value, plural, type_name
+from diffattn.lab.report.sections.recall import runs_of_recall
 
 _ends = partial(ends, digits=3, none="one seed")
 _mean_cell = partial(mean_cell, digits=3, none="one seed")
@@ -51,19 +52,7 @@ _QUESTIONS = {
 
 def read_practical_study(folder: Path) -> Study:
     """Read the records of a practical study: its trials first and then its sweep."""
-
-    return read_study_of_runs(
-        folder,
-        lambda info, names, _: [
-            *(
-                f"{task}-{name}-seed{seed}"
-                for seed in info["seeds"]
-                for task in info["tasks"]
-                for name in (*info["types"], *info["controls"])
-            ),
-            *(name for name in names if "-lr" in name),
-        ],
-    )
+    return read_study_of_runs(folder, runs_of_recall)
 
 
 def practical_document(study: Study) -> Document:

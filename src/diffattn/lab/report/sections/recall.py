@@ -48,9 +48,7 @@ VERSION = 6
 
 def read_recall_study(folder: Path) -> Study:
     """Read the records of a recall study: its trials first and then its sweep."""
-    study = read_study_of_runs(
-        folder, lambda info, names, _: [*_trial_names(info), *_sweep_names(info, names)]
-    )
+    study = read_study_of_runs(folder, runs_of_recall)
     version = (study.results or {"protocol": {"version": VERSION}})["protocol"].get("version")
     if version != VERSION:
         raise CheckpointError(
@@ -58,6 +56,11 @@ def read_recall_study(folder: Path) -> Study:
             f"{version!r:.60}. Run the study again in another folder."
         )
     return study
+
+
+def runs_of_recall(info: dict[str, Any], names: Collection[str], _: Any) -> list[str]:
+    """Names of a study's runs: its trials, then its sweep."""
+    return [*_trial_names(info), *_sweep_names(info, names)]
 
 
 def _trial_names(

@@ -7,7 +7,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from diffattn.errors import check_known
+from diffattn.errors import ConfigError, check_known
 from diffattn.lab.catalog.models import (
     BASELINE,
     FEW,
@@ -31,7 +31,7 @@ from diffattn.lab.studies.study import (
     swept_rates,
 )
 from diffattn.lab.training.config import RunConfig
-from diffattn.lab.training.settings import apply_settings, require_unset
+from diffattn.lab.training.settings import apply_settings, read_changes
 from diffattn.models.twins import Twin
 
 Tries = tuple[tuple[float, float | None], ...]
@@ -329,7 +329,9 @@ def comparison(
         }
     if seeds is not None:
         fields = fields | {"seeds": tuple(seeds)}
-    if fields.get("learning_rates"):
-        require_unset(settings, "train.learning_rate", f"scale {scale!r} sweeps the rates it tries")
+    rate = read_changes(settings).get("train.learning_rate")
+    if fields.get("learning_rates") and rate is not None:
+        why = f"as scale {scale!r} sweeps the rates it tries"
+        raise ConfigError(f"--set: train.learning_rate must not be set, {why}, got {rate}.")
     base = apply_settings(recipe(scale), [*_ENGINE.get(scale, ()), *settings])
     return ComparisonConfig(scale=scale, kind=kind, base=base, match=match, **fields)

@@ -50,7 +50,7 @@ def require_trackers(engine: EngineConfig) -> None:
     for name in engine.trackers:
         if name not in get_available_reporting_integrations():
             raise ConfigError(
-                f"EngineConfig: report_to must name trackers that are installed, got {name!r}. "
+                f"engine.report_to must name trackers that are installed, got {name!r}. "
                 f"Install it: pip install {name}."
             )
 

@@ -110,9 +110,13 @@ def enough_devices(
         (row, devices) for row in larger if (row.memory_bytes or 0) > (kind.memory_bytes or 0)
     ]
 
+    train, is_fsdp = config.train, config.engine.parallel == "fsdp" and "engine.parallel" in fixed
+    micro = "train.micro_batch_sequences" in fixed and train.micro_batch_sequences
+
     def is_enough(row: Device, count: int) -> bool:
-        is_even = config.train.batch_sequences % count == 0
-        return is_even and best_plan(config, row, devices=count, fixed=fixed) is not None
+        if train.batch_sequences % (count * (micro or 1)) or (count == 1 and is_fsdp):
+            return False
+        return best_plan(config, row, devices=count, fixed=fixed) is not None
 
     first = (next((x for x in group if is_enough(*x)), None) for group in (more, others))
     return [x for x in first if x is not None]
