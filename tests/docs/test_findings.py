@@ -24,6 +24,7 @@ from record_files import the_row
 PAGE = (FINDINGS / "results.md").read_text(encoding="utf-8")
 PROSE = " ".join(PAGE.split())
 TABLES = dict(re.findall(r"<!-- (published/\w+) -->\n((?:\|.*\n)+)", PAGE))
+LADDER = runs_folder(ROOT / "published" / "ladder")
 OUTLIERS = ("largest attention logit", "largest hidden state")
 CLAIMS_AND_RESULTS = ("docs/findings/claims.md", "docs/findings/results.md")
 
@@ -119,12 +120,10 @@ def test_losses_at_the_speeds_of_an_h100(study):
         estimate(change(curves[name], curves["softmax"], speed)) for name, speed in speeds.items()
     )
     assert f"on an H100 V2 would stand at {v2}, V1 at {v1}; with four times" in claims
-    sides = (("ladder", "diff_v2"), ("ladder/float32", "softmax"))
     longer = [
-        [loss_curve(read_jsonl(runs_folder(ROOT / "published" / folder) / f"{name}-seed{seed}"
-                               / "metrics.jsonl")) for seed in (0, 1)]
-        for folder, name in sides
-    ]  # fmt: skip
+        [loss_curve(read_jsonl(LADDER / f"{name}-seed{i}" / "metrics.jsonl")) for i in (0, 1)]
+        for name in ("diff_v2", "softmax")
+    ]
     assert f"four times the tokens V2 at {signed(change(*longer, 0.82).mean, 2)} (two" in claims
 
 
@@ -263,41 +262,53 @@ def test_a_row_of_lookup_and_shots(name):
 
 
 def test_the_ladder():
-    """V2's lead over its gate, by seed, and over the Transformer, which ran in float32."""
-    folders = [runs_folder(ROOT / "published" / name) for name in ("ladder", "ladder/float32")]
-    runs = {run.name: read_json(run / "results.json") for at in folders for run in at.iterdir()}
+    """Losses by seed: V2's lead over its gate and over the Transformer, all in bfloat16."""
+    runs = {run.name: read_json(run / "results.json") for run in LADDER.iterdir()}
+
+    def ends_of(name, part=None):
+        results = [runs[f"{name}-seed{i}"] for i in range(3) if f"{name}-seed{i}" in runs]
+        return [
+            x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in results
+        ]
 
     def lead(name, other, part=None):
-        sides = (runs[name], runs[other])
-        losses = [
-            x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in sides
-        ]
-        return losses[1] - losses[0]
+        return [b - a for a, b in zip(ends_of(name, part), ends_of(other, part), strict=False)]
 
-    to_gate = [lead(f"diff_v2-seed{i}", f"diff_v2_gate-seed{i}") for i in (0, 1)]
-    to_softmax = [lead(f"diff_v2-seed{i}", f"softmax-seed{i}") for i in (0, 1)]
-    copied = [lead(f"diff_v2-seed{i}", f"diff_v2_gate-seed{i}", "repeated_bigram") for i in (0, 1)]
+    v2, gate, softmax = "diff_v2", "diff_v2_gate", "softmax"
+    to_gate, to_softmax = (lead(v2, x) for x in (gate, softmax))
+    of_gate = lead(gate, softmax)
+    assert {*map(len, (to_gate, to_softmax, of_gate))} == {2}  # "two seeds"
     claims, page = map(prose, CLAIMS_AND_RESULTS)
-    assert f"V2 ends {to_gate[0]:.3f} and {to_gate[1]:.3f} below the gate" in claims
-    assert f"V2 ends {to_softmax[0]:.3f} and {to_softmax[1]:.3f} below the Transformer" in claims
-    assert f"V2 leads its gate by {fmean(copied):.3f} there" in page
-    assert f"ends {fmean(to_softmax):.3f} below the Transformer" in page
-    parts = [lead(f"diff_v2-seed{i}", f"softmax-seed{i}", "repeated_bigram") for i in (0, 1)]
-    assert f"on repeated bigrams {fmean(parts):.3f}, not 0.694" in page
-    # In bfloat16, as V2, only another seed of the Transformer is done.
-    low, high = fmean(lead(f"diff_v2-seed{i}", "softmax-seed2") for i in (0, 1)), fmean(to_softmax)
-    least, most = low - fmean(to_gate), high - fmean(to_gate)
     readme, log = prose("README.md"), prose("docs/log.md")
-    words = f"by {low:.2f} to {high:.2f}, its gate by {least:.2f} to {most:.2f} (two seeds)"
-    assert words in readme
-    assert f"of other text, {low:.2f} to {high:.2f} is left (two seeds)" in claims
-    assert f"ends level with the gate, {low:.3f} above V2's mean" in claims
-    assert f"a third Transformer ends {low:.3f} above V2's mean" in page
-    gates = " and ".join(f"{runs[f'diff_v2_gate-seed{i}']['validation_loss']:.4f}" for i in (0, 1))
-    third, parts = runs["softmax-seed2"], runs["softmax-seed2"]["validation_parts"]
-    copied, new = (parts[x]["loss"] for x in ("repeated_bigram", "first_occurrence"))
-    ends = f"{third['validation_loss']:.4f}, {copied:.3f} and {new:.3f}"
-    assert f"in bfloat16: {ends}, level with the gate ({gates})" in log
+    below, under, gains = (
+        " and ".join(f"{x:.3f}" for x in leads) for leads in (to_gate, to_softmax, of_gate)
+    )
+    assert f"V2 ends {below} below the gate (two seeds)" in claims
+    assert f"V2 ends {under} below the Transformer, the gate {gains}." in claims
+    assert f"V2 leads softmax by {under}," in log
+    *two, third = ends_of(softmax)
+    assert f"a third Transformer ends {fmean(two) - third:.3f} below these two" in claims
+    whole, part = f"{fmean(to_softmax):.2f}", f"{fmean(of_gate):.2f}"
+    assert f"of other text, V2 leads by {whole}, its gate by {part} (two seeds)" in readme
+    assert f"of other text, {whole} is left (two seeds)" in claims
+    copied = [fmean(lead(v2, x, "repeated_bigram")) for x in (gate, softmax)]
+    assert f"V2 leads its gate by {copied[0]:.3f} there" in page
+    assert f"ends {fmean(to_softmax):.3f} below the Transformer, not 0.216" in page
+    assert f"on repeated bigrams {copied[1]:.3f}, not 0.694 (two seeds)" in page
+    for name, words in ((softmax, "Softmax ends at"), (v2, "V2 at"), (gate, "the gate at")):
+        *first, last = (f"{x:.4f}" for x in ends_of(name))
+        assert f"{words} {', '.join(first)} and {last}" in log
+    others = runs_folder(ROOT / "published" / "ladder" / "float32")
+    old = [read_json(others / f"softmax-seed{i}" / "results.json") for i in (0, 1)]
+    was = " and ".join(f"{x['validation_loss']:.4f}" for x in old)
+    assert f"softmax ends at {was}, so precision" in log
+    early = [
+        dict(loss_curve(read_jsonl(LADDER / f"{name}-seed{i}" / "metrics.jsonl")))[4_000]
+        for name in (softmax, v2)
+        for i in (0, 1)
+    ]
+    shown = " and ".join(f"{early[i] - early[2 + i]:.2f}" for i in (0, 1))
+    assert f"at a quarter of the schedule by {shown}" in log
 
 
 def test_the_place_of_the_second_map():
