@@ -61,7 +61,7 @@ def test_scores_equal_a_plain_pass(model):
 def test_its_layers_are_read_and_its_logits_quantized(model):
     require_quantizable(model.network)
     require_readable(model.network, 12)
-    collected = _Collector(model, 2**20)
+    collected = _Collector(model)
     collected.add(0, range(20, 32))
     assert len(collected.result()["attention"]) == 2
     hidden = {}

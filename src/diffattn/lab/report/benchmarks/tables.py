@@ -31,9 +31,8 @@ _GENERATION_COLUMNS = _MODEL_COLUMNS | {"shared_diff_folded": "Shared DIFF, fold
 
 def case_title(case: BenchCase) -> str:
     """Shape, dtype, timed pass, device and run."""
-    return (
-        f"{shape_text(case.shape)}, {case.dtype}, {mode_text(case)} on {case.device} ({case.run})"
-    )
+    shape, mode = shape_text(case.shape), mode_text(case)
+    return f"{shape}, {case.dtype}, {mode} on {case.device} ({case.run})"
 
 
 def mode_text(case: BenchCase) -> str:
