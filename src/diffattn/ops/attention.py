@@ -80,10 +80,10 @@ def diff_attention(
 
     Returns:
         ``[B, T, H, Dv]``, dtype of ``q``; softmaxes in float32, or float64 for float64 ``q``. A
-        query that sees no key gets 0. Unseen keys and values may be NaN and get gradient 0. But
-        ``decode`` and ``triton_decode`` without a gradient need finite ones, compiled or on a GPU.
-        With a mask besides ``causal``, a NaN reaches only queries that see it. This holds in eager
-        code on a CPU; elsewhere for ``cu_seqlens`` alone, and not with GPU kernels or ``flex``.
+        query that sees no key gets 0. Keys and values that no query sees may be NaN and get
+        gradient 0; only ``decode`` and ``triton_decode``, without a gradient and compiled or on a
+        GPU, need finite ones. A NaN that one query sees can reach others on a GPU and in compiled
+        code; in eager code on a CPU a mask besides ``causal`` holds it back.
 
     Raises:
         ShapeError: An argument is not of the documented shape, dtype, device or range.

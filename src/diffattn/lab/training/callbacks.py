@@ -59,7 +59,7 @@ class MetricsCallback(TrainerCallback):
             write_jsonl(self.path, rows)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report progress; log before every checkpoint, which does not keep the losses so far."""
+        """Report progress, and have a row of losses written at each checkpoint."""
         self.on_progress(state.global_step, self.loss)
         if control.should_save:
             control.should_log = True
