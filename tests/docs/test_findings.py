@@ -284,24 +284,34 @@ def test_the_ladder():
         " and ".join(f"{x:.3f}" for x in leads) for leads in (to_gate, to_softmax, of_gate)
     )
     assert f"V2 ends {below} below the gate (two seeds)" in claims
-    assert f"V2 ends {under} below the Transformer, the gate {gains}." in claims
+    assert f"V2 ends {under} below the Transformer, the gate {gains};" in claims
     assert f"V2 leads softmax by {under}," in log
     *two, third = ends_of(softmax)
-    assert f"a third Transformer ends {fmean(two) - third:.3f} below these two" in claims
+    assert f"A third seed of it ends {fmean(two) - third:.3f} below these two" in claims
     whole, part = f"{fmean(to_softmax):.2f}", f"{fmean(of_gate):.2f}"
     assert f"of other text, V2 leads by {whole}, its gate by {part} (two seeds)" in readme
     assert f"of other text, {whole} is left (two seeds)" in claims
     copied = [fmean(lead(v2, x, "repeated_bigram")) for x in (gate, softmax)]
     assert f"V2 leads its gate by {copied[0]:.3f} there" in page
     assert f"ends {fmean(to_softmax):.3f} below the Transformer, not 0.216" in page
-    assert f"on repeated bigrams {copied[1]:.3f}, not 0.694 (two seeds)" in page
+    assert f"on repeated bigrams {copied[1]:.3f}, not 0.694 (two seeds; the" in page
     for name, words in ((softmax, "Softmax ends at"), (v2, "V2 at"), (gate, "the gate at")):
         *first, last = (f"{x:.4f}" for x in ends_of(name))
         assert f"{words} {', '.join(first)} and {last}" in log
     others = runs_folder(ROOT / "published" / "ladder" / "float32")
     old = [read_json(others / f"softmax-seed{i}" / "results.json") for i in (0, 1)]
     was = " and ".join(f"{x['validation_loss']:.4f}" for x in old)
-    assert f"softmax ends at {was}, so precision" in log
+    assert f"softmax ends at {was}, and V2 leads by" in log
+    leads = (x["validation_loss"] - y for x, y in zip(old, ends_of(v2), strict=True))
+    above = " and ".join(f"{x:.3f}" for x in leads)
+    assert f"V2 leads by {above}. No pair has both alike" in log
+    assert f"In float32 on V2's processor it ends {above} above V2" in claims
+    processors = [
+        read_json(at / f"{name}-seed{i}" / "run.json")["hardware"]["processor"].split()[0]
+        for at, name in ((LADDER, v2), (LADDER, gate), (others, softmax), (LADDER, softmax))
+        for i in (0, 1)
+    ]
+    assert processors == ["AMD"] * 6 + ["Intel(R)"] * 2
     early = [
         dict(loss_curve(read_jsonl(LADDER / f"{name}-seed{i}" / "metrics.jsonl")))[4_000]
         for name in (softmax, v2)
