@@ -85,7 +85,7 @@ def kernels(op: str) -> dict[str, Any]:
         "fwd": forward._diff_attention_fwd_kernel,
         "fwd_by_map": forward._diff_attention_fwd_kernel,
         "preprocess": backward._diff_attention_bwd_preprocess_kernel,
-        **dict.fromkeys(("bwd", "dkq", "dkv", "dk", "dv"), by_keys),
+        **dict.fromkeys(("bwd", "dkv", "dk", "dv"), by_keys),
         "dq": backward._diff_attention_bwd_dq_kernel,
     }
     if op == "softmax_attention":

@@ -19,7 +19,7 @@ from diffattn.ops.triton.launch import block_width
 
 PRODUCTS = {
     "fwd": (2, 2), "fwd_by_map": (2, 2),
-    "bwd": (6, 2), "dkq": (6, 1), "dkv": (4, 2), "dk": (4, 1), "dv": (2, 1), "dq": (4, 1),
+    "bwd": (6, 2), "dkv": (4, 2), "dk": (4, 1), "dv": (2, 1), "dq": (4, 1),
     "softmax_fwd": (1, 1), "softmax_bwd": (3, 2), "softmax_dkv": (2, 2), "softmax_dq": (2, 1),
 }  # fmt: skip
 """Per launch, the products of a tile whose third side is D, and those whose third side is Dv."""

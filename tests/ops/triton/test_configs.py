@@ -74,10 +74,9 @@ def test_a_tuner_would_try_every_seed(capability, launch):
 
 
 def test_a_tuner_has_candidates_for_every_launch():
-    """Also for ``dkq``, which no chip needs by count: a device may find it faster."""
     lines = {line for row in configs.CAPABILITIES for line in configs.SEEDS[row]}
     of_table = {line.removesuffix("_padding") for line in lines}
-    assert of_table | {"dkq"} == set(CANDIDATES)
+    assert of_table == set(CANDIDATES)
 
 
 @pytest.mark.skipif(not configs.interpreted(), reason="launches are recorded in the interpreter")

@@ -11,7 +11,6 @@ from diffattn.lab.testing.inputs import make_diff_attention_inputs
 from diffattn.ops.triton import configs, launch
 from ops.triton.test_diff_attention_kernels import (  # noqa: F401  run again, in this form
     V1,
-    V2,
     check,
     test_any_lambda,
     test_any_strides,
@@ -30,15 +29,6 @@ def _sums_in_any_order(monkeypatch):
     """The rule's choice where nothing asks for one order; the tests of this folder do ask."""
     monkeypatch.setattr(configs, "adds_in_order", lambda q: False)
     assert set(configs.backward_configs("", torch.empty(1, 1, 1, 2, 32), 64)) == {"bwd"}
-
-
-@pytest.mark.parametrize("base", [V1, V2], ids=str)
-def test_dv_as_a_launch_of_its_own(base, monkeypatch):
-    """As on chips whose registers do not hold dK, dV and a product of dQ."""
-    monkeypatch.setattr(configs, "BACKWARD_FORMS", (("dkq", "dv"),))
-    inputs = make_diff_attention_inputs(base)
-    assert set(configs.backward_configs("", inputs.q, base.value_dim)) == {"dkq", "dv"}
-    check(inputs)
 
 
 @pytest.mark.parametrize("in_order", [True, False], ids=["two-kernels", "one-kernel"])

@@ -89,7 +89,6 @@ CALLS = {
     "v1-steep": Call(
         differential, V1 | {"num_keys": 2, "scale": 50.0, "causal": False}, form=ONE_KERNEL
     ),
-    "v1-dkq": Call(differential, V1, form=ONE_KERNEL | {"BACKWARD_FORMS": (("dkq", "dv"),)}),
     "v1-dk": Call(differential, V1, form={"BACKWARD_FORMS": (("dk", "dv", "dq"),)}),
     "v1-parts": Call(differential, V1, form=IN_PARTS),
     "v1-parts-heads": Call(differential, V1 | TWICE, form=IN_PARTS),

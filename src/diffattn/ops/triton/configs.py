@@ -155,12 +155,9 @@ _INTERPRETED = LaunchConfig(16, 32, 1, 1)
 """For the interpreter. Small and unequal tiles, so that short texts test edges of both axes."""
 FORWARD_FORMS = (("fwd",), ("fwd_by_map",))
 """Alternative forward passes, each a tuple of launches: both maps in one loop, or in two loops."""
-BACKWARD_FORMS = (("bwd",), ("dkq", "dv"), ("dkv", "dq"), ("dk", "dv", "dq"))
+BACKWARD_FORMS = (("bwd",), ("dkv", "dq"), ("dk", "dv", "dq"))
 """Alternative backward passes, each a tuple of launches, with the fewest products first."""
-GRADIENTS = {
-    "bwd": ("DK", "DV", "DQ"), "dkq": ("DK", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",),
-    "dv": ("DV",),
-}  # fmt: skip
+GRADIENTS = {"bwd": ("DK", "DV", "DQ"), "dkv": ("DK", "DV"), "dk": ("DK",), "dv": ("DV",)}
 """Launch with a program per block of keys -> gradients that it computes."""
 
 
@@ -215,7 +212,6 @@ def backward_configs(
     """Names and settings of a backward pass's launches, in their order; ``op`` as in the forward.
 
     Costs in units of one N × N product over all heads: ``"bwd"`` takes 5 (logits, dP, dV, dK, dQ).
-    ``"dkq"`` and ``"dv"`` take 6, for chips whose registers do not hold all three gradients.
     ``"dkv"`` and ``"dq"`` take 7, as both need logits and dP. ``"dk"``, ``"dv"``, ``"dq"`` take 8.
     """
 
