@@ -10,13 +10,7 @@ from diffattn.ops.hopper import backward as hopper_backward
 from diffattn.ops.hopper import backward_launches, by_map
 from diffattn.ops.hopper import forward as hopper
 from diffattn.ops.triton import backward, decode, forward
-from diffattn.ops.triton.configs import (
-    GRADIENTS,
-    SMALL_SHARED,
-    LaunchConfig,
-    capability_row,
-    seed,
-)
+from diffattn.ops.triton.configs import GRADIENTS, SMALL_SHARED, LaunchConfig, capability_row, seed
 from tools.counted_work import PRODUCTS
 from tools.machine_code import max_spill_bytes
 

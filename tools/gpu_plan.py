@@ -101,11 +101,7 @@ class _Plan:
         return ("--rounds", rounds, "--seconds", seconds, "--device", self.device)
 
     def bench(
-        self,
-        suite: str,
-        *more: str,
-        file: str = "bench.json",
-        program: tuple[str, ...] = _DIFFATTN,
+        self, suite: str, *more: str, file: str = "bench.json", program: tuple[str, ...] = _DIFFATTN
     ) -> tuple[str, ...]:
         out = str(self.out / "bench" / file)
         return (*program, "bench", suite, "--out", out, *self.effort, *more)

@@ -32,8 +32,7 @@ def raises(message):
 
 
 @pytest.mark.parametrize(
-    ("op", "table"),
-    [("diff_attention", api._FORWARD), ("softmax_attention", softmax_api._FORWARD)],
+    ("op", "table"), [("diff_attention", api._FORWARD), ("softmax_attention", softmax_api._FORWARD)]
 )
 def test_a_name_runs_its_own_function(op, table, monkeypatch):
     """The named backend runs and no other one does."""

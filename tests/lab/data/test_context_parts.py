@@ -6,13 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from diffattn.lab.data.ngrams import (
-    CONTEXT_PARTS,
-    PARTS,
-    QUARTERS,
-    PartLosses,
-    context_parts,
-)
+from diffattn.lab.data.ngrams import CONTEXT_PARTS, PARTS, QUARTERS, PartLosses, context_parts
 
 
 def make_windows(n, length, ids, seed=0):

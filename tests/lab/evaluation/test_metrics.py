@@ -6,12 +6,7 @@ import random
 import pytest
 
 from diffattn.lab.evaluation.compare import compare_answers
-from diffattn.lab.evaluation.metrics import (
-    NAMED,
-    guess_shares,
-    guessing,
-    perplexity_metric,
-)
+from diffattn.lab.evaluation.metrics import NAMED, guess_shares, guessing, perplexity_metric
 from diffattn.lab.stats.intervals import Interval
 from evaluation_folders import answers
 

@@ -6,11 +6,7 @@ from diffattn.lab.evaluation.icl.data import Example, load_icl_data
 from diffattn.lab.evaluation.icl.demonstrations import SEPARATOR, IclTask
 from diffattn.lab.evaluation.icl.remapped_labels import RemappedLabels
 from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments
-from diffattn.lab.evaluation.long_context.needle import (
-    answer,
-    forced_number,
-    needle,
-)
+from diffattn.lab.evaluation.long_context.needle import answer, forced_number, needle
 from language_models import byte_pairs, of_tokenizer
 
 CITY, NUMBER = "Oslo", "1234567"

@@ -7,11 +7,7 @@ from record_files import write_record, write_run
 SEEDS = (0, 1)
 RATES = (0.002, 0.128)
 TWO_TYPES = ("softmax", "diff")
-ARMS = {
-    "base": {},
-    "width-64": {"hidden_size": 64},
-    "large-values": {"initializer_range": 0.1},
-}
+ARMS = {"base": {}, "width-64": {"hidden_size": 64}, "large-values": {"initializer_range": 0.1}}
 PHASES = {"start": [1], "late": [9, 10]}
 METRICS = ("loss", "loss_spike_share", "gradient_spike_share", "clipped_share")
 

@@ -7,12 +7,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.stats.paired import (
-    holm,
-    mcnemar_test,
-    paired_difference,
-    paired_t_test,
-)
+from diffattn.lab.stats.paired import holm, mcnemar_test, paired_difference, paired_t_test
 
 
 def test_difference_is_values_minus_baseline():

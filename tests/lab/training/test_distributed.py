@@ -17,12 +17,7 @@ from diffattn.files.io import read_json, read_jsonl
 from diffattn.lab.records import run as run_record
 from diffattn.lab.records.run import RunRecord, package_versions
 from diffattn.lab.training import distributed, sharding
-from diffattn.lab.training.distributed import (
-    joined,
-    process_index,
-    require_one_process,
-    together,
-)
+from diffattn.lab.training.distributed import joined, process_index, require_one_process, together
 from diffattn.lab.training.run import train
 from record_files import contents, entries
 

@@ -16,10 +16,7 @@ from diffattn.lab.records.run import RunRecord
 from diffattn.lab.training.config import EngineConfig
 from diffattn.lab.training.distributed import joined
 from diffattn.lab.training.run import train
-from diffattn.lab.training.sharding import (
-    require_shardable,
-    require_sharded,
-)
+from diffattn.lab.training.sharding import require_shardable, require_sharded
 from diffattn.lab.training.trainer import RunTrainer
 from diffattn.layers.parts import SwiGLU
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM

@@ -22,10 +22,7 @@ from .test_modeling_common import ModelTesterMixin, ids_tensor, random_attention
 for mapping, model_class in (
     ("MODEL_MAPPING_NAMES", DiffTransformerModel),
     ("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", DiffTransformerForCausalLM),
-    (
-        "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
-        DiffTransformerForSequenceClassification,
-    ),
+    ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", DiffTransformerForSequenceClassification),
 ):
     getattr(modeling_auto, mapping)[DiffTransformerConfig.model_type] = model_class.__name__
 

@@ -15,10 +15,7 @@ pytest.importorskip("triton", reason="the kernels need triton")
 ROOT = Path(__file__).parents[3]
 PYTHONS = [sys.executable, *filter(None, os.environ.get("DIFFATTN_AOT_PYTHONS", "").split(":"))]
 """Interpreters of the full matrix: this one, and those that have other versions of Triton."""
-CASES = {
-    80: ["v1-d64-dkv"],
-    90: ["hopper-fwd-d128-dv256-causal"],
-}
+CASES = {80: ["v1-d64-dkv"], 90: ["hopper-fwd-d128-dv256-causal"]}
 """What every push compiles; the scheduled tier compiles all."""
 
 

@@ -100,8 +100,7 @@ def heads_first(x):
 
 @pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize(
-    "layout",
-    [LAYOUTS["transposed"], heads_first, LAYOUTS["surrounded"], LAYOUTS["expanded"]],
+    "layout", [LAYOUTS["transposed"], heads_first, LAYOUTS["surrounded"], LAYOUTS["expanded"]]
 )
 @pytest.mark.parametrize("base", [V1, V2], ids=str)
 def test_any_strides(layout, base, kernel_device):

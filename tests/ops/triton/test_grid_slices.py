@@ -40,10 +40,7 @@ def results(op, inputs):
 
 @pytest.mark.parametrize(
     ("op", "name"),
-    [
-        (differential, "lengths, padding, λ of all"),
-        (softmax, "lengths, padding, shared keys"),
-    ],
+    [(differential, "lengths, padding, λ of all"), (softmax, "lengths, padding, shared keys")],
 )
 def test_slices_give_what_the_whole_gives(op, name, launches, monkeypatch):
     inputs = inputs_of(op, CASES[name])

@@ -20,16 +20,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from diffattn.lab.benchmark.checking import Exact
-from diffattn.lab.benchmark.config import (
-    DIFF,
-    FLASH_4,
-    FLASH_4_ONE,
-    SDPA,
-    TC,
-    TWO_CUDNN,
-    Case,
-    T,
-)
+from diffattn.lab.benchmark.config import DIFF, FLASH_4, FLASH_4_ONE, SDPA, TC, TWO_CUDNN, Case, T
 from diffattn.lab.testing.inputs import DiffAttentionInputs, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
 from diffattn.ops.backends.composed import flash_diff_attn_1
@@ -92,10 +83,7 @@ def operator_contenders(case: Case, only: tuple[str, ...] = ()) -> list[Contende
         for name, backend, run, refusal in _sdpa_kernels(case, (q, k, v))
     ]
     # No TC for "sdpa": it would be T with our checks of the inputs.
-    tables = (
-        (softmax, "softmax_attention", "softmax_", TC),
-        (diff, "diff_attention", "", DIFF),
-    )
+    tables = ((softmax, "softmax_attention", "softmax_", TC), (diff, "diff_attention", "", DIFF))
     for exact, table, prefix, role in tables:
         for backend in backends.table(table):
             name = backend.name

@@ -213,10 +213,7 @@ def _timed(contender: Contender, mode: str) -> Timed:
 
 
 def _rows(
-    entries: list[_Entry],
-    samples: Mapping[str, list[float]],
-    case: Case,
-    matmul_rate: float | None,
+    entries: list[_Entry], samples: Mapping[str, list[float]], case: Case, matmul_rate: float | None
 ) -> list[BenchRow]:
     by_key = {e.contender.name + e.contender.role: e.contender for e in entries}
     # The baseline is the fastest T contender; on a CPU there is only one.

@@ -15,8 +15,7 @@ _Model = Annotated[
     typer.Option(help="the judge: its name at --endpoint, or a local model folder or hub name"),
 ]
 _Endpoint = Annotated[
-    str | None,
-    typer.Option(metavar="URL", help="OpenAI-compatible server, e.g. https://host/v1"),
+    str | None, typer.Option(metavar="URL", help="OpenAI-compatible server, e.g. https://host/v1")
 ]
 _Replies = Annotated[
     Path | None, typer.Option(help="JSON lines with 'id' and 'reply', if another program asked")

@@ -25,10 +25,7 @@ STUDIES = (
     *("text", "recall", "practical", "stability", "gradient-flow", "scaling", "ablations", "rank"),
     LEASE,
 )
-_Study = Annotated[
-    str,
-    typer.Argument(help="all, or one of the studies above"),
-]
+_Study = Annotated[str, typer.Argument(help="all, or one of the studies above")]
 _Scale = Annotated[
     str,
     typer.Option(

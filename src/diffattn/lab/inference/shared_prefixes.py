@@ -74,8 +74,7 @@ def passes(sizes: Sequence[int], most: int) -> Iterator[list[int]]:
 
     # More than 384 tokens are not faster: every token has all others as masked keys.
     return batches(
-        range(len(sizes)),
-        lambda batch: len(batch) <= most and sum(sizes[i] for i in batch) <= 384,
+        range(len(sizes)), lambda batch: len(batch) <= most and sum(sizes[i] for i in batch) <= 384
     )
 
 

@@ -12,10 +12,7 @@ from torch import Tensor
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from diffattn.errors import ConfigError
-from diffattn.lab.evaluation.long_context.attention_segments import (
-    AttentionSegments,
-    segment_spans,
-)
+from diffattn.lab.evaluation.long_context.attention_segments import AttentionSegments, segment_spans
 from diffattn.lab.inference.language_model import LanguageModel
 from diffattn.lab.inspection.request import NeedleText, Request
 from diffattn.lab.report.viewer.page import require_page_destination, write_viewer

@@ -29,12 +29,7 @@ from diffattn.lab.report.page.elements import (
 from diffattn.lab.report.page.render import write_document
 from diffattn.lab.report.page.tables import table
 from diffattn.lab.report.page.wording import plural
-from diffattn.lab.report.paper import (
-    PaperResult,
-    paper_results,
-    published_charts,
-    published_table,
-)
+from diffattn.lab.report.paper import PaperResult, paper_results, published_charts, published_table
 from diffattn.lab.report.sections.gradient_flow import judgement_table, over_training
 from diffattn.lab.report.sections.practical import practical_answers
 from diffattn.lab.report.sections.scaling import loss_chart

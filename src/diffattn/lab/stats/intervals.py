@@ -98,9 +98,7 @@ def cluster_mean(values: Numbers, clusters: Sequence[str] | None = None) -> Inte
 
 
 def cluster_ratio(
-    totals: Numbers,
-    weights: Numbers,
-    clusters: Sequence[str] | None = None,
+    totals: Numbers, weights: Numbers, clusters: Sequence[str] | None = None
 ) -> Interval:
     r"""Weighted mean as a ratio of sums, :math:`r = \sum_i t_i / \sum_i w_i`, and its interval.
 

@@ -236,12 +236,7 @@ class _Measured:
         return [fmean(getattr(run, metric) for run in runs) for runs in by_rate]
 
     def _difference(
-        self,
-        pair: Pair,
-        metric: str,
-        why: str,
-        rates: Sequence[float],
-        at: float | None = None,
+        self, pair: Pair, metric: str, why: str, rates: Sequence[float], at: float | None = None
     ) -> StabilityDifference:
         sides = (self._values(name, metric, rates) for name in pair)
         differences = [a - b for a, b in zip(*sides, strict=True)]

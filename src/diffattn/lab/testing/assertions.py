@@ -42,11 +42,7 @@ def largest(x: Tensor) -> float:
 
 
 def compare(
-    actual: Tensor,
-    exact: Tensor,
-    off: Tensor | float,
-    *,
-    size: Callable[[Tensor], float] = largest,
+    actual: Tensor, exact: Tensor, off: Tensor | float, *, size: Callable[[Tensor], float] = largest
 ) -> Comparison:
     r"""Judge one tensor: each value by an E of its own, or the whole tensor by one E.
 
@@ -135,11 +131,7 @@ def nudged(
 
 
 def assert_close_to_reference(
-    op: Callable[..., Tensor],
-    inputs: DiffAttentionInputs,
-    *,
-    backend: str,
-    gradients: bool = True,
+    op: Callable[..., Tensor], inputs: DiffAttentionInputs, *, backend: str, gradients: bool = True
 ) -> None:
     r"""Output and gradients of ``backend`` stay within twice what rounding can do to them.
 

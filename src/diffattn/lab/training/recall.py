@@ -45,11 +45,7 @@ from diffattn.lab.training.sharding import (
     save_model,
     written_by_all,
 )
-from diffattn.lab.training.trainer import (
-    RunTrainer,
-    optimizer_and_scheduler,
-    training_arguments,
-)
+from diffattn.lab.training.trainer import RunTrainer, optimizer_and_scheduler, training_arguments
 from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from diffattn.probes.activations import layer_lambdas, residual_writes
 

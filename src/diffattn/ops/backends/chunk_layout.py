@@ -106,12 +106,7 @@ class Group:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        memory: Memory,
-        batch: slice,
-        heads: slice,
-        chunks: list[Chunk],
+        self, problem: Problem, memory: Memory, batch: slice, heads: slice, chunks: list[Chunk]
     ):
         self._problem, self.memory, self.chunks = problem, memory, chunks
         self._batch, self._heads = batch, heads

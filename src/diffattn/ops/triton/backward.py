@@ -14,12 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from diffattn.ops.triton.backward_keys import _diff_attention_bwd_dkv_kernel
-from diffattn.ops.triton.configs import (
-    GRADIENTS,
-    PREPROCESS,
-    LaunchConfig,
-    backward_configs,
-)
+from diffattn.ops.triton.configs import GRADIENTS, PREPROCESS, LaunchConfig, backward_configs
 from diffattn.ops.triton.launch import (
     LOG2_E,
     KeyMask,

@@ -7,11 +7,7 @@ import torch
 
 from diffattn.lab.evaluation.hallucination.answer_metrics import ROUGE
 from diffattn.lab.evaluation.hallucination.data import TASKS
-from diffattn.lab.evaluation.hallucination.hallucination import (
-    MAPS,
-    Hallucination,
-    lookback_ratios,
-)
+from diffattn.lab.evaluation.hallucination.hallucination import MAPS, Hallucination, lookback_ratios
 from diffattn.lab.inference.decoding import Generation
 from evaluation_folders import evaluated
 from language_models import whole_maps

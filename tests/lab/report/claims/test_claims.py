@@ -14,12 +14,7 @@ from diffattn.lab.report.build import build_report
 from diffattn.lab.report.claims.from_benchmarks import time_ratio
 from diffattn.lab.report.claims.from_studies import loss_difference
 from diffattn.lab.report.claims.records import ClaimRecords, read_claim_records
-from diffattn.lab.report.claims.tables import (
-    CLAIMS,
-    checkout_root,
-    claims_table,
-    measured_claims,
-)
+from diffattn.lab.report.claims.tables import CLAIMS, checkout_root, claims_table, measured_claims
 from diffattn.lab.stats.intervals import mean_interval
 from record_files import write_record
 

@@ -7,10 +7,7 @@ import plotly.graph_objects as go
 import pytest
 
 from diffattn.lab.report.page.runs import Study
-from diffattn.lab.report.sections.gradient_flow import (
-    over_training,
-    read_gradient_flow_study,
-)
+from diffattn.lab.report.sections.gradient_flow import over_training, read_gradient_flow_study
 from diffattn.lab.report.sections.scaling import loss_chart, read_scaling_study
 from diffattn.lab.report.sections.stability import over_rates, read_stability_study
 from lab.report.made_up_studies import (

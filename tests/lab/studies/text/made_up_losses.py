@@ -3,12 +3,7 @@
 from dataclasses import replace
 
 from diffattn.lab.catalog.models import SWEPT
-from diffattn.lab.studies.text.comparison import (
-    Sweep,
-    best_rates,
-    comparison,
-    try_name,
-)
+from diffattn.lab.studies.text.comparison import Sweep, best_rates, comparison, try_name
 from diffattn.lab.studies.text.results import comparison_results
 from diffattn.lab.studies.text.verdict import verdict
 

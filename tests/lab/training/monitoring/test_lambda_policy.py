@@ -5,11 +5,7 @@ import torch
 
 from continued_runs import assert_same_files, stop
 from diffattn.files.io import read_jsonl
-from diffattn.lab.training.monitoring.guard import (
-    TOLERANCE,
-    clip_lambda,
-    draw_lambda_vectors,
-)
+from diffattn.lab.training.monitoring.guard import TOLERANCE, clip_lambda, draw_lambda_vectors
 from diffattn.lab.training.run import train
 from diffattn.layers.diff_attention import DiffAttention
 from diffattn.layers.parts import LAMBDA_NAMES, LAMBDA_STD

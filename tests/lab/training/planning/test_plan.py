@@ -10,11 +10,7 @@ import pytest
 import diffattn.lab.training.planning.plan as plan_module
 from diffattn.errors import ConfigError
 from diffattn.lab.training.config import DataConfig, EngineConfig, RunConfig, TrainConfig
-from diffattn.lab.training.planning.devices import (
-    MEASURED,
-    device,
-    measured_utilisation,
-)
+from diffattn.lab.training.planning.devices import MEASURED, device, measured_utilisation
 from diffattn.lab.training.planning.plan import device_phases, make_plan, plan_rows
 from diffattn.lab.training.planning.step_memory import StepMemory, largest
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig

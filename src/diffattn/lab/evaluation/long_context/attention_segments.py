@@ -6,12 +6,7 @@ from typing import Any
 import torch
 
 from diffattn.lab.evaluation.long_context.haystack import span_within
-from diffattn.lab.evaluation.long_context.needle import (
-    CITIES,
-    MagicPrompt,
-    MagicProtocol,
-    needle,
-)
+from diffattn.lab.evaluation.long_context.needle import CITIES, MagicPrompt, MagicProtocol, needle
 from diffattn.lab.evaluation.metrics import metric, rows_with
 from diffattn.lab.evaluation.protocol import Item, Summary
 from diffattn.lab.inference.language_model import LanguageModel

@@ -60,12 +60,7 @@ class TextProtocol(Protocol):
 
 
 def first_windows(
-    settings: Any,
-    model: LanguageModel,
-    source: str,
-    field: str,
-    start: Sequence[int],
-    size: int,
+    settings: Any, model: LanguageModel, source: str, field: str, start: Sequence[int], size: int
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The first ``num_windows`` windows, each with the name of its document: ``start`` and then
     ``size`` tokens of the text. A document gives at most ``windows_per_document``, from its

@@ -9,12 +9,7 @@ from typing import Any
 
 from diffattn.lab.records.analysis import ANALYSIS_FILE, AnalysisResult, ModelAnalysis
 from diffattn.lab.report.analysis import tables
-from diffattn.lab.report.analysis.tables import (
-    ALL_POSITIONS,
-    HIDDEN,
-    LOGITS,
-    map_correlation,
-)
+from diffattn.lab.report.analysis.tables import ALL_POSITIONS, HIDDEN, LOGITS, map_correlation
 from diffattn.lab.report.page.charts import (
     Chart,
     interval_bars,

@@ -14,14 +14,7 @@ from diffattn.lab.report.page.tables import (
     type_cell,
     word_cell,
 )
-from diffattn.lab.report.page.wording import (
-    MISSING,
-    count,
-    ends,
-    number,
-    rate_name,
-    type_name,
-)
+from diffattn.lab.report.page.wording import MISSING, count, ends, number, rate_name, type_name
 from diffattn.lab.report.study.files import COUNT_MODELS, LOSS, PARTS, TextStudy, groups_of
 
 

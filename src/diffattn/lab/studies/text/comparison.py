@@ -22,14 +22,7 @@ from diffattn.lab.catalog.models import (
 )
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.records.fields import require
-from diffattn.lab.studies.study import (
-    Member,
-    Results,
-    Study,
-    Wave,
-    require_softmax,
-    swept_rates,
-)
+from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax, swept_rates
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, read_changes
 from diffattn.models.twins import Twin

@@ -272,8 +272,7 @@ def built(name, units, index):
 
 
 @pytest.mark.parametrize(
-    ("name", "units", "entries"),
-    [("cwe", 187, r"\d+\. ([a-z]+)"), ("fwe", 1_000, r"\b[a-z]{6}\b")],
+    ("name", "units", "entries"), [("cwe", 187, r"\d+\. ([a-z]+)"), ("fwe", 1_000, r"\b[a-z]{6}\b")]
 )
 def test_copying_a_list_is_scored_as_it_stands(name, units, entries):
     for index in range(10):
