@@ -11,18 +11,9 @@ from diffattn.errors import check_known
 from diffattn.lab.cli.options import VerifyOption, default_out, print_json, say, set_option
 
 _SETTABLE = (
-    "rope_theta",
-    "rope_parameters",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "head_norm",
-    "head_norm_eps",
-    "lambda_init",
-    "shared_rank",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-)
+    "rope_theta", "rope_parameters", "rms_norm_eps", "max_position_embeddings", "head_norm",
+    "head_norm_eps", "lambda_init", "shared_rank", "pad_token_id", "bos_token_id", "eos_token_id",
+)  # fmt: skip
 _To = Annotated[
     str,
     typer.Option(

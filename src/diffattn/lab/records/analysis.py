@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any, NotRequired, Self, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
-from diffattn.errors import CheckpointError, short
 from diffattn.lab.records.fields import AtLeast, FileRecord
 from diffattn.lab.records.run import git_state, hardware, package_versions
 
@@ -149,42 +147,3 @@ class AnalysisResult(FileRecord):
     dirty: bool | None = field(default_factory=lambda: git_state()[1])
     versions: dict[str, str] = field(default_factory=package_versions)
     hardware: dict[str, Any] = field(default_factory=hardware)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read ``analysis.json`` from a folder, whose parts must not contradict each other."""
-        result = super().read(path)
-        for analysis in result.models:
-            if fault := _fault(analysis, len(result.settings["distances"])):
-                file = Path(path) / ANALYSIS_FILE
-                raise CheckpointError(f"{file}: {short(analysis.model.get('label'))}: {fault}.")
-        return result
-
-
-def _fault(analysis: ModelAnalysis, num_ranges: int) -> str | None:
-    """A sentence on the first parts of a model's record that contradict each other, or ``None``."""
-    for layer in analysis.attention:
-        sizes = {len(values) for values in layer["heads"].values()}
-        if len(sizes) != 1 or 0 in sizes or "context_rms" not in layer["heads"]:
-            return f"heads must hold one number per head, got {short(sorted(sizes))}"
-        lengths = {len(ranges["ranges"]) for ranges in layer["by_distance"].values()}
-        if lengths - {num_ranges}:
-            return f"by_distance must hold {num_ranges} ranges, got {short(sorted(lengths))}"
-    names = {tuple(sorted(layer["heads"])) for layer in analysis.attention}
-    shapes = {len(layer["heads"]["context_rms"]) for layer in analysis.attention}
-    if len(names) > 1 or len(shapes) > 1:
-        return "attention must hold the same of every layer"
-    if analysis.attention and (analysis.tokens is None or analysis.uniform is None):
-        return "attention must come with tokens and uniform, got neither or one"
-    if analysis.uniform and len(analysis.uniform["by_distance"]) != num_ranges:
-        return f"uniform must hold {num_ranges} ranges"
-    log, lambdas = analysis.lambda_log, analysis.lambdas
-    if log is not None:
-        layers = {len(row) for row in log["values"]}
-        layers |= set() if log["lambda_init"] is None else {len(log["lambda_init"])}
-        if len(layers) > 1 or 0 in layers or len(log["steps"]) != len(log["values"]):
-            return "lambda_log must hold one number per layer and step"
-    initial = None if lambdas is None else lambdas["lambda_init"]
-    if lambdas is not None and initial is not None and len(initial) != len(lambdas["layers"]):
-        return "lambda_init must hold one number per layer"
-    return None

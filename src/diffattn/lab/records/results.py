@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from diffattn.errors import CheckpointError, short
 from diffattn.lab.records.fields import FileRecord
 
 
@@ -150,15 +149,6 @@ class BenchResult(FileRecord):
         used = {kept.run for kept in cases}
         runs = {name: old for name, old in self.runs.items() if name in used}
         return BenchResult(runs=runs | {run.name: runs.get(run.name, run)}, cases=cases)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read one file, whose cases must each name one of its runs."""
-        result = super().read(path)
-        homeless = [case.run for case in result.cases if case.run not in result.runs]
-        if homeless:
-            raise CheckpointError(f"{path}: every case must name a run, got {short(homeless[0])}.")
-        return result
 
 
 def read_benchmarks(paths: Iterable[Path]) -> dict[Path, BenchResult]:

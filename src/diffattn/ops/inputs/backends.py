@@ -221,7 +221,7 @@ _TABLE: dict[str, tuple[Backend, ...]] = {
     ),
     "softmax_attention": (
         Backend("reference", "eager definition; holds the map in memory", gradient="any order"),
-        Backend("sdpa", "PyTorch's scaled_dot_product_attention"),
+        Backend("sdpa", "PyTorch's scaled_dot_product_attention", gradient="any order"),
         Backend(
             "chunked",
             "the technique of differential 'chunked' with one map: its baseline",

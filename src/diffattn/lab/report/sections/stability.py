@@ -156,18 +156,9 @@ def _difference_table(entries: list[dict[str, Any]], reading: str, family: str) 
         ]
         for entry in entries
     ]
-    headers = [
-        "Models",
-        "Measure",
-        "Rates",
-        "Difference",
-        "95 % interval",
-        "p",
-        "p, Holm",
-        "Remark",
-    ]
+    headers = ["Models", "Measure", "Rates", "Difference", "95 % interval", "p", "p, Holm"]
     caption = (
         f"Paired by seed; {reading}. p: Student's t test. Holm: adjusted for all rows of this "
         f"table{family}, those that say nothing counting with 1."
     )
-    return table(caption, headers, rows)
+    return table(caption, [*headers, "Remark"], rows)

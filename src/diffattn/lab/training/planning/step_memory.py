@@ -32,12 +32,9 @@ PARTS = (
 )  # fmt: skip
 """In the order of tables. ``working``: temporary tensors of the backward pass and optimizer."""
 FORWARD, LOSS, LAST_BLOCK, FIRST_BLOCK, OPTIMIZER = (
-    "forward",
-    "backward of the loss",
-    "backward of the last block",
-    "backward of the first block",
-    "optimizer",
-)
+    "forward", "backward of the loss", "backward of the last block",
+    "backward of the first block", "optimizer",
+)  # fmt: skip
 _FLOAT32 = 4
 
 
