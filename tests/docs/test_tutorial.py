@@ -40,6 +40,7 @@ def run_command(line, folder):
 @pytest.mark.scheduled
 def test_every_block_in_order(tmp_path):
     write_texts(tmp_path / "my_texts")
+    shutil.copy(__file__, tmp_path / "held_out.txt")
     scope = {}
     for kind, block in BLOCKS:
         if kind == "python":

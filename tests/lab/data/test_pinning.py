@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.lab.data import corpora, files
-from diffattn.lab.data.corpora import difference, pin, stamp
+from diffattn.lab.data.corpora import changed_file, pin, stamp
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_files_are_pinned_by_size_and_hash(texts):
 def test_the_first_difference_is_named(texts, change, expected):
     before, seen = pin(str(texts)), stamp(str(texts))
     change(texts)
-    assert difference(before, pin(str(texts))) == expected
+    assert changed_file(before, pin(str(texts))) == expected
     if expected:
         assert stamp(str(texts)) != seen
 

@@ -17,7 +17,8 @@ _SETTABLE = (
 _To = Annotated[
     str,
     typer.Option(
-        help="diffattn, diffllama or original; of a softmax model diff_v2, dex, diff or shared_diff"
+        help="diffattn, diffllama or original; of a softmax model diff_v2, dex, diff, shared_diff "
+        "or a control: gated_head, gated_element"
     ),
 ]
 

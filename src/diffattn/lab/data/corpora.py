@@ -292,7 +292,7 @@ def stamp(source: str) -> dict[str, tuple[int, int]]:
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()}
 
 
-def difference(before: Pin, now: Pin) -> str | None:
+def changed_file(before: Pin, now: Pin) -> str | None:
     """The first file that differs, in words; ``None`` if none does. Revisions are not compared."""
     known, present = before.get("files", {}), now.get("files", {})
     for name in sorted(known.keys() | present.keys()):

@@ -75,10 +75,11 @@ def _needle(
         Segment(name=name, start=start, end=end)
         for name, (start, end) in zip(_SEGMENTS, segment_spans(prompt), strict=True)
     ]
+    others = needle.num_needles - 1
     note = (
         f"The magic number of {prompt.cities[0]} is {prompt.numbers[0]}. It is hidden at "
-        f"{prompt.realised[0]:.0f} % of the text's depth, among {needle.num_needles - 1} other "
-        f"numbers, as in protocol attention_segments (length {needle.length}, sample "
+        f"{prompt.realised[0]:.0f} % of the text's depth{f', among {others} more' * (others > 0)}, "
+        f"as in protocol attention_segments (length {needle.length}, sample "
         f"{needle.sample}, seed {needle.seed}). The last token is the one that predicts its first "
         "digit."
     )

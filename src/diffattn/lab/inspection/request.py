@@ -21,7 +21,7 @@ class NeedleText:
     """Of the prompt, in tokens."""
     depth: float = 50.0
     """Position of the number that the question asks for, in percent of the text."""
-    num_needles: int = 3
+    num_needles: int = 1
     haystack: str = "stdlib"
     """Source of the text: ``stdlib``, a file, a folder, a ``.jsonl`` file or ``hub:NAME``."""
     sample: int = 0

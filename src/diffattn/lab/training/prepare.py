@@ -9,12 +9,12 @@ from typing import Any
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.folders import new_folder, verify_manifest, write_manifest
 from diffattn.files.io import read_json, write_json
-from diffattn.lab.data.corpora import Document, Pin, difference, load_corpus, pin, stamp
+from diffattn.lab.data.corpora import Document, Pin, changed_file, load_corpus, pin, stamp
 from diffattn.lab.data.packing import pack
 from diffattn.lab.data.tokenizer import load_tokenizer, tokenizer_hash, train_tokenizer
 from diffattn.lab.data.tokens import PackedTokens, advised
 from diffattn.lab.records.lock import sole_writer
-from diffattn.lab.records.run import is_claimed, package_versions, require_schema
+from diffattn.lab.records.run import difference, is_claimed, package_versions, require_schema
 from diffattn.lab.training.config import DataConfig
 from diffattn.models.loading import name_or_cached
 
@@ -91,7 +91,7 @@ def prepare_data(
             on_message(f"checking {config.source}" + f", which {folder} holds packed" * is_packed)
         if "revision" not in source:  # a commit does not change
             recorded, source = source, pin(config.source)
-            if marker and (changed := difference(recorded, source)):
+            if marker and (changed := changed_file(recorded, source)):
                 raise _foreign_data(folder, f"source: {changed}")
         try:
             if not is_packed:
@@ -206,14 +206,14 @@ def _claimed_marker(folder: Path, config: DataConfig) -> dict[str, Any]:
         return {}
     with advised(folder):
         marker = _read_marker(folder)
-    if marker["config"] != asdict(config):
-        raise _foreign_data(folder, "settings")
+    if changed := difference("data", marker["config"], asdict(config), ()):
+        raise _foreign_data(folder, changed)
     return marker
 
 
-def _foreign_data(folder: Path, difference: str) -> CheckpointError:
+def _foreign_data(folder: Path, changed: str) -> CheckpointError:
     return CheckpointError(
-        f"{folder}: must hold data of this corpus and tokenizer, got another one's ({difference}). "
+        f"{folder}: must hold data of this corpus and tokenizer, got another one's ({changed}). "
         "Choose another folder."
     )
 
