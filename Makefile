@@ -2,7 +2,7 @@
 # .venv, once, and are safe to repeat.
 
 PYTHON ?= python3
-# For example --index-url with the index of PyTorch's CPU builds, to save the CUDA libraries.
+# For example --extra-index-url with the index of PyTorch's CPU builds, to save the CUDA libraries.
 PIP_TORCH_ARGS ?=
 # Another interpreter beside the first: make test PYTHON=python3.13 VENV=.venv-3.13
 VENV := .venv
