@@ -93,3 +93,43 @@ def test_losses_at_four_times_the_usual_rate():
     assert f"At 4 times that rate V2 ends {shown.replace(' (', ' above V1 (')}, but" in prose(
         RESULTS
     )
+
+
+def test_the_sum_of_the_maps_on_the_ladder():
+    """One seed, all three models on one processor."""
+    runs = runs_folder(ROOT / "published" / "ladder")
+    added, v2, softmax = (
+        read_json(runs / f"{name}-seed2" / "results.json")["validation_loss"]
+        for name in ("diff_v2_added", "diff_v2", "softmax")
+    )
+    to_v2, to_softmax = f"{added - v2:.3f}", f"{added - softmax:.3f}"
+    ends = f"added ends at {added:.4f} (seed 2): V2 leads it by {to_v2}, softmax by {to_softmax}."
+    assert ends in prose("docs/log.md")
+    ends = f"sum ends {to_v2} above V2 and {to_softmax} above the Transformer (one seed)."
+    assert ends in prose("docs/findings/claims.md")
+
+
+def test_the_gate_per_channel():
+    """At its rate, beside V2 and the Transformer of the study on text."""
+    done = runs_folder(ROOT / "published" / "element_gate")
+
+    def losses(part=None):
+        runs = [read_json(run / "results.json") for run in sorted(done.glob("*-seed*"))]
+        return [x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in runs]
+
+    gate, log, claims = losses(), prose("docs/log.md"), prose("docs/findings/claims.md")
+    v2, softmax = losses_of("text", "diff_v2"), losses_of("text", "softmax")
+    lead, gain = paired_difference(v2, gate), paired_difference(gate, softmax)
+    assert lead.high < 0
+    listed = ", ".join(f"{loss:.3f}" for loss in gate)
+    assert f"{listed}; minus softmax {estimate(gain)}. V2 minus it {estimate(lead)}: V2 l" in log
+    below, gains = (
+        estimate(paired_difference(*sides), "{:.3f}".format)
+        for sides in ((gate, v2), (softmax, gate))
+    )
+    assert f"rate gains {gains}; V2 ends {below} below it, on another processor." in claims
+    text = runs_folder(ROOT / "published" / "text")
+    runs = [read_json(text / f"diff_v2-seed{i}" / "results.json") for i in range(5)]
+    new = [run["validation_parts"]["first_occurrence"]["loss"] for run in runs]
+    higher = estimate(paired_difference(new, losses("first_occurrence")), "{:.3f}".format)
+    assert f"on new tokens it is {higher} higher." in log
