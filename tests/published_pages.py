@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 
 from diffattn.files.io import read_json
+from diffattn.lab.records.stored_runs import runs_folder
 
 ROOT = Path(__file__).parents[1]
 FINDINGS = ROOT / "docs" / "findings"
@@ -18,6 +19,13 @@ def prose(path):
 @cache
 def results_of(study):
     return read_json(ROOT / "published" / study / "results.json")
+
+
+def run_losses(study, name, part=None):
+    """Final validation losses of a model's runs, by seed. ``part``: on this class of tokens."""
+    folder = runs_folder(ROOT / "published" / study)
+    results = [read_json(run / "results.json") for run in sorted(folder.glob(f"{name}-seed*"))]
+    return [x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in results]
 
 
 def signed(value, digits=3):

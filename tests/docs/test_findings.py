@@ -18,7 +18,7 @@ from diffattn.lab.report.study.files import at_equal_time, read_study, train_los
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.paired import paired_difference
 from diffattn.lab.studies.text.results import loss_curve, phase_step
-from published_pages import FINDINGS, ROOT, estimate, prose, results_of, signed
+from published_pages import FINDINGS, ROOT, estimate, prose, results_of, run_losses, signed
 from record_files import the_row
 
 PAGE = (FINDINGS / "results.md").read_text(encoding="utf-8")
@@ -263,13 +263,7 @@ def test_a_row_of_lookup_and_shots(name):
 
 def test_the_ladder():
     """Losses by seed: V2's lead over its gate and over the Transformer, all in bfloat16."""
-    runs = {run.name: read_json(run / "results.json") for run in LADDER.iterdir()}
-
-    def ends_of(name, part=None):
-        results = [runs[f"{name}-seed{i}"] for i in range(3)]
-        return [
-            x["validation_parts"][part]["loss"] if part else x["validation_loss"] for x in results
-        ]
+    ends_of = partial(run_losses, "ladder")
 
     def lead(name, other, part=None):
         return [b - a for a, b in zip(ends_of(name, part), ends_of(other, part), strict=True)]
@@ -346,15 +340,7 @@ def test_the_place_of_the_second_map():
 
 def test_the_place_of_the_second_map_at_study_scale():
     """In float32; the gate and the Transformer are those of the study, in bfloat16."""
-    done = runs_folder(ROOT / "published" / "shuffled_study")
-
-    def losses(name, part=None):
-        runs = [read_json(run / "results.json") for run in sorted(done.glob(f"{name}-seed*"))]
-        return [
-            run["validation_parts"][part]["loss"] if part else run["validation_loss"]
-            for run in runs
-        ]
-
+    losses = partial(run_losses, "shuffled_study")
     shuffled, exact = losses("diff_v2_shuffled"), losses("diff_v2")
     log, claims = prose("docs/log.md"), prose("docs/findings/claims.md")
     variants = results_of("text")["variants"]
@@ -394,4 +380,4 @@ def test_when_v2_with_shuffled_keys_begins_to_copy():
     softmax = text["variants"]["softmax"]["at"]["best"]["phase_steps"]
     both, softmax = (f"{min(steps):,} to {max(steps):,}" for steps in (both, softmax))
     claims = prose("docs/findings/claims.md")
-    assert f"both begin to copy at {both}, the Transformer at {softmax}." in claims
+    assert f"both begin to copy at {both}, the Transformer in bfloat16 at {softmax}." in claims
