@@ -99,6 +99,7 @@ def test_an_operator_refuses_a_derivative_however_it_is_called():
         torch.ops.diffattn.chunked(q, k, v, lam, 0.5, True, None, None, None, None)
 
 
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.sampled(one_of=4)
 @lengths
 @pytest.mark.parametrize("op", OPERATORS)

@@ -36,6 +36,7 @@ def multiplied(monkeypatch):
     return sizes
 
 
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize(
     ("op", "form", "case"),
     [

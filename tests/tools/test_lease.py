@@ -83,6 +83,7 @@ def machines(trained, tmp_path):
     return [brought_home(folder, tmp_path / folder.name) for folder in trained]
 
 
+@pytest.mark.scheduled
 def test_a_study_that_is_cut_off_and_merged_ends_as_an_unbroken_one(
     study, unbroken, machines, tmp_path
 ):

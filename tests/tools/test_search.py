@@ -80,6 +80,7 @@ def checkers():
     made.close()
 
 
+@pytest.mark.scheduled
 def test_checks_side_by_side_end_what_they_refuse_alone(checkers):
     options = {"a": "abort", "b": "right", "c": "wrong", "d": "right"}
     results = checkers(options)

@@ -69,6 +69,7 @@ def few(monkeypatch):
     monkeypatch.setattr(module, "CANDIDATES", tiles)
 
 
+@pytest.mark.scheduled
 @interpreted
 def test_the_whole_search(tmp_path, monkeypatch, few):
     monkeypatch.setattr(module, "ATTENTIONS", ("v1",))

@@ -107,7 +107,7 @@ def mutations(value, stride: int) -> Iterator[tuple[str, object]]:
 
 
 @pytest.mark.usefixtures("stub")
-@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 401])
+@pytest.mark.parametrize("step", [pytest.param(1, marks=pytest.mark.scheduled), 1201])
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_hostile_records_make_a_page_or_one_line(kind, step, tmp_path):
     folder = FOLDERS[kind](tmp_path / "folder")

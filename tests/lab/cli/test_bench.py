@@ -51,6 +51,7 @@ def test_a_wrong_contender_ends_in_one(cli, tmp_path, monkeypatch):
     assert "composed failed: output: error" in called.err
 
 
+@pytest.mark.scheduled
 def test_host_says_how_long_one_call_takes_the_host(tmp_path):
     """In a process of its own: kernels are compiled, which Triton's interpreter would not do."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

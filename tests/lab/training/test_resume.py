@@ -24,6 +24,7 @@ from diffattn.models.modeling_diff_transformer import DiffTransformerForCausalLM
 from record_files import entries, snapshot, write_record
 
 
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize(
     ("attention_type", "step", "first"),
     [*((name, 7, 5) for name in TYPES), *(("diff", *i) for i in ((1, 1), (4, 1), (12, 9)))],

@@ -138,7 +138,7 @@ def test_a_static_cache_is_compiled_once(
     assert len(graphs) == 1
 
 
-@pytest.mark.sampled(one_of=6)
+@pytest.mark.sampled(one_of=12)
 @pytest.mark.parametrize("name", ["diffattn", "sdpa", "eager"])
 def test_continuous_batching_equals_generate(model, ids, greedy, paged, implementation, name):
     """Two prompts of unlike length share one paged cache, whose pages hold four tokens."""

@@ -47,6 +47,7 @@ for capability, names in {CASES}.items():
     assert made == ["mma", "wgmma tma setmaxnreg"]
 
 
+@pytest.mark.scheduled
 def test_a_growing_cache_is_one_compilation(tmp_path):
     """By Triton's own key of a launch, at lengths that it would tell apart."""
     code = """

@@ -45,7 +45,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(one_of=6)
+@pytest.mark.sampled(one_of=10)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_decode_matches_reference(case, dtype, kernel_device):

@@ -33,7 +33,7 @@ V1 = OpCase(name="v1", num_queries=18, num_keys=35, batch=1, num_heads=2, num_kv
 V2 = replace(V1, name="v2", shared_keys=True, value_dim=32)
 
 
-@pytest.mark.sampled(one_of=2)
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_option(case, kernel_device):
     check(make_diff_attention_inputs(case, device=kernel_device))
@@ -49,6 +49,7 @@ def test_every_width(head_dim, value_dim, shared_keys, kernel_device):
     check(make_diff_attention_inputs(case, device=kernel_device))
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize("sizes", [(1, 1), (15, 31), (16, 32), (17, 33), (33, 17), (2, 64)])
 @pytest.mark.parametrize("causal", [True, False])
 def test_edges_of_tiles(sizes, causal, kernel_device):
@@ -98,7 +99,7 @@ def heads_first(x):
     return x.transpose(1, 2).contiguous().transpose(1, 2) if x.ndim > 3 else x
 
 
-@pytest.mark.sampled(one_of=2)
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize(
     "layout", [LAYOUTS["transposed"], heads_first, LAYOUTS["surrounded"], LAYOUTS["expanded"]]
 )
@@ -121,7 +122,7 @@ MASKED = {
 }
 
 
-@pytest.mark.sampled(one_of=2)
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize("name", MASKED)
 def test_query_without_keys_gives_zero(name, kernel_device):
     inputs = make_diff_attention_inputs(MASKED[name], device=kernel_device)

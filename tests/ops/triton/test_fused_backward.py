@@ -20,7 +20,7 @@ from ops.triton.test_diff_attention_kernels import (  # noqa: F401  run again, i
 )
 from ops.triton.test_softmax_kernels import test_equals_softmax_attention  # noqa: F401
 
-pytestmark = pytest.mark.sampled(one_of=2 if configs.interpreted() else 1)
+pytestmark = pytest.mark.sampled(one_of=3 if configs.interpreted() else 1)
 GROUP = replace(V1, name="gqa", num_heads=4, num_keys=20)
 
 

@@ -27,7 +27,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(one_of=8)
+@pytest.mark.sampled(one_of=12)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("case", "page_size"), CASES, ids=[str(case) for case, _ in CASES])
 def test_pages_give_what_the_keys_in_a_row_give(case, page_size, dtype, kernel_device):

@@ -146,7 +146,7 @@ def calls():
     return [pytest.param(x, marks=() if x in pushed else pytest.mark.scheduled) for x in CALLS]
 
 
-@pytest.mark.sampled(one_of=3)
+@pytest.mark.sampled(one_of=6)
 @pytest.mark.parametrize("call", calls())
 def test_copies_without_an_error_pass(call, monkeypatch, tmp_path):
     plant(monkeypatch, tmp_path, call)
@@ -158,7 +158,7 @@ def errors():
     return [pytest.param(x, id=str(x), marks=mark) for x, mark in zip(ALL, marks, strict=True)]
 
 
-@pytest.mark.sampled(one_of=3)
+@pytest.mark.sampled(one_of=6)
 @pytest.mark.parametrize("planted", errors())
 def test_a_planted_error_is_caught(planted, monkeypatch, tmp_path):
     plant(monkeypatch, tmp_path, planted.call, planted)

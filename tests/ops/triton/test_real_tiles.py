@@ -158,7 +158,7 @@ def adds(monkeypatch):
     return lambda order: monkeypatch.setattr(configs, "adds_in_order", lambda q: ORDERS[order])
 
 
-@pytest.mark.sampled(one_of=4)
+@pytest.mark.sampled(one_of=8)
 @pytest.mark.parametrize(
     ("launches", "mask", "dtype", "order"), [named(*case) for case in every_case()]
 )
