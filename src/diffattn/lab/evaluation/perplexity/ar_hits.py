@@ -76,7 +76,6 @@ class ArHits(Protocol):
 
     name = "ar_hits"
     choices = {
-        "intervals": "sequences of one document, by where they begin, count as one",
         "n": "2 as in Zoology is the headline, 3 stands beside it; the paper says 'n-gram'",
         "threshold": "1,250 x training tokens / 10e9, rounded up, at least 1: Zoology's count in "
         "proportion; the paper gives none",
@@ -86,7 +85,7 @@ class ArHits(Protocol):
         "are more than wanted",
         "sequences": "BOS first if the tokenizer has one; it is part of no n-gram",
         "gap": "tokens since the n-gram's last occurrence in the sequence",
-        "interval": "Student t over sequences",
+        "interval": "Student t over documents; a sequence counts to the one where it begins",
     }
     quick = {"length": 512, "sequences": 16}
 
