@@ -109,6 +109,17 @@ def test_the_sum_of_the_maps_on_the_ladder():
     assert ends in prose("docs/findings/claims.md")
 
 
+def test_more_heads_on_the_ladder():
+    """One seed; V2 ran on another processor."""
+    names = ("softmax_more_heads", "softmax", "diff_v2")
+    heads, softmax, v2 = (run_losses("ladder", name)[0] for name in names)
+    to_softmax, to_v2 = f"{heads - softmax:.3f}", f"{heads - v2:.3f}"
+    ends = f"heads ends at {heads:.4f} (seed 0): softmax leads it by {to_softmax}, V2,"
+    assert f"{ends} on another processor, by {to_v2}." in prose("docs/log.md")
+    ends = f"it ends {to_softmax} above the Transformer and {to_v2} above V2 (one seed;"
+    assert ends in prose("docs/findings/claims.md")
+
+
 def test_the_gate_per_channel():
     """At its rate, beside V2 and the Transformer of the study on text."""
     gate = run_losses("element_gate", "gated_element")
