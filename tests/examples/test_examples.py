@@ -38,6 +38,7 @@ def test_nanogpt_has_the_parameters_of_softmax_attention():
     assert matrices == 4 * width**2 + 2 * 4 * width**2
 
 
+@pytest.mark.scheduled
 def test_gpt2_learns_with_a_swapped_layer_of_as_many_weights(capsys):
     losses = example("gpt2_layer").main(["--layers", "2", "--width", "128", "--steps", "12"])
     assert losses[-1] < losses[0] - 1

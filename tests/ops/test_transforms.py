@@ -103,6 +103,7 @@ def test_export(backend, strict):
 
 
 # Inductor itself still uses what PyTorch has deprecated.
+@pytest.mark.sampled(one_of=3)
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import ELEMENT_GATE
 from diffattn.lab.records.stored_runs import TABLE, runs_folder, unpack_runs
@@ -31,6 +33,7 @@ def test_only_finished_runs_are_packed(tmp_path):
     assert unpacked == {path.name for path in runs.iterdir()} - {first, second}
 
 
+@pytest.mark.scheduled
 def test_it_trains_sums_up_and_takes_packed_runs(corpus, tmp_path, monkeypatch):
     """The whole command, with two models of the smoke study in place of its own."""
     settings = [f"data.source={corpus}", "data.vocab_size=300", "data.validation_fraction=0.2"]

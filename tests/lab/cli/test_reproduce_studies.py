@@ -3,6 +3,8 @@
 import json
 from functools import partial
 
+import pytest
+
 from diffattn.lab.catalog.models import SWEPT, TYPES
 from diffattn.lab.catalog.recipes import recall
 from diffattn.lab.records.fields import checked
@@ -32,6 +34,7 @@ def assert_study_and_report(cli, folder, command, head, num_rows):
     return first, again
 
 
+@pytest.mark.scheduled
 def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     out = tmp_path / "study"
     command = ("reproduce", "text", "--scale", "smoke", "--out", out, *small)
@@ -59,6 +62,7 @@ def test_reproduce_text_trains_compares_and_reports(cli, here, small, tmp_path):
     assert table[2].startswith("| Model | Parameters, FLOPs per token | ")
 
 
+@pytest.mark.scheduled
 def test_reproduce_recall_trains_counts_and_reports(cli, tmp_path, monkeypatch):
     settings = recall.smoke()
     first_task = {"tasks": settings["tasks"][:1]}

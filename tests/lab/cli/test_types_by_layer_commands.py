@@ -42,6 +42,7 @@ def test_analysis_and_conversion_refuse(fails, corpus, mixed, tmp_path):
     assert converted.endswith(f"attention_type must be the same in all layers, got {MIX!r}.")
 
 
+@pytest.mark.scheduled
 def test_a_plan_counts_the_type_that_needs_most(cli):
     fixed = ("train.micro_batch_sequences=1", "engine.activation_checkpointing=false")
     fixed += ("engine.parallel=ddp", "engine.loss_chunk_tokens=null")  # there is nothing to search

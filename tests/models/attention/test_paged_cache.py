@@ -54,6 +54,7 @@ def caches(monkeypatch):
     return made
 
 
+@pytest.mark.sampled(one_of=2)
 def test_pages_hold_keys_and_values_once(tokens, attention_type, make_config, build, ids, caches):
     """Bytes per token and layer: 2 Hkv Dv numbers by our operator, what sdpa needs is shown too."""
     config = make_config(attention_type)

@@ -78,6 +78,7 @@ def test_dk_and_dv_as_two_launches(base, monkeypatch, kernel_device):
     check(make_diff_attention_inputs(base, device=kernel_device))
 
 
+@pytest.mark.sampled(one_of=4)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
     "base",

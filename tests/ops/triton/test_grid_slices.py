@@ -38,6 +38,7 @@ def results(op, inputs):
     return [out.detach(), *torch.autograd.grad(out, leaves, weights)]
 
 
+@pytest.mark.sampled(one_of=2)
 @pytest.mark.parametrize(
     ("op", "name"),
     [(differential, "lengths, padding, λ of all"), (softmax, "lengths, padding, shared keys")],

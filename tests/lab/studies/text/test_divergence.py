@@ -40,6 +40,7 @@ def test_a_try_without_a_loss_is_the_worst():
     assert Sweep(tried=tried, whole=((1e-3, 2.5), (2e-3, None))).best == 1e-3
 
 
+@pytest.mark.scheduled
 def test_a_sweep_goes_on_past_rates_that_diverge(study, settings, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "run_members", by_jobs)
     rates = {"learning_rates": (1e-2, FAR_TOO_HIGH), "sweep_share": 0.75, "whole_rates": 2}
