@@ -10,7 +10,7 @@ from diffattn.lab.report.claims.tables import claims_table, evaluation_claims
 from diffattn.lab.report.evaluation.page import evaluation_document, read_evaluation
 from diffattn.lab.report.page.elements import Document, Part, Text
 from diffattn.lab.report.page.render import write_document
-from diffattn.lab.report.page.runs import showing, study_kind
+from diffattn.lab.report.page.runs import records_named_in_errors, study_kind
 from diffattn.lab.report.page.study_page import provenance
 from diffattn.lab.report.page.tables import Table, table_markdown
 from diffattn.lab.report.sections import gradient_flow, practical, recall, scaling, stability
@@ -51,7 +51,7 @@ def build_report(
             claims. Pages of studies on text and of recall show them. Default: none.
     """
     measured = bench_section(list(read_benchmarks(benchmarks).values()))
-    with showing(study):
+    with records_named_in_errors(study):
         beside = None if claims is None else claims_table(claims)
         return write_document(out or study / "report.html", _document(study, beside), measured)
 
@@ -69,7 +69,7 @@ def _document(study: Path, claims: Table | None = None) -> Document:
 def build_first_report(recall_folder: Path, text: Path, out: Path, claims: Path | None) -> Path:
     """Write the page of a short reproduction; the folder ``text`` of a study may be missing."""
     loss, origins = loss_section(), []
-    with showing(recall_folder, text):
+    with records_named_in_errors(recall_folder, text):
         if (text / "study.json").exists():
             models = read_study(text)
             loss = loss_section(models)
@@ -89,7 +89,7 @@ def build_evaluation_report(folder: Path, out: Path | None = None) -> Path:
 
 def markdown_results(study: Path) -> str:
     """The results of a study of any kind, in Markdown; empty while the study is unfinished."""
-    with showing(study):
+    with records_named_in_errors(study):
         if KINDS.get(study_kind(study), _TEXT) is _TEXT:
             return text_markdown(read_study(study))
         summary = _document(study).summary
@@ -98,6 +98,6 @@ def markdown_results(study: Path) -> str:
 
 def sentences_of(study: Path) -> list[str]:
     """The verdict of a finished study: the sentences at the top of its page."""
-    with showing(study):
+    with records_named_in_errors(study):
         verdict = _document(study).lead[0]
     return [verdict.text] if isinstance(verdict, Text) else [*cast(Any, verdict).items]

@@ -28,7 +28,7 @@ class Chart:
     """Layout of plotly, from :func:`layout`."""
     caption: str
     runs: str = ""
-    """The names of the runs behind the chart, from :func:`names_of`."""
+    """The names of the runs behind the chart, from :func:`runs_sentence`."""
     height: int = 380
     """Pixels."""
     square: bool = False
@@ -201,11 +201,11 @@ def lambda_over_training(
         traces=traces,
         look=layout("training step", quantity, legend=legend),
         caption=f"{name}: {quantity} per layer, first layer lightest.{dotted}",
-        runs=names_of(runs),
+        runs=runs_sentence(runs),
     )
 
 
-def names_of(runs: Iterable[str], noun: str = "Runs") -> str:
+def runs_sentence(runs: Iterable[str], noun: str = "Runs") -> str:
     """Names of the runs behind a chart, for its caption; empty without runs."""
     names = ", ".join(brief_names(runs))
     return f"{noun}: {names}." if names else ""

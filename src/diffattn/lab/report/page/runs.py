@@ -75,7 +75,7 @@ class Study:
 
 
 @contextmanager
-def showing(*records: Path) -> Iterator[None]:
+def records_named_in_errors(*records: Path) -> Iterator[None]:
     """Turn errors that a wrong value in a record causes into one error that names the records."""
     try:
         with np.errstate(over="raise", invalid="raise"):  # NumPy would warn and go on with NaN
@@ -130,11 +130,11 @@ def _read_versioned(path: Path) -> dict[str, Any]:
 
 def read_study_of_runs(
     folder: Path,
-    names_of: Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]],
+    run_names: Callable[[dict[str, Any], Collection[str], dict[str, Any] | None], Sequence[str]],
 ) -> Study:
     """Read a study. Its ``gaps`` name runs that are missing, foreign or unfinished.
 
-    ``names_of`` returns the names of the study's runs, in the order shown, from ``study.json``,
+    ``run_names`` returns the names of the study's runs, in the order shown, from ``study.json``,
     the names of all runs in the folder, and ``results.json`` or ``None``.
     """
     info, results = _read_versioned(folder / "study.json"), read_study_results(folder)
@@ -145,7 +145,7 @@ def read_study_of_runs(
     shared_costs = costs["runs"] if costs else {}
     paths = sorted(runs_folder(folder).glob("[!.]*/run.json"))  # no unfinished copies
     runs = {path.parent.name: _read_run(path.parent, shared_costs) for path in paths}
-    names = names_of(info, runs, results)
+    names = run_names(info, runs, results)
     gaps = [f"Run {x} is in the folder but not part of this study." for x in runs if x not in names]
     missing = brief_names(name for name in names if name not in runs)
     gaps += [f"Run {name} was not found." for name in missing]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.catalog.models import WIDE
-from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
+from diffattn.lab.report.page.charts import Chart, interval_line, layout, runs_sentence
 from diffattn.lab.report.page.elements import Document, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
@@ -112,7 +112,7 @@ def over_training(study: Study, measure: str) -> Chart:
         look=layout("step", "DIFF V1 over softmax", xaxis=axis, yaxis=log, shapes=[band]),
         caption=f"{MEASURES[measure]}: DIFF V1 over softmax attention with half the heads, mean "
         "over seeds and its interval. Shaded: within the factor that counts as the same size.",
-        runs=names_of([f"{BASE}-diff-seed…", f"{BASE}-{WIDE}-seed…"]),
+        runs=runs_sentence([f"{BASE}-diff-seed…", f"{BASE}-{WIDE}-seed…"]),
     )
 
 

@@ -14,7 +14,7 @@ from diffattn.lab.report.page.charts import (
     layout,
     line,
     model_colors,
-    names_of,
+    runs_sentence,
 )
 from diffattn.lab.report.page.elements import Bullets, Document, Element, Section
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
@@ -186,7 +186,7 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
         traces=traces,
         look=layout(x_title, "share", xaxis=axis),
         caption=f"{caption}: mean over seeds and its interval.",
-        runs=names_of([f"{task}-{name}-seed…" for name in measures]),
+        runs=runs_sentence([f"{task}-{name}-seed…" for name in measures]),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from diffattn.files.io import read_json
 from diffattn.lab.catalog.models import BASELINE, NEVER_ATTEND
-from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, names_of
+from diffattn.lab.report.page.charts import Chart, interval_bars, layout, line, runs_sentence
 from diffattn.lab.report.page.runs import Study, StudyRun
 from diffattn.lab.report.page.study_page import RECALL
 from diffattn.lab.report.page.tables import (
@@ -266,7 +266,7 @@ def learning_chart(study: Study, task: str, element_id: str) -> Chart | None:
         traces=traces,
         look=layout("training step", "share of queries answered", yaxis={"range": [0, 1.03]}),
         caption="Accuracy on held-out sequences: mean over seeds, with the band of all seeds.",
-        runs=names_of(used),
+        runs=runs_sentence(used),
     )
 
 
@@ -338,5 +338,5 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
         look=layout("sum of weights", "", yaxis=axis, barmode="group"),
         caption="Weights on the answer and on noise: mean over seeds and its interval. The uniform "
         "map of the control shows the weight that noise gets by chance.",
-        runs=names_of(dict.fromkeys(runs)),
+        runs=runs_sentence(dict.fromkeys(runs)),
     )

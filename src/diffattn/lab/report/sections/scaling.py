@@ -9,7 +9,7 @@ import numpy as np
 
 from diffattn.lab.catalog.models import BASELINE
 from diffattn.lab.records.study_results import AXES
-from diffattn.lab.report.page.charts import Chart, layout, line, names_of
+from diffattn.lab.report.page.charts import Chart, layout, line, runs_sentence
 from diffattn.lab.report.page.elements import Document, Fold, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
@@ -114,7 +114,7 @@ def loss_chart(axis_results: dict[str, Any], axis: str) -> Chart:
         traces=traces,
         look=layout(axis, "validation loss", xaxis={"type": "log"}),
         caption=f"Validation loss over {axis}: every run a point, every fit a curve.",
-        runs=names_of(dict.fromkeys(names)),
+        runs=runs_sentence(dict.fromkeys(names)),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from diffattn.lab.catalog.models import NEVER_ATTEND
-from diffattn.lab.report.page.charts import Chart, interval_line, layout, names_of
+from diffattn.lab.report.page.charts import Chart, interval_line, layout, runs_sentence
 from diffattn.lab.report.page.elements import Document, Element, Fold, Section, Text
 from diffattn.lab.report.page.runs import Study, read_study_of_runs
 from diffattn.lab.report.page.study_page import study_document
@@ -118,7 +118,7 @@ def over_rates(study: Study, metric: str, element_id: str) -> Chart:
         traces=traces,
         look=layout("learning rate", METRICS[metric].lower(), xaxis=axis),
         caption=f"{METRICS[metric]} over the learning rate: mean over seeds and its interval.",
-        runs=names_of([f"{name}-lr…-seed…" for name in types]),
+        runs=runs_sentence([f"{name}-lr…-seed…" for name in types]),
     )
 
 

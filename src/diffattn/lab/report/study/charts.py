@@ -10,8 +10,8 @@ from diffattn.lab.report.page.charts import (
     lambda_over_training,
     layout,
     line,
-    names_of,
     runs_and_mean,
+    runs_sentence,
 )
 from diffattn.lab.report.page.runs import StudyRun
 from diffattn.lab.report.page.wording import (
@@ -81,7 +81,7 @@ def loss_chart(study: TextStudy, element_id: str, part: str | None = None) -> Ch
         traces=[*traces, *counted],
         look=layout("training step", "validation loss, nats per token"),
         caption=f"{title.rstrip('.')}. {key}{fewer}",
-        runs=names_of(used),
+        runs=runs_sentence(used),
     )
 
 
@@ -151,7 +151,7 @@ def difference_bars(
         traces=traces,
         look=layout("nats per token", "", yaxis=ticks, showlegend=False, shapes=shapes),
         caption=f"Validation loss minus that of {baseline}. Below 0 is better.{key}",
-        runs=names_of(
+        runs=runs_sentence(
             (" − ".join(listing(brief_names(side)) for side in pair) for pair in pairs), "Pairs"
         ),
         height=100 + 34 * len(shown),
