@@ -94,8 +94,8 @@ def _whole_parts(
             part = replace(study, variants=variants, seeds=study.seeds[:seeds])
             results: dict[str, Any] = {}
             for wave in part.waves(results):
-                reuse_runs(wave.members, facts, runs, leases)
-                names = [member.config.name for member in wave.members]
+                reuse_runs(wave.runs, facts, runs, leases)
+                names = [run.config.name for run in wave.runs]
                 if not all((runs / name).exists() for name in names):
                     break
                 results |= {name: read_json(runs / name / RESULTS) for name in names}

@@ -18,8 +18,8 @@ def row_of(title):
 
 def means(task, measure):
     """As the page prints them, by type."""
-    members = results_of("practical")["tasks"][task]["members"]
-    return {name: f"{x['measures'][measure]['mean']:.3f}" for name, x in members.items()}
+    models = results_of("practical")["tasks"][task]["members"]
+    return {name: f"{x['measures'][measure]['mean']:.3f}" for name, x in models.items()}
 
 
 def test_it_is_read_in_minutes():

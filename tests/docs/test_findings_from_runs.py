@@ -52,10 +52,10 @@ def test_retrieval_in_processor_time():
     """Seconds minus the Transformer's by seed: the median, and the third from either end, which
     hold it in 96 % of twelve seeds."""
     task = results_of("recall")["tasks"]["noisy_recall"]
-    members, runs = {**task["types"], **task["controls"]}, runs_folder(ROOT / "published/recall")
+    models, runs = {**task["types"], **task["controls"]}, runs_folder(ROOT / "published/recall")
 
     def seconds(name):
-        pairs = zip(members[name]["runs"], members[name]["solved_steps"], strict=True)
+        pairs = zip(models[name]["runs"], models[name]["solved_steps"], strict=True)
         return [step * read_json(runs / run / "costs.json")["step_seconds"] for run, step in pairs]
 
     base = seconds("softmax")
@@ -77,8 +77,8 @@ def test_retrieval_in_processor_time():
 
 
 def test_the_net_weight_on_the_answer():
-    members = results_of("practical")["tasks"]["lookup"]["members"]
-    sides = [members[x]["measures"]["attention_net_answer"]["values"] for x in ("diff", "softmax")]
+    models = results_of("practical")["tasks"]["lookup"]["members"]
+    sides = [models[x]["measures"]["attention_net_answer"]["values"] for x in ("diff", "softmax")]
     shown = estimate(paired_difference(*sides), partial(signed, digits=2)).replace("+", "")
     assert f"V1 puts as many there, {shown}." in prose(RESULTS)
 

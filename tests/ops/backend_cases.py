@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.inputs import backends
+from rounding_bounds import assert_equal_to_rounding, rounding_steps
 
 _SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16",
           torch.float64: "fp64"}  # fmt: skip

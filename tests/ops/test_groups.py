@@ -9,7 +9,6 @@ from torch.autograd import gradgradcheck
 
 from backend_skips import require_backend
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops import attention
 from diffattn.ops.attention import diff_attention, diff_attention_maps, paged_decode
 from diffattn.ops.backends import composed
@@ -17,6 +16,7 @@ from diffattn.ops.inputs.masking import paired
 from ops.backend_cases import every_backend
 from ops.plain_attention import plain_attention, plain_maps
 from ops.test_reference import DIFFERENCES
+from rounding_bounds import rounding_steps
 
 R = 3
 CASES = (

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.ops.inputs.formulas import diff_lambda, lambda_init, sigmoid_lambda
+from rounding_bounds import assert_equal_to_rounding
 
 
 @pytest.mark.parametrize(

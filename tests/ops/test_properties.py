@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from backend_skips import require_backend
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OP_CASES, OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from diffattn.ops.inputs.masking import AttentionMask
 from diffattn.ops.softmax_attention import softmax_attention
 from ops.backend_cases import assert_same, every_backend
+from rounding_bounds import assert_equal_to_rounding
 
 CASES = [
     case

@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.attention import diff_attention, diff_attention_maps
 from ops.backend_cases import assert_same
 from ops.plain_attention import plain_attention, plain_maps
+from rounding_bounds import assert_equal_to_rounding, rounding_steps
 
 _SMALL = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 2, "value_dim": 3}
 CASES = (

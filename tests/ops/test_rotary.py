@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.ops.inputs.formulas import apply_rotary, rotary_embedding
+from rounding_bounds import assert_equal_to_rounding
 
 DIM = 8
 

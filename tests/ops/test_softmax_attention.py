@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import assert_equal_to_rounding
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.softmax_attention import softmax_attention, softmax_attention_maps
 from ops.backend_cases import assert_same
@@ -13,6 +12,7 @@ from ops.plain_attention import plain_attention, plain_maps
 from ops.test_diff_attention import assert_zero_without_keys
 from ops.test_reference import CASES as ALL_CASES
 from ops.test_softmax_backends import softmax
+from rounding_bounds import assert_equal_to_rounding
 
 _SMALL = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "value_dim": 2, "shared_keys": True}
 CASES = [replace(case, lam_axes="", **_SMALL) for case in ALL_CASES if not case.shared_keys]

@@ -58,9 +58,9 @@ def test_it_trains_sums_up_and_takes_packed_runs(corpus, tmp_path, monkeypatch):
 
 def test_beside_the_gate_per_channel_the_published_runs_are_taken(tmp_path):
     study = element_gate()
-    members = study.trials(dict.fromkeys(study.variants, 2e-3))
+    planned = study.trials(dict.fromkeys(study.variants, 2e-3))
     data = read_json(PUBLISHED / "text" / "study.json")["data"]
     facts = {name: data[name] for name in data if name not in ("source", "vocab_size", "python")}
-    copied = reuse_runs(members, facts, tmp_path, [PUBLISHED / "text"])
-    left = {member.config.name for member in members} - set(copied)
+    copied = reuse_runs(planned, facts, tmp_path, [PUBLISHED / "text"])
+    left = {run.config.name for run in planned} - set(copied)
     assert left == {f"{ELEMENT_GATE}-seed{seed}" for seed in range(5)}

@@ -44,13 +44,13 @@ def train_until(study, folder, run):
     """Train until the middle of a run, and cut it off there."""
     real = workers.run_here
 
-    def stop(members, data, runs, *, on_progress):
+    def stop(planned, data, runs, *, on_progress):
         def show(name, event):
             on_progress(name, event)
             if name == run and event.get("step") == 3:
                 raise KeyboardInterrupt
 
-        real(members, data, runs, on_progress=show)
+        real(planned, data, runs, on_progress=show)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(workers, "run_here", stop)

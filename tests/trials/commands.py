@@ -245,22 +245,28 @@ def small_batches() -> Iterator[pytest.MonkeyPatch]:
 
 
 def in_this_process(
-    members: Sequence, data: Path, folder: Path, *, workers: int, on_progress: Callable, short: bool
+    planned: Sequence,
+    data: Path,
+    folder: Path,
+    *,
+    workers: int,
+    on_progress: Callable,
+    short: bool,
 ) -> None:
-    """In place of ``run_members``: the points of a worker count with those of its parent."""
+    """In place of ``train_runs``: the points of a worker count with those of its parent."""
     from diffattn.lab.training.prepare import open_data
     from diffattn.lab.training.run import train
 
-    for member in members:
-        name = member.config.name
+    for run in planned:
+        name = run.config.name
 
         def show(step: int, loss: float | None, name: str = name) -> None:
             on_progress(name, {"step": step, "loss": loss})
 
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{name}.log").open("w").close()
-        of_run = {"facts": member.facts, "on_progress": show}
-        train(member.config, open_data(data), folder / name, **of_run)
+        of_run = {"facts": run.facts, "on_progress": show}
+        train(run.config, open_data(data), folder / name, **of_run)
         on_progress(name, {"done": True})
 
 

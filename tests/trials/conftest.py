@@ -48,7 +48,7 @@ def recorded(tmp_path_factory):
         return made[name]
 
     with commands.small_batches() as patch:
-        patch.setattr("diffattn.lab.studies.workers.run_members", commands.in_this_process)
+        patch.setattr("diffattn.lab.studies.workers.train_runs", commands.in_this_process)
         yield get
     gc.unfreeze()
 

@@ -14,7 +14,7 @@ from diffattn.lab.report.sections.recall import read_recall_study
 from diffattn.lab.report.sections.recall_tables import (
     UNIFORM,
     median_step,
-    members_of,
+    models_of,
     task_results,
 )
 from diffattn.lab.report.study.files import COMPARED, TextStudy, read_study, training_budget
@@ -56,12 +56,12 @@ def committed_summary(study: TextStudy) -> dict[str, Any]:
 def recall_summary(study: Study, task: str) -> dict[str, Any]:
     """Contents of :data:`diffattn.lab.report.page.study_page.RECALL`."""
     keys = ("variant", "baseline", "mean", "low", "high")
-    members, shown = members_of(study, task), {*study.types, UNIFORM}
+    models, shown = models_of(study, task), {*study.types, UNIFORM}
     return {
         "config_hash": study.info["config_hash"],
         "task": task,
         "seeds": len(study.info["seeds"]),
-        "steps": {name: median_step(member) for name, member in members.items() if name in shown},
+        "steps": {name: median_step(model) for name, model in models.items() if name in shown},
         "differences": [
             {key: row[key] for key in keys}
             for row in task_results(study, task)["differences"]

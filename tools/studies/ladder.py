@@ -93,8 +93,8 @@ def main() -> None:
     copy_text(out / "text")
     study = ladder(out / "text")
     data = begin(study, out, FINISHED)
-    members = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
-    run_here(unfinished(members, out / RUNS), data, out / RUNS, on_progress=show)
+    planned = sorted(study.trials(study.base_rates()), key=lambda m: m.config.train.seed)
+    run_here(unfinished(planned, out / RUNS), data, out / RUNS, on_progress=show)
     run_study(study, out, on_message=print, on_progress=show)
 
 

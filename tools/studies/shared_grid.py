@@ -16,7 +16,7 @@ from typing import Any
 from diffattn.files.io import read_json, read_jsonl, write_json
 from diffattn.lab.catalog.models import BASELINE, FLOOR, RANK, RANK_WITHOUT_NORM, WITHOUT_NORM
 from diffattn.lab.stats.spikes import stability
-from diffattn.lab.studies.study import Member
+from diffattn.lab.studies.study import PlannedRun
 from diffattn.lab.studies.text.comparison import ComparisonConfig, Sweep, comparison, try_name
 from diffattn.lab.studies.workers import run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
@@ -45,10 +45,10 @@ def grid() -> ComparisonConfig:
     return replace(study, variants=variants, whole_rates=len(RATES))
 
 
-def tries(study: ComparisonConfig) -> list[Member]:
+def tries(study: ComparisonConfig) -> list[PlannedRun]:
     """Whole runs on the sweep's seed: rank 8 with and without norm at every rate."""
     sweep = Sweep(tried=tuple((rate, None) for rate in RATES))
-    return study.whole_members(dict.fromkeys((RANK, RANK_WITHOUT_NORM), sweep))
+    return study.whole_runs(dict.fromkeys((RANK, RANK_WITHOUT_NORM), sweep))
 
 
 def with_chosen_rates(study: ComparisonConfig, runs: Path) -> ComparisonConfig:
@@ -69,16 +69,16 @@ def with_chosen_rates(study: ComparisonConfig, runs: Path) -> ComparisonConfig:
     return replace(study, rate_factors=factors, whole_rates=0)
 
 
-def _order(member: Member) -> tuple[bool, int]:
+def _order(run: PlannedRun) -> tuple[bool, int]:
     """V1 last, which the grid can do without; then seed by seed."""
-    return member.config.model.attention_type == "diff", member.config.train.seed
+    return run.config.model.attention_type == "diff", run.config.train.seed
 
 
-def measure(members: Iterable[Member], runs: Path) -> dict[str, Any]:
+def measure(planned: Iterable[PlannedRun], runs: Path) -> dict[str, Any]:
     """Name of a run to its rate, its loss, and how steadily it trained."""
     measured = {}
-    for member in members:
-        config = member.config
+    for run in planned:
+        config = run.config
         folder = runs / config.name
         result = read_json(folder / "results.json")
         rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "train_loss" in row]
@@ -115,9 +115,9 @@ def main() -> None:
     first = tries(study)
     run_here(unfinished(first, runs), data, runs, on_progress=show)
     study = with_chosen_rates(study, runs)
-    members = sorted(study.trials(study.base_rates()), key=_order)
-    run_here(unfinished(members, runs), data, runs, on_progress=show)
-    write_json(given.record, {"schema": 1, "runs": measure([*first, *members], runs)})
+    planned = sorted(study.trials(study.base_rates()), key=_order)
+    run_here(unfinished(planned, runs), data, runs, on_progress=show)
+    write_json(given.record, {"schema": 1, "runs": measure([*first, *planned], runs)})
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from diffattn.lab.catalog.recipes.catalog import recipe
 from diffattn.lab.catalog.recipes.plan import TIED_START
 from diffattn.lab.records.stored_runs import TABLE, unpack_runs
 from diffattn.lab.studies.reproduce import run_study
-from diffattn.lab.studies.study import Member
+from diffattn.lab.studies.study import PlannedRun
 from diffattn.lab.studies.text.comparison import ComparisonConfig, comparison
 from diffattn.lab.studies.workers import run_here, unfinished
 from diffattn.lab.training.prepare import prepare_data
@@ -35,15 +35,15 @@ def shuffled_keys() -> ComparisonConfig:
     return replace(comparison("laptop", seeds=SEEDS), variants=MODELS, fewer_seeds=len(SEEDS))
 
 
-def at_study_scale() -> list[Member]:
+def at_study_scale() -> list[PlannedRun]:
     """The runs of the published study's size, in the order of their seeds."""
     base = apply_settings(recipe("study"), [*TIED_START, "train.precision=float32"])
     study = ComparisonConfig(
         scale="study", base=base, variants=MODELS, seeds=SEEDS, fewer_seeds=len(SEEDS)
     )
     wanted = {f"{name}-seed{seed}" for name in ("diff_v2", "diff_v2_shuffled") for seed in SEEDS}
-    members = [m for m in study.trials(study.base_rates()) if m.config.name in wanted]
-    return sorted(members, key=lambda member: member.config.train.seed)
+    planned = [m for m in study.trials(study.base_rates()) if m.config.name in wanted]
+    return sorted(planned, key=lambda run: run.config.train.seed)
 
 
 def main() -> None:
@@ -60,9 +60,9 @@ def main() -> None:
     if given.study:
         if FINISHED.exists() and not given.out.exists():
             unpack_runs(FINISHED, given.out)
-        members = at_study_scale()
+        planned = at_study_scale()
         data = prepare_data(recipe("study").data, given.out.parent / "data", on_message=print)
-        run_here(unfinished(members, given.out), data, given.out, on_progress=show)
+        run_here(unfinished(planned, given.out), data, given.out, on_progress=show)
         return
     run_study(shuffled_keys(), given.out, workers=given.workers, on_message=print, on_progress=show)
 

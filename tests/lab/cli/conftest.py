@@ -56,4 +56,4 @@ def trained(small, tmp_path_factory):
 def here(monkeypatch):
     """Runs of a study are trained in this process instead of one process each."""
 
-    monkeypatch.setattr("diffattn.lab.studies.workers.run_members", in_this_process)
+    monkeypatch.setattr("diffattn.lab.studies.workers.train_runs", in_this_process)

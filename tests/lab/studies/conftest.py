@@ -31,10 +31,10 @@ def settings(corpus):
     )
 
 
-def run_in_this_process(members, data, folder, *, workers, on_progress, short):
+def run_in_this_process(planned, data, folder, *, workers, on_progress, short):
     """What worker processes do, without the start-up of one per run."""
     folder.mkdir(parents=True, exist_ok=True)
-    workers_module.run_here(members, open_data(data), folder, on_progress=on_progress)
+    workers_module.run_here(planned, open_data(data), folder, on_progress=on_progress)
 
 
 def make_short_pages(patch):
@@ -56,7 +56,7 @@ def study(settings, tmp_path_factory):
     out = tmp_path_factory.mktemp("study") / "smoke"
     with pytest.MonkeyPatch.context() as patch:
         make_short_pages(patch)
-        patch.setattr(workers_module, "run_members", run_in_this_process)
+        patch.setattr(workers_module, "train_runs", run_in_this_process)
         path = diffattn.reproduce("smoke", out=out, settings=settings, on_message=[].append)
     assert path == out / "report.html"
     return out

@@ -111,14 +111,14 @@ def config_of(name):
     return config
 
 
-def members_of(name, config, runs):
+def planned_runs_of(name, config, runs):
     """All runs of a study, but those of the sweep of a study of text."""
     *sweeps, trials = config.waves(runs.results)
     assert name in OF_TEXT or not any(config.missing_tries(runs.results) for _ in sweeps)
     if name not in ("practical", "recall"):
-        return trials.members
+        return trials.runs
     tried = {group: choice.tried for group, choice in config.choices(runs.results).items()}
-    return [*config.sweep(tried), *trials.members]
+    return [*config.sweep(tried), *trials.runs]
 
 
 def test_hashes_know_older_names():
@@ -145,18 +145,18 @@ def test_results_follow_from_the_runs(name):
 @pytest.mark.parametrize("name", [*OF_TEXT, *READERS])
 def test_every_run_is_of_the_recipe_and_from_a_clean_commit(name):
     config, runs = config_of(name), runs_of(name)
-    members = members_of(name, config, runs)
-    names = {member.config.name for member in members}
+    planned = planned_runs_of(name, config, runs)
+    names = {run.config.name for run in planned}
     assert names <= set(runs.results)
     assert name == "text" or names == set(runs.results)
-    records = [RunRecord.read(runs.folder / member.config.name) for member in members]
-    for member, record in zip(members, records, strict=True):
+    records = [RunRecord.read(runs.folder / run.config.name) for run in planned]
+    for run, record in zip(planned, records, strict=True):
         assert record.commit
         assert record.dirty is False
-        assert of_today(record.config["model"]) == member.config.model.settings()
-        measured, train = runs.results[member.config.name], member.config.train
+        assert of_today(record.config["model"]) == run.config.model.settings()
+        measured, train = runs.results[run.config.name], run.config.train
         if name in ("practical", "recall"):
-            assert of_today(record.config) == member.config.resolved()
+            assert of_today(record.config) == run.config.resolved()
             solved_early = name == "recall" and measured["solved"]
             assert solved_early or measured["steps"] == train.num_steps
         else:
@@ -177,6 +177,6 @@ def test_the_package_carries_summaries_of_the_studies_on_text_and_recall():
 def test_the_laptop_recalls_at_the_rates_that_the_study_chose():
     laptop, task = recall_study("laptop"), committed("recall")["tasks"]["noisy_recall"]
     rates = laptop.choices({})
-    for name, member in {**task["types"], **task["controls"]}.items():
+    for name, model in {**task["types"], **task["controls"]}.items():
         if ("noisy_recall", name) in rates:
-            assert rates["noisy_recall", name].rate == member["learning_rate"], name
+            assert rates["noisy_recall", name].rate == model["learning_rate"], name

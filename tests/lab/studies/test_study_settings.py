@@ -35,10 +35,10 @@ def test_every_scale_can_be_made_and_recorded(kind, scale):
 @pytest.mark.parametrize(("kind", "scale"), FIXED)
 def test_every_run_has_a_name_and_the_starting_scale_of_the_comparison(kind, scale):
     config = make_study(kind, scale)
-    members = config.members()
-    assert len({member.config.name for member in members}) == len(members)
-    for member in members:
-        model, train = member.config.model, member.config.train
+    planned = config.planned_runs()
+    assert len({run.config.name for run in planned}) == len(planned)
+    for run in planned:
+        model, train = run.config.model, run.config.train
         assert model.embedding_multiplier == pytest.approx(model.hidden_size**0.5)
         assert model.depth_scaled_init
         assert train.seed == train.data_seed

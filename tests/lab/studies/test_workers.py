@@ -13,9 +13,9 @@ import pytest
 
 from diffattn.errors import DiffAttnError
 from diffattn.lab.studies import workers
-from diffattn.lab.studies.study import Member
+from diffattn.lab.studies.study import PlannedRun
 from diffattn.lab.studies.text.comparison import comparison
-from diffattn.lab.studies.workers import is_done, run_here, run_members
+from diffattn.lab.studies.workers import is_done, run_here, train_runs
 
 # Stands for "python -m diffattn.lab.studies.worker": reads its job, then does as its name says.
 FAKE = """
@@ -47,16 +47,16 @@ def fake(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def members():
+def planned():
     config = comparison("smoke")
     return config.trials(config.base_rates())
 
 
-def run(members, tmp_path, count=2, on_progress=None, **options):
+def run(planned, tmp_path, count=2, on_progress=None, **options):
     received = []
     hear = on_progress or (lambda name, event: received.append((name, event)))
     options |= {"workers": count, "on_progress": hear}
-    run_members(members, tmp_path / "data", tmp_path / "runs", **options)
+    train_runs(planned, tmp_path / "data", tmp_path / "runs", **options)
     return received
 
 
@@ -68,46 +68,46 @@ def test_a_run_that_was_killed_while_it_cleaned_up_is_not_done(left, tmp_path):
     assert not is_done(tmp_path)
 
 
-def test_each_member_gets_its_own_job(members, tmp_path, fake):
+def test_each_run_gets_its_own_job(planned, tmp_path, fake):
     fake("(folder / 'job.json').write_text(json.dumps(order)); send(done=1)")
-    received = run(members, tmp_path)
-    for member in members:
-        name = member.config.name
+    received = run(planned, tmp_path)
+    for run_of_worker in planned:
+        name = run_of_worker.config.name
         events = [event for who, event in received if who == name]
         assert events == [{"step": 1, "loss": 2.5}, {"done": 1}]
         job = json.loads((tmp_path / "runs" / name / "job.json").read_text())
-        sent = pickle.loads(base64.b64decode(job["member"]))
-        assert sent.config.resolved() == member.config.resolved()
-        assert sent.facts == member.facts
-        assert sent.records_divergence is member.records_divergence is True
+        sent = pickle.loads(base64.b64decode(job["planned_run"]))
+        assert sent.config.resolved() == run_of_worker.config.resolved()
+        assert sent.facts == run_of_worker.facts
+        assert sent.records_divergence is run_of_worker.records_divergence is True
         assert job["data"] == str(tmp_path / "data")
         assert (tmp_path / "runs" / f"{name}.log").read_text() == ""
 
 
-def test_runs_in_this_process_are_heard(members, tmp_path, monkeypatch):
-    def train(member, data, folder, on_progress, on_message):
+def test_runs_in_this_process_are_heard(planned, tmp_path, monkeypatch):
+    def train(run, data, folder, on_progress, on_message):
         on_message("a damaged checkpoint is left out")
         on_progress(1, 2.5)
 
-    monkeypatch.setattr(Member, "train", train)
+    monkeypatch.setattr(PlannedRun, "train", train)
     received = []
-    run_here(members[:1], None, tmp_path, on_progress=lambda *event: received.append(event))
-    name = members[0].config.name
+    run_here(planned[:1], None, tmp_path, on_progress=lambda *event: received.append(event))
+    name = planned[0].config.name
     events = [{"message": "a damaged checkpoint is left out"}, {"step": 1, "loss": 2.5}]
     assert received == [(name, event) for event in (*events, {"done": True})]
 
 
 def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
     config, started = comparison("smoke", seeds=(1, 0)), []
-    members = config.trials(config.base_rates())
+    planned = config.trials(config.base_rates())
 
     def note(pool, count):
-        started.extend(member.config.name for member in pool.waiting)
+        started.extend(run.config.name for run in pool.waiting)
 
     monkeypatch.setattr(workers._Pool, "run", note)
-    run(members, tmp_path, count=1)
+    run(planned, tmp_path, count=1)
     assert [name.rsplit("-", 1)[1] for name in started] == ["seed1"] * 5 + ["seed0"] * 5
-    flops = {member.config.name: member.facts["flops_difference"] for member in members}
+    flops = {run.config.name: run.facts["flops_difference"] for run in planned}
     for of_seed in (started[:5], started[5:]):
         results = [flops[name] for name in of_seed]
         assert results == sorted(results, reverse=True)
@@ -115,7 +115,7 @@ def test_within_a_seed_the_most_arithmetic_is_first(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, fake):
+def test_no_more_than_the_given_number_run_at_a_time(count, planned, tmp_path, fake):
     fake(
         """
         (folder.parent / f"{name}.on").touch()
@@ -125,14 +125,14 @@ def test_no_more_than_the_given_number_run_at_a_time(count, members, tmp_path, f
         send(done=True)
         """
     )
-    received = run(members, tmp_path, count)
+    received = run(planned, tmp_path, count)
     running = [event["running"] for _, event in received if "running" in event]
-    assert len(running) == len(members)
+    assert len(running) == len(planned)
     assert max(running) <= count
 
 
 @pytest.mark.parametrize("short", [True, False])
-def test_short_runs_share_processes(short, members, tmp_path, fake):
+def test_short_runs_share_processes(short, planned, tmp_path, fake):
     fake(
         """
         send(done=True)
@@ -140,13 +140,13 @@ def test_short_runs_share_processes(short, members, tmp_path, fake):
             send(done=True)
         """
     )
-    received = run(members, tmp_path, short=short)
+    received = run(planned, tmp_path, short=short)
     done = [name for name, event in received if "done" in event]
-    assert sorted(done) == sorted(member.config.name for member in members)
-    assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(members))
+    assert sorted(done) == sorted(run.config.name for run in planned)
+    assert len(list((tmp_path / "runs").glob("*.pid"))) == (2 if short else len(planned))
 
 
-def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(members, tmp_path, fake):
+def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(planned, tmp_path, fake):
     fake(
         """
         if name.startswith("diff_v2-"):
@@ -158,7 +158,7 @@ def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(member
         """
     )
     with pytest.raises(DiffAttnError, match=r"^diff_v2-seed0: it must work, got none\.$"):
-        run(members, tmp_path)
+        run(planned, tmp_path)
     runs = tmp_path / "runs"
     begun = {path.name for path in runs.iterdir() if path.is_dir()} - {"diff_v2-seed0"}
     assert len(begun) == 1
@@ -173,20 +173,20 @@ def test_a_message_of_a_worker_reaches_the_caller_and_no_more_are_started(member
         ("raise MemoryError", 1),
     ],
 )
-def test_a_worker_that_dies_is_named_with_its_log(body, status, members, tmp_path, fake):
+def test_a_worker_that_dies_is_named_with_its_log(body, status, planned, tmp_path, fake):
     fake(body)
     with pytest.raises(DiffAttnError) as error:
-        run(members[:1], tmp_path)
+        run(planned[:1], tmp_path)
     log = tmp_path / "runs" / "softmax-seed0.log"
     ended = f"the run must end by itself, got exit status {status}. Its log: {log}"
     assert str(error.value) == f"softmax-seed0: {ended}"
     assert ("MemoryError" in log.read_text()) == (body == "raise MemoryError")
 
 
-def test_a_worker_that_never_reads_its_job_is_an_error_too(members, tmp_path, fake):
+def test_a_worker_that_never_reads_its_job_is_an_error_too(planned, tmp_path, fake):
     fake("exit 1", interpreter="/bin/sh", start="")
     with pytest.raises(DiffAttnError, match=r"softmax-seed0: .* got exit status 1"):
-        run(members[:1], tmp_path)
+        run(planned[:1], tmp_path)
 
 
 def is_alive(pid):
@@ -195,7 +195,7 @@ def is_alive(pid):
     return bool(state.strip()) and not state.startswith("Z")
 
 
-def test_an_interruption_ends_the_workers(members, tmp_path, fake):
+def test_an_interruption_ends_the_workers(planned, tmp_path, fake):
     fake("time.sleep(60)")
 
     def interrupt(name, event):
@@ -204,7 +204,7 @@ def test_an_interruption_ends_the_workers(members, tmp_path, fake):
 
     began = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        run(members, tmp_path, on_progress=interrupt)
+        run(planned, tmp_path, on_progress=interrupt)
     assert time.monotonic() - began < 30  # they were not waited for
     pids = [int(path.read_text()) for path in (tmp_path / "runs").glob("*.pid")]
     assert 1 <= len(pids) <= 2

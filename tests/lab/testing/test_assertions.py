@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
 from diffattn.ops.attention import diff_attention
+from rounding_bounds import assert_equal_to_rounding
 
 CASE = OpCase(name="", num_queries=9, num_keys=13, num_kv_heads=2, lam_axes="bth")
 DTYPES = {

@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from diffattn.lab.testing.assertions import assert_close_to_reference, assert_equal_to_rounding
+from diffattn.lab.testing.assertions import assert_close_to_reference
 from diffattn.lab.testing.inputs import OpCase, make_diff_attention_inputs
-from diffattn.lab.testing.rounding import rounding_steps
 from diffattn.ops.backends import reference
 from diffattn.ops.inputs import backends
 from diffattn.ops.inputs.masking import AttentionMask
@@ -19,6 +18,7 @@ from .hopper_cases import D64, D128, LONG, V2, broken_protocols, exact_forward, 
 pytest.importorskip("triton.experimental.gluon", reason="the kernel is written in Gluon")
 from diffattn.ops.hopper import by_map
 from diffattn.ops.hopper import forward as hopper
+from rounding_bounds import assert_equal_to_rounding, rounding_steps
 
 FORMS = {"hopper": hopper, "by_map": by_map}
 KERNELS = {

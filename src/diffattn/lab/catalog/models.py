@@ -286,7 +286,7 @@ SWEPT = (*TYPES, FLOOR)
 """Variants whose learning rate is swept. Others use that of their baseline."""
 SWEPT_ALONE = (ELEMENT_GATE, GROUPED, DEX)
 """Variants that are swept too where they take part. They do not run at the common rate."""
-MEMBERS: dict[str, tuple[str, ...]] = {
+STUDY_MODELS: dict[str, tuple[str, ...]] = {
     "text": tuple(row.name for row in _TEXT),
     "ablations": (
         *(BASELINE, WIDE, WIDE_NORM, MORE_HEADS),

@@ -205,7 +205,7 @@ def reproduce_all(
     ``folder`` gets one folder per stage, ``results.json`` and ``report.html``. ``options`` are
     ``seeds``, ``settings`` and ``match`` of the studies.
     """
-    from diffattn.lab.catalog.models import MEMBERS
+    from diffattn.lab.catalog.models import STUDY_MODELS
     from diffattn.lab.cli.screen import ItemProgress
     from diffattn.lab.studies import whole
     from diffattn.lab.studies.reproduce import is_reusable
@@ -219,7 +219,9 @@ def reproduce_all(
     for number, name in enumerate(stages, 1):
         say(f"{number}/{len(stages)} {name}: {whole.TITLES[name]}")
         if name in studies:
-            others = [folder / other for other in MEMBERS if name in MEMBERS and other != name]
+            others = [
+                folder / other for other in STUDY_MODELS if name in STUDY_MODELS and other != name
+            ]
             reusable = [other for other in others if is_reusable(other)]
             run_with_progress(studies[name], folder / name, workers, reusable)
         elif name == whole.ANALYSIS:

@@ -22,15 +22,15 @@ def practical_results(config: RecallStudyConfig, results: Results) -> PracticalR
     """Every measure per task and model with its interval, and differences to softmax attention."""
     rates = {group: choice.rate for group, choice in config.choices(results).items()}
     tasks: dict[str, Any] = {}
-    for (task, name), members in config.groups(rates).items():
+    for (task, name), planned in config.groups(rates).items():
         entry = tasks.setdefault(task, {"members": {}, "differences": []})
-        runs = [results[member.config.name] for member in members]
+        runs = [results[run.config.name] for run in planned]
         # A run that diverged has no measures. Then its model has none, and has learned nothing.
         measured = [run["measures"] for run in runs if "measures" in run]
         names = measured[0] if len(measured) == len(runs) else ()
         entry["members"][name] = {
-            "learning_rate": members[0].config.train.learning_rate,
-            "parameter_difference": members[0].facts["parameter_difference"],
+            "learning_rate": planned[0].config.train.learning_rate,
+            "parameter_difference": planned[0].facts["parameter_difference"],
             "runs": [run["run"] for run in runs],
             "test_accuracy": mean_of_seeds([run["test_accuracy"] for run in runs]),
             "measures": {key: mean_of_seeds([values[key] for values in measured]) for key in names},
@@ -61,15 +61,15 @@ def _compare(config: RecallStudyConfig, tasks: dict[str, Any]) -> None:
     family: list[dict[str, Any]] = []
     for name, task in tasks.items():
         baseline = task["members"][BASELINE]["measures"]
-        for member, entry in task["members"].items():
-            for measure in PRIMARY[name] if member != BASELINE else ():
+        for model, entry in task["members"].items():
+            for measure in PRIMARY[name] if model != BASELINE else ():
                 if measure not in entry["measures"] or measure not in baseline:
                     continue
                 values, others = (x[measure]["values"] for x in (entry["measures"], baseline))
                 differences = [value - other for value, other in zip(values, others, strict=True)]
-                p = paired_t_test(differences) if member in config.types else None
+                p = paired_t_test(differences) if model in config.types else None
                 difference: Any = {
-                    "type": member,
+                    "type": model,
                     "measure": measure,
                     **mean_interval(differences).recorded(),
                     "p_value": p,

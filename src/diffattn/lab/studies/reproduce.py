@@ -12,7 +12,7 @@ import torch
 from diffattn.errors import ConfigError, check_known, short
 from diffattn.files.folders import verify_manifest
 from diffattn.files.io import read_json, read_jsonl, write_json
-from diffattn.lab.catalog.models import MEMBERS
+from diffattn.lab.catalog.models import STUDY_MODELS
 from diffattn.lab.catalog.recipes.catalog import GPU_SCALES, default_folder, recipe
 from diffattn.lab.data.corpora import corpus_hash, load_corpus
 from diffattn.lab.records.lock import sole_writer
@@ -33,7 +33,15 @@ from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import judge_recall
 from diffattn.lab.studies.scaling import scaling_results, scaling_study
 from diffattn.lab.studies.stability import stability_results, stability_study
-from diffattn.lab.studies.study import FixedStudy, Member, OnMessage, OnProgress, Runs, Study, Wave
+from diffattn.lab.studies.study import (
+    FixedStudy,
+    OnMessage,
+    OnProgress,
+    PlannedRun,
+    Runs,
+    Study,
+    Wave,
+)
 from diffattn.lab.studies.text.comparison import comparison
 from diffattn.lab.studies.text.summary import judge_comparison
 from diffattn.lab.studies.whole import build_study_page
@@ -46,7 +54,7 @@ from diffattn.lab.training.run import RESULTS, precision_advice, require_enough
 OF_TASKS = ("recall", "practical")
 """Kinds that take no changed settings, as their runs make their own data."""
 KINDS: dict[str, tuple[Callable[..., Study], Callable[..., Any]]] = {
-    **{name: (partial(comparison, kind=name), judge_comparison) for name in MEMBERS},
+    **{name: (partial(comparison, kind=name), judge_comparison) for name in STUDY_MODELS},
     "recall": (recall_study, judge_recall),
     "practical": (practical_study, lambda study, runs, *_: practical_results(study, runs.results)),
     "stability": (
@@ -165,17 +173,17 @@ def run_study(
             raise ConfigError(f"reproduce: scale {study.scale!r} needs a CUDA device, got none.")
     workers = processes.worker_count(workers)
     require_studies(reuse)
-    first = next(iter(study.waves({}))).members
-    for member in first:
-        if isinstance(member.config, RunConfig):
-            require_run_memory(member.config, side_by_side=min(workers, len(first)))
+    first = next(iter(study.waves({}))).runs
+    for run in first:
+        if isinstance(run.config, RunConfig):
+            require_run_memory(run.config, side_by_side=min(workers, len(first)))
     results: dict[str, dict[str, Any]] = {}
     with sole_writer(folder):
         data = _claim(study, folder, on_message)
         on_data(data)
         for wave in study.waves(results):  # a later wave reads the results of those before it
             _train(study, wave, folder / "runs", data, reuse, workers, on_message, on_progress)
-            for name in (member.config.name for member in wave.members):
+            for name in (run.config.name for run in wave.runs):
                 results[name] = read_json(folder / "runs" / name / RESULTS)
         costs = recorded_costs(folder / "runs", results)
         _, judge = KINDS[study.kind]
@@ -194,7 +202,7 @@ def _claim(study: Study, folder: Path, on_message: OnMessage) -> PreparedData | 
     recorded = _recorded_study(folder, resolved)
     facts: dict[str, Any] = {"kind": study.kind}
     if isinstance(study, FixedStudy):
-        facts["runs"] = [member.config.name for member in study.members()]
+        facts["runs"] = [run.config.name for run in study.planned_runs()]
     if study.base is None:  # runs make their own data
         if recorded is None:
             begin_study(folder, resolved, facts)
@@ -224,7 +232,7 @@ def _train(
     on_message: OnMessage,
     on_progress: OnProgress,
 ) -> None:
-    members, title = wave.members, f"{wave.title}: " if wave.title else ""
+    planned, title = wave.runs, f"{wave.title}: " if wave.title else ""
 
     def drop_weights(name: str) -> None:
         if not study.keeps_weights(name):
@@ -236,15 +244,15 @@ def _train(
         on_progress(name, event)
 
     if wave.total_steps is not None:
-        on_progress(members[0].config.name, {"total": wave.total_steps})
-    copied = [] if data is None else reuse_runs(members, data.facts(), runs, reuse)
+        on_progress(planned[0].config.name, {"total": wave.total_steps})
+    copied = [] if data is None else reuse_runs(planned, data.facts(), runs, reuse)
     if copied:
-        on_message(f"{title}copied {len(copied)} of {len(members)} models")
+        on_message(f"{title}copied {len(copied)} of {len(planned)} models")
     for name in copied:
         on_progress(name, {"done": True})
-    waiting = processes.unfinished(members, runs)
+    waiting = processes.unfinished(planned, runs)
     if waiting:
-        on_message(f"{title}training {len(waiting)} of {len(members)} models")
+        on_message(f"{title}training {len(waiting)} of {len(planned)} models")
         config = waiting[0].config
         if isinstance(config, RunConfig) and (advice := precision_advice(config)):
             on_message(advice)
@@ -252,11 +260,11 @@ def _train(
         processes.run_here(waiting, data, runs, on_progress=show_progress)
     else:
         folder, short = None if data is None else data.folder, study.shares_workers
-        processes.run_members(
+        processes.train_runs(
             waiting, folder, runs, workers=workers, on_progress=show_progress, short=short
         )
-    for member in members:  # a killed call may have missed the end of a run
-        drop_weights(member.config.name)
+    for run in planned:  # a killed call may have missed the end of a run
+        drop_weights(run.config.name)
 
 
 _MARKER = "study.json"
@@ -334,12 +342,12 @@ def is_reusable(folder: Path) -> bool:
 
 
 def reuse_runs(
-    members: Sequence[Member], data_facts: dict[str, Any], runs: Path, studies: Iterable[Path]
+    planned: Sequence[PlannedRun], facts: dict[str, Any], runs: Path, studies: Iterable[Path]
 ) -> list[str]:
     """Copy finished runs with the same settings, seed and tokens, of the first study that has them.
 
-    A copy keeps its record. ``data_facts``: hashes and counts."""
-    waiting = [m.config for m in members if not (runs / m.config.name).exists()]
+    A copy keeps its record. ``facts``: hashes and counts of the tokens."""
+    waiting = [m.config for m in planned if not (runs / m.config.name).exists()]
     finished: dict[str, Path] = {}
     for study in studies if waiting else ():
         for run in sorted(runs_folder(Path(study)).glob("[!.]*")):  # no unfinished copy
@@ -348,7 +356,7 @@ def reuse_runs(
     copied = []
     for config in waiting:
         settings = config.resolved()
-        settings["data"] |= data_facts
+        settings["data"] |= facts
         if source := finished.get(config_hash(settings)):
             read_jsonl(source / METRICS, recorded=read_json(source / RESULTS).get("metrics"))
             if (source / "model").exists():  # records are committed without weights

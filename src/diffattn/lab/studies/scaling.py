@@ -22,7 +22,7 @@ from diffattn.lab.report.page.wording import listing, number
 from diffattn.lab.stats.intervals import mean_interval
 from diffattn.lab.stats.power_law import equivalence_of, equivalent_at, fits_of
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
-from diffattn.lab.studies.study import FixedStudy, Member
+from diffattn.lab.studies.study import FixedStudy, PlannedRun
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 from diffattn.models.twins import parameter_count
 
@@ -68,9 +68,9 @@ class ScalingStudyConfig(FixedStudy):
         """Training steps of a budget."""
         return round(self.base.train.num_steps * budget)
 
-    def members(self) -> list[Member]:
+    def planned_runs(self) -> list[PlannedRun]:
         """The runs, seed by seed."""
-        members = []
+        planned = []
         for seed in self.seeds:
             for width, budget in dict.fromkeys(chain(*self.places.values())):
                 base, steps = self.model_at(width), self.steps_at(budget)
@@ -86,8 +86,8 @@ class ScalingStudyConfig(FixedStudy):
                     twin = VARIANTS[name].twin(base, self.match)
                     run_name = self.run_name(name, width, budget, seed)
                     run = replace(self.base, name=run_name, model=twin.config, train=train)
-                    members.append(Member.from_twin(run, twin, records_divergence=True))
-        return members
+                    planned.append(PlannedRun.from_twin(run, twin, records_divergence=True))
+        return planned
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values, without ``extrapolate``."""

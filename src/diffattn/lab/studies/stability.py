@@ -28,7 +28,7 @@ from diffattn.lab.stats import spikes
 from diffattn.lab.stats.intervals import mean_of_seeds
 from diffattn.lab.stats.paired import holm, paired_t_test
 from diffattn.lab.studies.limits import MARGIN, heads_below, spread
-from diffattn.lab.studies.study import FixedStudy, Member, Results
+from diffattn.lab.studies.study import FixedStudy, PlannedRun, Results
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,17 +49,17 @@ class StabilityStudyConfig(FixedStudy):
         must = "guard must be left at its defaults, as spikes and divergence are counted"
         require(where, not self.base.guard.intervenes, must, self.base.guard)
 
-    def members(self) -> list[Member]:
+    def planned_runs(self) -> list[PlannedRun]:
         """The runs, seed by seed."""
         twins = {name: VARIANTS[name].twin(self.base.model, self.match) for name in self.types}
-        members = []
+        planned = []
         for seed, rate in product(self.seeds, self.learning_rates):
             train = self.base.train.at(rate, seed)
             for name, twin in twins.items():
                 run = run_name(name, rate, seed)
                 config = replace(self.base, name=run, model=twin.config, train=train)
-                members.append(Member.from_twin(config, twin, records_divergence=True))
-        return members
+                planned.append(PlannedRun.from_twin(config, twin, records_divergence=True))
+        return planned
 
     def keeps_weights(self, run: str) -> bool:
         """No run keeps its weights."""
@@ -163,7 +163,7 @@ class _Measured:
         self.rates = config.learning_rates
         self.runs = {}
         train = config.base.train
-        for run in (member.config.name for member in config.members()):
+        for run in (run.config.name for run in config.planned_runs()):
             trained = [row for row in rows[run] if "train_loss" in row]
             self.runs[run] = spikes.stability(
                 [row["train_loss"] for row in trained],
@@ -265,7 +265,7 @@ def _adjusted(family: list[StabilityDifference]) -> list[StabilityDifference]:
 
 
 def _statement(config: StabilityStudyConfig) -> str:
-    size = heads_below(member.config.model for member in config.members())
+    size = heads_below(run.config.model for run in config.planned_runs())
     return (
         f"{size}What counts as a spike was fixed before the first run. All models read the same "
         "tokens at the same seed and step, so a hard batch raises the loss of all. The published "

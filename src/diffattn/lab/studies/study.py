@@ -30,7 +30,7 @@ OnProgress = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
+class PlannedRun:
     """One run of a study."""
 
     config: RunConfig | RecallConfig
@@ -40,7 +40,7 @@ class Member:
     """Whether a diverged run on text counts as finished, without a loss. Else it is an error."""
 
     @classmethod
-    def from_twin(cls, config: RunConfig | RecallConfig, twin: Twin, **options: bool) -> "Member":
+    def from_twin(cls, config: RunConfig | RecallConfig, twin: Twin, **options: bool) -> Self:
         """The run of a twin."""
         names = ("parameter_difference", "flops_difference")
         return cls(config=config, facts={name: getattr(twin, name) for name in names}, **options)
@@ -64,7 +64,7 @@ class Member:
 class Wave:
     """Runs that are trained together. Their results decide which runs the next wave has."""
 
-    members: Sequence[Member]
+    runs: Sequence[PlannedRun]
     title: str = ""
     total_steps: int | None = None
     """Steps of all runs of the study; ``None`` if this wave does not change the number."""
@@ -163,18 +163,18 @@ class FixedStudy(Study):
         super().__post_init__()
         require_softmax(type(self).__name__, "base", self.base.model)
         self._check()
-        self.members()  # a run that cannot be made is refused at once
+        self.planned_runs()  # a run that cannot be made is refused at once
 
     def _check(self) -> None:
         """Refuse settings that the study cannot measure."""
 
-    def members(self) -> list[Member]:
+    def planned_runs(self) -> list[PlannedRun]:
         """Every run, seed by seed, so that an early stop leaves whole seeds."""
         raise NotImplementedError
 
     def waves(self, results: Results) -> Iterator[Wave]:
         """A single wave."""
-        yield Wave(self.members())
+        yield Wave(self.planned_runs())
 
     @property
     def total_steps(self) -> int:
@@ -183,7 +183,7 @@ class FixedStudy(Study):
 
     @cached_property
     def _planned_steps(self) -> dict[str, int]:
-        return {member.config.name: member.config.train.num_steps for member in self.members()}
+        return {run.config.name: run.config.train.num_steps for run in self.planned_runs()}
 
     def steps_of(self, run: str) -> int:
         """The steps of a run; 0 if another study made it."""

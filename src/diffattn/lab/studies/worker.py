@@ -20,14 +20,14 @@ from diffattn.errors import DiffAttnError
 from diffattn.lab.records.lock import sole_writer
 
 if TYPE_CHECKING:  # it loads torch, which an idle worker does not need
-    from diffattn.lab.studies.study import Member
+    from diffattn.lab.studies.study import PlannedRun
 
 
-def job(member: "Member", data: Path | None, folder: Path) -> str:
+def job(run: "PlannedRun", data: Path | None, folder: Path) -> str:
     """A job as one line of JSON; ``data`` is a folder of packed tokens, none for a recall task."""
-    facts: dict[str, Any] = {"name": member.config.name, "num_steps": member.config.train.num_steps}
+    facts: dict[str, Any] = {"name": run.config.name, "num_steps": run.config.train.num_steps}
     facts |= {"data": None if data is None else str(data), "folder": str(folder)}
-    return json.dumps(facts | {"member": base64.b64encode(pickle.dumps(member)).decode()})
+    return json.dumps(facts | {"planned_run": base64.b64encode(pickle.dumps(run)).decode()})
 
 
 def main() -> int:
@@ -71,16 +71,16 @@ def _train(job: dict[str, Any], send: Callable[..., None]) -> None:
     # A worker whose parent was killed may still hold this folder for a moment: wait until it ends.
     with sole_writer(Path(job["folder"]), wait=True):
         pass
-    train_member(job, on_progress=on_progress, on_message=lambda line: send(message=line))
+    train_run(job, on_progress=on_progress, on_message=lambda line: send(message=line))
 
 
-def train_member(job: dict[str, Any], **callbacks: Callable[..., None]) -> None:
+def train_run(job: dict[str, Any], **callbacks: Callable[..., None]) -> None:
     """Train the run of one job."""
     from diffattn.lab.training.prepare import open_data
 
-    member: Member = pickle.loads(base64.b64decode(job["member"]))
+    run: PlannedRun = pickle.loads(base64.b64decode(job["planned_run"]))
     data = None if job["data"] is None else open_data(Path(job["data"]))
-    member.train(data, Path(job["folder"]), **callbacks)
+    run.train(data, Path(job["folder"]), **callbacks)
 
 
 def _read_jobs(jobs: "SimpleQueue[dict[str, Any] | None]", idle: threading.Event) -> None:

@@ -17,7 +17,7 @@ import torch
 
 from diffattn.errors import ConfigError, DiffAttnError
 from diffattn.lab.records.lock import LOCK
-from diffattn.lab.studies.study import Member, OnProgress
+from diffattn.lab.studies.study import OnProgress, PlannedRun
 from diffattn.lab.studies.worker import job
 from diffattn.lab.training.monitoring.termination import ended_by_sigterm
 from diffattn.lab.training.prepare import PreparedData
@@ -43,9 +43,9 @@ def visible_devices() -> list[str]:
     return (named.split(",") if named else [str(idx) for idx in range(count)])[:count]
 
 
-def unfinished(members: Sequence[Member], folder: Path) -> list[Member]:
-    """The members that are not done."""
-    return [m for m in members if not is_done(folder / m.config.name)]
+def unfinished(runs: Sequence[PlannedRun], folder: Path) -> list[PlannedRun]:
+    """The runs that are not done."""
+    return [x for x in runs if not is_done(folder / x.config.name)]
 
 
 def is_done(run: Path) -> bool:
@@ -54,8 +54,8 @@ def is_done(run: Path) -> bool:
     return (run / "results.json").exists() and not any(path.exists() for path in left)
 
 
-def run_members(
-    members: Sequence[Member],
+def train_runs(
+    runs: Sequence[PlannedRun],
     data: Path | None,
     folder: Path,
     *,
@@ -63,7 +63,7 @@ def run_members(
     on_progress: OnProgress,
     short: bool = False,
 ) -> None:
-    """Train the members, ``workers`` at a time.
+    """Train the runs, ``workers`` at a time.
 
     If one run fails, the runs in progress are finished, and no further run starts.
 
@@ -76,9 +76,9 @@ def run_members(
     folder.mkdir(parents=True, exist_ok=True)
     # The runs of each seed by falling FLOPs, so that all cores end at about the same time.
     longest_first = [
-        member
-        for _, of_seed in groupby(members, key=lambda member: member.config.train.seed)
-        for member in sorted(of_seed, key=lambda member: -member.facts["flops_difference"])
+        run
+        for _, of_seed in groupby(runs, key=lambda run: run.config.train.seed)
+        for run in sorted(of_seed, key=lambda run: -run.facts["flops_difference"])
     ]
     pool = _Pool(longest_first, data, folder, on_progress, short)
     try:
@@ -91,23 +91,23 @@ def run_members(
 
 
 def run_here(
-    members: Sequence[Member], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
+    runs: Sequence[PlannedRun], data: PreparedData | None, folder: Path, *, on_progress: OnProgress
 ) -> None:
     """Train one run after another in this process, on one thread as a worker would."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for member in members:
-            run = member.config.name
+        for run in runs:
+            name = run.config.name
 
-            def show_step(step: int, loss: float | None, run: str = run) -> None:
-                on_progress(run, {"step": step, "loss": loss})
+            def show_step(step: int, loss: float | None, name: str = name) -> None:
+                on_progress(name, {"step": step, "loss": loss})
 
-            def show_message(line: str, run: str = run) -> None:
-                on_progress(run, {"message": line})
+            def show_message(line: str, name: str = name) -> None:
+                on_progress(name, {"message": line})
 
-            member.train(data, folder / run, on_progress=show_step, on_message=show_message)
-            on_progress(run, {"done": True})
+            run.train(data, folder / name, on_progress=show_step, on_message=show_message)
+            on_progress(name, {"done": True})
     finally:
         torch.set_num_threads(threads)
 
@@ -149,12 +149,12 @@ class _Worker:
         threading.Thread(target=listen, daemon=True).start()
         return worker
 
-    def give(self, member: Member, data: Path | None, folder: Path) -> None:
+    def give(self, run: PlannedRun, data: Path | None, folder: Path) -> None:
         """Send the next run. Standard input stays open: closing it would end the worker."""
-        self.run = member.config.name
+        self.run = run.config.name
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has died; ``listen`` reports its exit
-            self.process.stdin.write(job(member, data, folder / self.run) + "\n")
+            self.process.stdin.write(job(run, data, folder / self.run) + "\n")
             self.process.stdin.flush()
 
     def hang_up(self) -> None:
@@ -165,7 +165,7 @@ class _Worker:
 
 @dataclass(slots=True)
 class _Pool:
-    waiting: list[Member]
+    waiting: list[PlannedRun]
     data: Path | None
     folder: Path
     on_progress: OnProgress
@@ -179,10 +179,10 @@ class _Pool:
         """Start workers until no run waits or a run has failed; wait for all started workers."""
         while self.active or (self.waiting and not self.failures):
             while self.waiting and len(self.active) < workers and not self.failures:
-                member = self.waiting.pop(0)
-                log = self.folder / f"{member.config.name}.log"
+                run = self.waiting.pop(0)
+                log = self.folder / f"{run.config.name}.log"
                 self.active.append(_Worker.start(log, self.events, self.least_used_device()))
-                self.active[-1].give(member, self.data, self.folder)
+                self.active[-1].give(run, self.data, self.folder)
             worker, event = self.events.get()
             if "exit" not in event:
                 self._receive(worker, event)

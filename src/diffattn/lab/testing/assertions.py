@@ -195,24 +195,6 @@ def compare_to_reference(
     return compared
 
 
-def assert_equal_to_rounding(
-    actual: Tensor, expected: Tensor, *, steps: float, magnitude: float
-) -> None:
-    r"""Two evaluations of one formula differ by at most ``steps`` roundings of ``magnitude``.
-
-    .. math:: |x - y| \le n\,\epsilon\,M
-
-    With u = eps / 2 each evaluation is off by at most n u M: n roundings on the longest way to a
-    value, no partial result above M. ``expected`` may have a wider dtype.
-    """
-    if actual.shape != expected.shape:
-        raise AssertionError(f"must be {list(expected.shape)}, got {list(actual.shape)}.")
-    tolerance = steps * torch.finfo(actual.dtype).eps * magnitude
-    error = largest(actual.double() - expected.double())
-    if not error <= tolerance:
-        raise AssertionError(f"error {error:.3e}, {steps:g} roundings allow {tolerance:.3e}.")
-
-
 def reference_by_rows(
     inputs: DiffAttentionInputs,
     weights: Tensor | None,

@@ -27,25 +27,6 @@ def row_blocks(
     yield from rows.split(max(1, scores // max(1, per_row)))
 
 
-def rounding_steps(inputs: DiffAttentionInputs) -> tuple[float, float]:
-    r"""Bound the error of float arithmetic in ``diff_attention``: n steps of magnitude M.
-
-    .. math:: n = 4 (D + 2) L + 2 S + 8,\quad M = (1 + \max|\lambda|) \max|V|
-
-    Two evaluations in one dtype, in any order of summation, differ by at most n eps M. Here eps is
-    twice the unit roundoff and L >= 1 bounds the logits. A logit of D products is off by (D + 1) L
-    roundings. A weight subtracts the largest logit of its row: twice as many, and 2 L for the
-    difference. Normalising takes all these again, and S + 3 for the sum. The product with V and the
-    subtraction of maps add S + 5.
-    """
-    q, k, v, lam = (x.detach().double().abs() for x in inputs.tensors().values())
-    head_dim, num_keys = q.shape[-1], k.shape[1]
-    scale = abs(inputs.options.get("scale", head_dim**-0.5))
-    largest_logit = max(1.0, float(scale * head_dim * q.max() * k.max()))
-    magnitude = float((1 + lam.max()) * v.max())
-    return 4 * (head_dim + 2) * largest_logit + 2 * num_keys + 8, magnitude
-
-
 @torch.no_grad()
 def rounding_errors(
     inputs: DiffAttentionInputs,

@@ -59,7 +59,7 @@ def test_every_evaluated_model_is_one_that_the_study_trains(line):
     words = shlex.split(line)
     labels = {words[at + 1].split("=")[0] for at, word in enumerate(words) if word == "--model"}
     study = comparison("study")
-    assert labels <= {member.config.name for member in study.trials(study.base_rates())}
+    assert labels <= {run.config.name for run in study.trials(study.base_rates())}
     assert {*SIDE_EFFECTS, "diff"} < {label.rpartition("-seed")[0] for label in labels}
     assert {int(label.rpartition("-seed")[2]) for label in labels} == {*study.seeds}
 

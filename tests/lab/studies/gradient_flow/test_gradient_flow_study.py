@@ -31,8 +31,9 @@ def made_up(gradient, *, head_rms=0.5, seeds=(0, 1, 2)):
     """Results where ``gradient(arm, type, seed, phase, matrix)`` gives sizes; updates are 1."""
     config = gradient_flow_study("smoke", seeds=seeds)
     results, rows = {}, {}
-    for member in config.members():
-        run, model, seed = member.config.name, member.config.model, member.config.train.seed
+    for planned in config.planned_runs():
+        config_of_run = planned.config
+        run, model, seed = config_of_run.name, config_of_run.model, config_of_run.train.seed
         pairs = [(arm, name) for arm in config.arms for name in config.types(arm)]
         arm, name = next(pair for pair in pairs if run == f"{'-'.join(pair)}-seed{seed}")
         layers = range(model.num_hidden_layers)

@@ -18,8 +18,8 @@ def made_up(config):
     """V1 is 0.1 ahead in every measure but for seeds' noise; no attention knows nothing."""
     results = {}
     (wave,) = config.waves({})
-    for member in wave.members:
-        name, seed = member.config.name, member.config.train.seed
+    for run in wave.runs:
+        name, seed = run.config.name, run.config.train.seed
         task, model, _ = name.rsplit("-", 2)
         lead = (0.1 + 0.001 * seed) * (model == "diff")
         value = 0.0 if model == "none" else 0.8 + 0.01 * seed + lead
@@ -31,15 +31,15 @@ def made_up(config):
 
 def test_every_model_gets_every_seed_and_equal_steps_seed_by_seed(config):
     (wave,) = config.waves({})
-    names = [member.config.name for member in wave.members]
+    names = [run.config.name for run in wave.runs]
     assert len(names) == len(set(names)) == 2 * 7 * len(SEEDS)
     assert [int(name[-1]) for name in names] == sorted(int(name[-1]) for name in names)
-    assert {name.split("-")[1] for name in names} == set(config.members)
-    for member in wave.members:
-        assert member.config.resolved()["stops_when_solved"] is False
-        name = member.config.name
+    assert {name.split("-")[1] for name in names} == set(config.models)
+    for run in wave.runs:
+        assert run.config.resolved()["stops_when_solved"] is False
+        name = run.config.name
         assert config.keeps_weights(name) is name.endswith(f"-seed{SEEDS[0]}")
-    rates = {member.config.train.learning_rate for member in wave.members}
+    rates = {run.config.train.learning_rate for run in wave.runs}
     assert rates == {2e-3}
 
 
@@ -49,7 +49,7 @@ def test_differences_are_paired_and_types_alone_are_tested(config):
     for task, measures in PRIMARY.items():
         entry = results["tasks"][task]
         assert {x["measure"] for x in entry["differences"]} == set(measures)
-        assert {x["type"] for x in entry["differences"]} == set(config.members) - {"softmax"}
+        assert {x["type"] for x in entry["differences"]} == set(config.models) - {"softmax"}
         (lead, *_) = (x for x in entry["differences"] if x["type"] == "diff")
         assert lead["mean"] == pytest.approx(0.104)
         values = [
@@ -70,9 +70,9 @@ def test_learned_is_counted_and_said(config):
     failed = runs["lookup-diff_v2-seed4"]
     failed["measures"] = failed["measures"] | {"found_4_x1": 0.6}  # below (1/4 + 1) / 2
     results = practical_results(config, runs)
-    members = results["tasks"]["lookup"]["members"]
-    assert {name: entry["learned"] for name, entry in members.items()} == {
-        **dict.fromkeys(config.members, 3), "diff_v2": 2, "none": 0,
+    models = results["tasks"]["lookup"]["members"]
+    assert {name: entry["learned"] for name, entry in models.items()} == {
+        **dict.fromkeys(config.models, 3), "diff_v2": 2, "none": 0,
     }  # fmt: skip
     assert "Lookup: all models that attend, but DIFF V2 (2 of 3), learn it" in results["statement"]
     assert "Many-shot classification: all models that attend learn it" in results["statement"]

@@ -14,7 +14,7 @@ from diffattn.lab.studies import reproduce as driver
 from diffattn.lab.studies.recall.config import recall_study
 from diffattn.lab.studies.recall.summary import recall_results
 from diffattn.lab.studies.reproduce import reproduce
-from diffattn.lab.studies.workers import run_members
+from diffattn.lab.studies.workers import train_runs
 
 
 def outcome(run, solved_step=None, loss=1.0):
@@ -47,9 +47,9 @@ def rates_of(config, results):
 def test_the_smoke_study_is_whole(smoke):
     config = recall_study("smoke")
     results = read_json(smoke / "results.json")
-    members = config.trials(rates_of(config, {}))  # one rate: nothing to choose
+    planned = config.trials(rates_of(config, {}))  # one rate: nothing to choose
     assert config.missing_tries({}) == []
-    assert len(members) == config.num_runs() == 6
+    assert len(planned) == config.num_runs() == 6
     runs = {path.parent.name: read_json(path) for path in smoke.glob("runs/*/results.json")}
     assert recall_results(config, runs) == results
     assert set(results["tasks"]) == {"noisy_recall"}
@@ -57,10 +57,10 @@ def test_the_smoke_study_is_whole(smoke):
         assert list(task["types"]) == list(TYPES)
         assert list(task["controls"]) == ["none", "diff_no_norm"]
         assert task["uninformative"] == "no run of any type was solved in the steps given."
-    for member in members:
-        record = RunRecord.read(smoke / "runs" / member.config.name)
-        assert record.config == member.config.resolved()
-    assert set(read_json(smoke / "costs.json")["runs"]) == {m.config.name for m in members}
+    for run in planned:
+        record = RunRecord.read(smoke / "runs" / run.config.name)
+        assert record.config == run.config.resolved()
+    assert set(read_json(smoke / "costs.json")["runs"]) == {m.config.name for m in planned}
     assert read_recall_study(smoke).gaps == ()
     assert "all at one learning rate" in (smoke / "report.html").read_text(encoding="utf-8")
 
@@ -80,32 +80,32 @@ def test_the_same_call_again_makes_what_is_missing(smoke, tmp_path):
 @pytest.mark.scheduled  # two more processes that load torch; the study itself is made by workers
 def test_a_worker_makes_the_same_run(smoke, tmp_path):
     config = recall_study("smoke")
-    member = config.trials(rates_of(config, {}))[1]
+    run = config.trials(rates_of(config, {}))[1]
     events = []
-    run_members(
-        [member], None, tmp_path, workers=1, on_progress=lambda name, event: events.append(event)
+    train_runs(
+        [run], None, tmp_path, workers=1, on_progress=lambda name, event: events.append(event)
     )
     for name in ("metrics.jsonl", "results.json"):
-        expected = (smoke / "runs" / member.config.name / name).read_bytes()
-        assert (tmp_path / member.config.name / name).read_bytes() == expected
+        expected = (smoke / "runs" / run.config.name / name).read_bytes()
+        assert (tmp_path / run.config.name / name).read_bytes() == expected
     assert events[-1] == {"done": True}
     assert events[-2]["step"] == 4
 
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "study"])
-def test_members_are_matched_and_paired(scale):
+def test_models_are_matched_and_paired(scale):
     config = recall_study(scale)
     rates = {(t.task_name, name): 1e-3 for t in config.tasks for name in config.swept}
     trials = config.trials(rates)
     swept = config.missing_tries({})
     assert config.num_runs() == len(swept) + len(trials)
-    names = [member.config.name for member in swept + trials]
+    names = [run.config.name for run in swept + trials]
     assert len(set(names)) == len(names)
-    for member in trials:
-        model, train = member.config.model, member.config.train
+    for run in trials:
+        model, train = run.config.model, run.config.train
         # One channel of one layer's feed-forward is the finest step that a match can take.
-        if "none-" not in member.config.name:  # its parameters are gone
-            assert abs(member.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
+        if "none-" not in run.config.name:  # its parameters are gone
+            assert abs(run.facts["parameter_difference"]) <= 3 * model.hidden_size * 2
         assert train.seed == train.data_seed
         assert train.final_learning_rate == pytest.approx(train.learning_rate / 10)
     assert {m.config.train.seed for m in swept}.isdisjoint(config.seeds)
@@ -122,9 +122,9 @@ def test_what_is_counted(two_rates):
     while wanted := two_rates.missing_tries(results):
         results |= {m.config.name: outcome(m.config.name) for m in wanted}
     rates = rates_of(two_rates, results)
-    for member in two_rates.trials(rates):
-        name, seed = member.config.name, member.config.train.seed
-        is_diff = member.config.model.attention_type == "diff"
+    for run in two_rates.trials(rates):
+        name, seed = run.config.name, run.config.train.seed
+        is_diff = run.config.model.attention_type == "diff"
         results[name] = outcome(name, 2 if is_diff and seed < 2 else None)
     task = recall_results(two_rates, results)["tasks"]["noisy_recall"]
     diff = task["types"]["diff"]
@@ -176,8 +176,8 @@ def swept(config, outcomes=None):
     """
     results = {}
     while wanted := config.missing_tries(results):
-        for member in wanted:
-            name, train = member.config.name, member.config.train
+        for run in wanted:
+            name, train = run.config.name, run.config.train
             is_middle = "softmax" in name and train.learning_rate == 2e-3
             changed = (outcomes or {}).get((train.learning_rate, train.seed), {})
             changed = changed if "diff" in name else {"loss": 0.5 if is_middle else 1.0}
@@ -217,8 +217,8 @@ def test_a_control_that_attends_is_swept_by_the_same_rule(sweep):
     config = replace(sweep, controls=("none", "softmax_norm"))
     results = {}
     while wanted := config.missing_tries(results):
-        for member in wanted:
-            name, rate = member.config.name, member.config.train.learning_rate
+        for run in wanted:
+            name, rate = run.config.name, run.config.train.learning_rate
             best = {"softmax": 2e-3, "diff": 2e-3, "softmax_norm": 8e-3}[name.split("-")[1]]
             results[name] = outcome(name, loss=abs(rate - best))
     measured = config.choices(results)
@@ -242,11 +242,11 @@ def test_reproduce_runs_wave_by_wave_and_then_the_trials(sweep, tmp_path, monkey
     """Training is replaced; V1 is best at its highest rate."""
     made = []
 
-    def train(members, data, folder, *, on_progress):
-        for member in members:
-            name = member.config.name
+    def train(planned, data, folder, *, on_progress):
+        for run in planned:
+            name = run.config.name
             made.append(name)
-            rate = member.config.train.learning_rate
+            rate = run.config.train.learning_rate
             results = outcome(name, loss=1 / rate if "-diff-" in name else abs(rate - 2e-3))
             (folder / name).mkdir(parents=True)
             for file, value in (("results.json", results), ("costs.json", {})):

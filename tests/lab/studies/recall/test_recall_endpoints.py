@@ -16,10 +16,10 @@ NEVER = [None] * 8
 def task_of(types, controls=None):
     """A task of made-up steps, as far as it is read here."""
     entry = {"num_steps": STEPS}
-    for key, members in (("types", types), ("controls", controls or {})):
+    for key, models in (("types", types), ("controls", controls or {})):
         entry[key] = {
             name: {"solved_steps": steps, "solved": len(steps) - steps.count(None)}
-            for name, steps in members.items()
+            for name, steps in models.items()
         }
     return entry
 

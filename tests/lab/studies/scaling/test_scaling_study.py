@@ -14,7 +14,7 @@ from record_files import the_row
 def blank():
     """The smoke study, and its results with a loss of 1 throughout."""
     config = scaling_study("smoke", seeds=(0, 1, 2))
-    runs = [member.config.name for member in config.members()]
+    runs = [run.config.name for run in config.planned_runs()]
     return config, scaling_results(config, dict.fromkeys(runs, 1.0))
 
 
@@ -64,12 +64,12 @@ def test_a_type_that_needs_less_is_said_to_and_by_how_much():
 def test_a_model_that_diverged_is_left_out_and_the_others_are_judged():
     config, results = blank()
     point = results["axes"]["tokens"]["types"]["diff"]["points"][0]
-    losses = dict.fromkeys((member.config.name for member in config.members()), 1.0)
+    losses = dict.fromkeys((run.config.name for run in config.planned_runs()), 1.0)
     judged = scaling_results(config, losses | {point["runs"][1]: None})
     assert all("diff" not in axis["types"] for axis in judged["axes"].values())
     assert all("softmax" in axis["types"] for axis in judged["axes"].values())
     assert judged["statement"].startswith("Left out, as a run diverged: ")
-    assert all(member.records_divergence for member in config.members())
+    assert all(run.records_divergence for run in config.planned_runs())
     vital = results["axes"]["tokens"]["types"]["softmax"]["points"][0]["runs"][0]
     with pytest.raises(DiffAttnError, match=f"got none from {vital}. The others are kept"):
         scaling_results(config, losses | {vital: None})

@@ -27,11 +27,11 @@ def test_runs_are_made_as_the_study_says():
     config = stability_study("smoke", settings=settings)
     assert (config.base.windows.apart, config.base.guard.limit) == (True, 3)
     assert config.base.engine.loss_chunk_tokens == 64
-    for member in config.members():
+    for run in config.planned_runs():
         for part in ("windows", "guard", "engine", "data"):
-            assert getattr(member.config, part) == getattr(config.base, part)
-        assert member.records_divergence
-        assert not config.keeps_weights(member.config.name)
+            assert getattr(run.config, part) == getattr(config.base, part)
+        assert run.records_divergence
+        assert not config.keeps_weights(run.config.name)
 
 
 def made_up(config, loss_of, spikes=lambda *key: 0):
@@ -40,8 +40,8 @@ def made_up(config, loss_of, spikes=lambda *key: 0):
     A run without a loss met a number that is not finite in step 36.
     """
     results, rows = {}, {}
-    for member in config.members():
-        run, train = member.config.name, member.config.train
+    for planned in config.planned_runs():
+        run, train = planned.config.name, planned.config.train
         key = (run.split("-lr")[0], train.learning_rate, train.seed)
         loss = loss_of(*key)
         norms = [0.5] * (36 if loss is None else train.num_steps)

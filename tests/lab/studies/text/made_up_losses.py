@@ -30,8 +30,8 @@ def study(seeds=3, losses=LOSSES, sweeps=None, late=(), at_common=0.5, **changes
     config = replace(comparison("study"), **changes)
     sweeps = sweeps or {}
     runs, phases, curves, starts = {}, {}, {}, {}
-    for member in config.trials(best_rates(config, sweeps)):
-        run = member.config.name
+    for planned in config.trials(best_rates(config, sweeps)):
+        run = planned.config.name
         group, seed = run.split("-seed")
         name = group.removesuffix("-common")
         loss = losses[name][int(seed)] + (at_common if "common" in run else 0.0)

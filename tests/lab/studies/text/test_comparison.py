@@ -33,10 +33,10 @@ def test_models_differ_in_their_attention_alone():
     base = recipe("study")
     free = {"attention_type", "num_heads", "num_kv_heads", "intermediate_size"}
     free |= {"shared_rank", "head_norm"}
-    for member in runs(comparison("study", seeds=(0,))):
-        assert member.config.train == base.train
-        assert member.config.data == base.data
-        settings, expected = member.config.model.settings(), base.model.settings()
+    for run in runs(comparison("study", seeds=(0,))):
+        assert run.config.train == base.train
+        assert run.config.data == base.data
+        settings, expected = run.config.model.settings(), base.model.settings()
         assert {key for key in settings if settings[key] != expected[key]} <= free
 
 
@@ -44,8 +44,8 @@ def test_the_gate_per_channel_is_swept_where_it_takes_part():
     config = replace(comparison("study"), variants=("softmax", "gated_element"))
     assert config.swept == ["softmax", "gated_element"]
     sweeps = {"softmax": Sweep(tried=((1e-3, 2.0),)), "gated_element": Sweep(tried=((4e-3, 2.0),))}
-    members = config.trials(best_rates(config, sweeps))
-    trials = {member.config.name: member.config.train for member in members}
+    planned = config.trials(best_rates(config, sweeps))
+    trials = {run.config.name: run.config.train for run in planned}
     assert trials["gated_element-seed0"].learning_rate == 4e-3
     assert not [name for name in trials if "common" in name]
     assert "gated_element" not in comparison("study").variants
@@ -58,13 +58,13 @@ def test_every_type_has_its_rate_and_the_common_one():
     rates = best_rates(config, sweeps)
     assert rates["diff"] == rates["softmax_half"] == rates["none_ffn"] == 2e-3
     assert rates["diff_v2"] == rates["diff_v2_gate"] == rates["diff_v2_flops"] == 4e-3
-    trials = {member.config.name: member.config.train for member in config.trials(rates)}
+    trials = {run.config.name: run.config.train for run in config.trials(rates)}
     assert trials["diff_v2-seed2"].learning_rate == 4e-3
     assert trials["diff_v2-seed2"].final_learning_rate == pytest.approx(4e-4)
     assert trials["diff_v2-common-seed2"].learning_rate == 2e-3
     assert not [name for name in trials if "common" in name and "diff_v2" not in name]
     tried, steps = 4 * 3 + 4, config.base.train.num_steps
-    whole = len(config.whole_members(sweeps))
+    whole = len(config.whole_runs(sweeps))
     assert config.steps_after(sweeps) == (len(trials) + whole) * steps + tried * steps // 4
     as_planned = len(config.trials(config.base_rates())) + whole
     assert config.total_steps == as_planned * steps + 5 * 4 * steps // 4
@@ -81,9 +81,9 @@ def test_a_sweep_grows_until_the_rates_to_choose_from_lie_inside():
         for wave in changed.waves(results):
             if wave.title != "learning rates":
                 break
-            for member in wave.members:
-                rate = member.config.train.learning_rate
-                results[member.config.name] = {"validation_loss": loss(rate)}
+            for run in wave.runs:
+                rate = run.config.train.learning_rate
+                results[run.config.name] = {"validation_loss": loss(rate)}
         (sweep,) = changed.sweeps(results).values()
         assert sweep.inside == (sweep.best not in (sweep.tried[0][0], sweep.tried[-1][0]))
         return tuple(rate for rate, _ in sweep.tried)
@@ -100,17 +100,17 @@ def test_runs_of_all_steps_decide_between_the_leading_rates():
     config = replace(comparison("study"), variants=SWEPT)
     asked = []
 
-    def train(members):
+    def train(planned):
         """Short runs like 0.002 and 0.001 best, whole ones 0.001; those of V1 0.004."""
         losses = {}
-        for member in members:
-            best = 4e-3 if member.config.name.startswith("diff-") else 1e-3
-            rate, whole = member.config.train.learning_rate, "-whole" in member.config.name
-            assert member.config.train.num_steps == (4_000 if whole else 1_000)
-            assert member.config.train.warmup_steps == (200 if whole else 50)
-            assert member.config.train.seed == config.sweep_seed
+        for run in planned:
+            best = 4e-3 if run.config.name.startswith("diff-") else 1e-3
+            rate, whole = run.config.train.learning_rate, "-whole" in run.config.name
+            assert run.config.train.num_steps == (4_000 if whole else 1_000)
+            assert run.config.train.warmup_steps == (200 if whole else 50)
+            assert run.config.train.seed == config.sweep_seed
             loss = abs(math.log(rate / (best if whole else 1.5 * best)))
-            losses[member.config.name] = {"validation_loss": loss}
+            losses[run.config.name] = {"validation_loss": loss}
         return losses
 
     results = {}
@@ -118,7 +118,7 @@ def test_runs_of_all_steps_decide_between_the_leading_rates():
         if wave.title == "comparison":
             break
         asked.append(wave.title)
-        results |= train(wave.members)
+        results |= train(wave.runs)
     sweeps = config.sweeps(results)
     assert asked == ["learning rates", "learning rates", "leading learning rates"]
     assert sweeps["softmax"].leading(2) == [2e-3, 1e-3]
@@ -128,7 +128,7 @@ def test_runs_of_all_steps_decide_between_the_leading_rates():
     assert all(sweep.inside for sweep in sweeps.values())
     rates = best_rates(config, sweeps)
     assert rates == dict.fromkeys(SWEPT, 1e-3) | {"diff": 4e-3}
-    names = [member.config.name for member in config.whole_members(sweeps)]
+    names = [run.config.name for run in config.whole_runs(sweeps)]
     assert names[:2] == ["softmax-lr0.002-whole1000", "softmax-lr0.001-whole1000"]
     assert len(names) == 2 * len(SWEPT)
     assert "whole_rates" not in comparison("laptop").resolved()
@@ -138,8 +138,8 @@ def test_the_study_for_leases_trains_what_is_worth_most_first():
     """Each model at the best of its own rates; Shared DIFF behind the first seed of the others."""
     config, results, order = comparison("lease"), {}, []
     for wave in config.waves(results):
-        for member in wave.members:
-            train, name = member.config.train, member.config.name
+        for run in wave.runs:
+            train, name = run.config.train, run.config.name
             best = 7.5e-4 if name.startswith("diff-") else 1.5e-3
             if name not in results:
                 order.append((wave.title, name))
@@ -165,17 +165,17 @@ def test_the_study_for_leases_trains_what_is_worth_most_first():
 )
 def test_stated_differences_are_those_of_the_real_models(scale, kind, match):
     config = comparison(scale, kind=kind, seeds=(0,), match=match)
-    members = config.trials(dict.fromkeys(VARIANTS, 1e-3))
-    base = parameters_on_meta(members[0].config.model)
+    planned = config.trials(dict.fromkeys(VARIANTS, 1e-3))
+    base = parameters_on_meta(planned[0].config.model)
     assert base == parameter_count(recipe(scale).model)
-    for member in members:
-        model = member.config.model
+    for run in planned:
+        model = run.config.model
         difference = parameters_on_meta(model) - base
-        assert member.facts["parameter_difference"] == difference
-        variant = VARIANTS[member.config.name.removesuffix("-seed0")]
+        assert run.facts["parameter_difference"] == difference
+        variant = VARIANTS[run.config.name.removesuffix("-seed0")]
         if (variant.match or match) == "params":
             assert abs(difference) <= 3 * model.hidden_size * model.num_hidden_layers
-    assert members[0].facts == {"parameter_difference": 0, "flops_difference": 0}
+    assert planned[0].facts == {"parameter_difference": 0, "flops_difference": 0}
 
 
 def test_every_gpu_gets_its_workers(monkeypatch):

@@ -26,11 +26,11 @@ from record_files import read_record, write_record
 FAR_TOO_HIGH = 1e30
 
 
-def by_jobs(members, data, folder, *, workers, on_progress, short):
+def by_jobs(planned, data, folder, *, workers, on_progress, short):
     """What worker processes do, job by job in this one."""
     folder.mkdir(parents=True, exist_ok=True)
-    for member in members:
-        worker.train_member(json.loads(worker.job(member, data, folder / member.config.name)))
+    for run in planned:
+        worker.train_run(json.loads(worker.job(run, data, folder / run.config.name)))
 
 
 def test_a_try_without_a_loss_is_the_worst():
@@ -42,7 +42,7 @@ def test_a_try_without_a_loss_is_the_worst():
 
 @pytest.mark.scheduled
 def test_a_sweep_goes_on_past_rates_that_diverge(study, settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(workers, "run_members", by_jobs)
+    monkeypatch.setattr(workers, "train_runs", by_jobs)
     rates = {"learning_rates": (1e-2, FAR_TOO_HIGH), "sweep_share": 0.75, "whole_rates": 2}
     monkeypatch.setitem(module._SCALES, "smoke", {"variants": ("softmax",), "seeds": (0,), **rates})
     monkeypatch.setattr(
@@ -95,7 +95,7 @@ def test_a_row_may_diverge_but_not_what_all_are_measured_by():
     """Softmax attention and no attention say whether a study of ablations says anything."""
     config, heard = comparison("smoke", kind="ablations"), []
     trials = config.trials(config.base_rates())
-    results = {member.config.name: {"validation_loss": 3.0} for member in trials}
+    results = {run.config.name: {"validation_loss": 3.0} for run in trials}
     diverged = {"validation_loss": None, "diverged_step": 7}
     results["diff_v2_raw_lambda-seed0"] = diverged
     require_losses(config, results, heard.append)
@@ -107,10 +107,10 @@ def test_a_row_may_diverge_but_not_what_all_are_measured_by():
 def test_other_runs_on_text_fail_as_before(study, settings, tmp_path):
     diverging = (*settings, f"train.learning_rate={FAR_TOO_HIGH}", "train.max_grad_norm=0")
     config = comparison("smoke", settings=diverging)
-    (member, *_) = config.trials(config.base_rates())
-    assert member.records_divergence
-    member = replace(member, records_divergence=False)
-    order = json.loads(worker.job(member, study / "data", tmp_path / "run"))
+    (run, *_) = config.trials(config.base_rates())
+    assert run.records_divergence
+    run = replace(run, records_divergence=False)
+    order = json.loads(worker.job(run, study / "data", tmp_path / "run"))
     with pytest.raises(DivergenceError, match="must stay finite"):
-        worker.train_member(order)
+        worker.train_run(order)
     assert not (tmp_path / "run" / "results.json").exists()

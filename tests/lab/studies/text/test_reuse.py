@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import CheckpointError, ConfigError
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import MEMBERS, SWEPT
+from diffattn.lab.catalog.models import STUDY_MODELS, SWEPT
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies import reproduce as module
 from diffattn.lab.studies import workers
@@ -14,10 +14,10 @@ from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.comparison import comparison
 from record_files import change_record, contents
 
-SHARED = [f"{name}-seed0" for name in MEMBERS["ablations"] if name in SWEPT]
+SHARED = [f"{name}-seed0" for name in STUDY_MODELS["ablations"] if name in SWEPT]
 
 
-def members(settings, kind="ablations"):
+def planned_runs(settings, kind="ablations"):
     config = comparison("smoke", kind=kind, settings=settings)
     return config.trials(config.base_rates())
 
@@ -34,16 +34,16 @@ def test_a_study_trains_only_what_another_has_not(study, settings, tmp_path, mon
     trained, lines = [], []
 
     def note(waiting, data, folder, **kwargs):
-        trained.extend(member.config.name for member in waiting)
+        trained.extend(run.config.name for run in waiting)
         raise KeyboardInterrupt  # more is not asked here
 
-    monkeypatch.setattr(workers, "run_members", note)
+    monkeypatch.setattr(workers, "train_runs", note)
     out = tmp_path / "ablations"
     options = {"settings": settings, "reuse": [study], "on_message": lines.append}
     for _ in range(2):  # the second call finds the copies and neither copies nor trains them
         with pytest.raises(KeyboardInterrupt):
             reproduce("smoke", kind="ablations", out=out, **options)
-    needed = [member.config.name for member in members(settings)]
+    needed = [run.config.name for run in planned_runs(settings)]
     assert trained == 2 * [name for name in needed if name not in SHARED]
     assert [line for line in lines if line.startswith("comparison")] == [
         f"comparison: copied {len(SHARED)} of {len(needed)} models",
@@ -89,7 +89,7 @@ def test_other_settings_or_tokens_are_other_runs(study, settings, facts, tmp_pat
     settings = (*settings, changed) if changed else settings
     if not changed:
         facts["train_hash"] = "0" * 64
-    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [study]) == []
+    assert module.reuse_runs(planned_runs(settings), facts, tmp_path / "runs", [study]) == []
     assert not (tmp_path / "runs").exists()
 
 
@@ -98,21 +98,21 @@ def test_what_is_unfinished_here_or_there_is_left_alone(copied, settings, facts,
     (runs / SHARED[0]).mkdir(parents=True)
     (copied / "runs" / SHARED[1] / "results.json").unlink()
     (copied / "runs" / SHARED[2] / "checkpoints").mkdir()
-    assert module.reuse_runs(members(settings), facts, runs, [copied]) == SHARED[3:]
+    assert module.reuse_runs(planned_runs(settings), facts, runs, [copied]) == SHARED[3:]
     assert list((runs / SHARED[0]).iterdir()) == []
 
 
 def test_committed_records_without_weights_are_reused(copied, settings, facts, tmp_path):
     for name in SHARED:
         shutil.rmtree(copied / "runs" / name / "model")
-    assert module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied]) == SHARED
+    assert module.reuse_runs(planned_runs(settings), facts, tmp_path / "runs", [copied]) == SHARED
 
 
 @pytest.mark.parametrize("file", ["metrics.jsonl", "model/config.json"])
 def test_a_damaged_run_is_refused_and_nothing_of_it_copied(copied, settings, facts, tmp_path, file):
     (copied / "runs" / SHARED[0] / file).write_text("{}\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match=SHARED[0]):
-        module.reuse_runs(members(settings), facts, tmp_path / "runs", [copied])
+        module.reuse_runs(planned_runs(settings), facts, tmp_path / "runs", [copied])
     assert not (tmp_path / "runs" / SHARED[0]).exists()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from diffattn.errors import ConfigError
 from diffattn.files.io import read_json
-from diffattn.lab.catalog.models import MEMBERS
+from diffattn.lab.catalog.models import STUDY_MODELS
 from diffattn.lab.report.study.files import read_study
 from diffattn.lab.studies.reproduce import reproduce
 from diffattn.lab.studies.text.comparison import comparison
@@ -25,12 +25,12 @@ def results(kind="ablations", seeds=SEEDS, losses=LOSSES, late=(), left_out=()):
     named in ``late`` never passes the phase."""
     config = comparison("laptop", kind=kind, seeds=seeds)
     runs = {}
-    for member in config.trials(config.base_rates()):
-        name, seed = member.config.name.split("-seed")
+    for run in config.trials(config.base_rates()):
+        name, seed = run.config.name.split("-seed")
         noise = NOISE.get(name, (0, 0, 0))[int(seed)]
         loss = losses.get(name, losses["softmax"])
         loss = None if loss is None else loss + SPREAD[int(seed)] + noise
-        runs[member.config.name] = {"validation_loss": loss, "validation_parts": {}}
+        runs[run.config.name] = {"validation_loss": loss, "validation_parts": {}}
     for run in left_out:
         runs[run]["left_out_steps"] = 2
     phases = {run: None if run.split("-seed")[0] in late else 500 for run in runs}
@@ -51,7 +51,7 @@ def test_one_seed_may_be_chance():
     message = results(seeds=(0,))["verdict"]
     assert "17 rows with one seed each: any of them may be chance." in message["sentence"]
     assert message["details"] == []
-    lost = dict.fromkeys(set(MEMBERS["ablations"]) - {"softmax", "none"})
+    lost = dict.fromkeys(set(STUDY_MODELS["ablations"]) - {"softmax", "none"})
     # Where every row diverges seeds are not to blame.
     assert "one seed each" not in results(losses=LOSSES | lost)["verdict"]["sentence"]
 
@@ -75,7 +75,7 @@ def test_a_row_is_compared_only_where_both_sides_copy_or_none():
         "Not compared, as neither has passed the induction phase: Shared DIFF, norm on the map "
         "against Shared DIFF.",
     ]
-    message = results(late=set(MEMBERS["ablations"]))["verdict"]
+    message = results(late=set(STUDY_MODELS["ablations"]))["verdict"]
     assert "ot compared" not in " ".join([message["sentence"], *message["details"]])
     assert ", none of them past the induction phase (" in message["sentence"]
 
@@ -110,7 +110,7 @@ def test_at_study_scale_types_have_the_rates_that_were_chosen_for_them():
     assert ranks.base_rates()["shared_diff_r8_lambda_05"] == 1e-3
     named = replace(ranks, rate_factors={"diff": 0.5, "shared_diff_r2": 2}).base_rates()
     assert (named["shared_diff_r2"], named["shared_diff_r4"]) == (4e-3, 1e-3)
-    runs = {member.config.name: member.config.train for member in config.trials(rates)}
+    runs = {run.config.name: run.config.train for run in config.trials(rates)}
     assert runs["diff-seed0"].learning_rate == 1e-3
     assert runs["diff-common-seed0"].learning_rate == runs["softmax-seed0"].learning_rate == 2e-3
     assert "rate_factors" not in comparison("laptop", kind="ablations").resolved()
@@ -122,7 +122,7 @@ def test_a_whole_study_of_rows(settings, tmp_path):
     options = {"settings": settings, "workers": 2, "on_message": [].append}
     page = reproduce("smoke", kind=kind, out=out, **options)
     made, study = read_json(out / "results.json"), read_study(out)
-    assert tuple(study.variants) == MEMBERS[kind]
+    assert tuple(study.variants) == STUDY_MODELS[kind]
     assert study.gaps == ()
     assert study.info["kind"] == kind
     text = page.read_text(encoding="utf-8")

@@ -80,11 +80,11 @@ def practical_document(study: Study) -> Document:
 
 def _sentences(results: dict[str, Any]) -> list[str]:
     items = []
-    for measure, entries, members in _by_measure(results):
+    for measure, entries, models in _by_measure(results):
         differences = "; ".join(
             f"{type_name(x['type'])} {number(x['mean'], 3, signed=True)}"
             + (f" ({_ends(x, signed=True)})" if x["low"] is not None else "")
-            + ("" if members[x["type"]]["learned"] else ", which has not learned the task")
+            + ("" if models[x["type"]]["learned"] else ", which has not learned the task")
             for x in entries
             if x["type"] not in NEVER_ATTEND
         )
@@ -92,7 +92,7 @@ def _sentences(results: dict[str, Any]) -> list[str]:
             type_name(x["type"]) for x in entries if x["p_holm"] is not None and x["p_holm"] < 0.05
         ]
         verdict = f"Reliable: {listing(reliable)}." if reliable else "No difference is reliable."
-        mean = number(members[BASELINE]["measures"][measure]["mean"], 3)
+        mean = number(models[BASELINE]["measures"][measure]["mean"], 3)
         items.append(
             f"{COUNTED[measure]}: softmax attention {mean}; differences to it: {differences}. "
             f"{verdict}"
@@ -149,15 +149,15 @@ def _points(study: Study, task: str, prefix: str) -> list[tuple[int, str]]:
 
 def _measures(study: Study, task: str) -> Mapping[str, Mapping[str, Any]]:
     """Model -> its measures. A model with a diverged run is left out."""
-    members = study.recorded["tasks"][task]["members"]
-    return {name: x["measures"] for name, x in members.items() if x["measures"]}
+    models = study.recorded["tasks"][task]["members"]
+    return {name: x["measures"] for name, x in models.items() if x["measures"]}
 
 
 def _table(study: Study, task: str, caption: str, columns: Sequence[tuple[str, str]]) -> Table:
-    members = study.recorded["tasks"][task]["members"]
+    models = study.recorded["tasks"][task]["members"]
     rows = []
     for name, values in _measures(study, task).items():
-        runs = members[name]["runs"]
+        runs = models[name]["runs"]
         rows.append([type_cell(name), *(_mean_cell(values[x], runs=runs) for _, x in columns)])
     headers = ["Model", *(header for header, _ in columns)]
     return table(f"{caption} Mean over seeds and its interval.", headers, rows)
@@ -192,9 +192,9 @@ def _chart(study: Study, titles: tuple[str, str, str], points: Sequence[tuple[in
 
 def _difference_table(results: dict[str, Any]) -> Table:
     rows = []
-    for measure, entries, members in _by_measure(results):
+    for measure, entries, models in _by_measure(results):
         for x in entries:
-            softmax, model = (members[y]["measures"][measure] for y in (BASELINE, x["type"]))
+            softmax, model = (models[y]["measures"][measure] for y in (BASELINE, x["type"]))
             texts = [number(x["mean"], 3, signed=True), _ends(x, signed=True)]
             texts += [p_value(x["p_value"]), p_value(x["p_holm"])]
             cells = [type_cell(x["type"]), word_cell(COUNTED[measure])]

@@ -38,7 +38,7 @@ from diffattn.lab.report.sections.recall_tables import (
     find_difference,
     format_difference,
     median_step,
-    members_of,
+    models_of,
     task_results,
 )
 
@@ -166,15 +166,15 @@ def _comparison(info: dict[str, Any]) -> str:
 
 
 def _answer_sentence(study: Study, task: str) -> str:
-    entry, members = task_results(study, task), members_of(study, task)
+    entry, models = task_results(study, task), models_of(study, task)
     if entry["uninformative"]:
         return f"Uninformative: {entry['uninformative']}"
-    seeds = len(members[V1]["runs"])
+    seeds = len(models[V1]["runs"])
     spread = f"medians of {seeds} seeds; " if seeds > 1 else "one seed; "
     words = (
         "DIFF V1 learns to find a value among noise in "
-        f"{median_step(members[V1])} training steps, the Transformer in "
-        f"{median_step(members[BASELINE])} ({spread}difference by seed "
+        f"{median_step(models[V1])} training steps, the Transformer in "
+        f"{median_step(models[BASELINE])} ({spread}difference by seed "
         f"{format_difference(find_difference(entry, V1))})."
     )
     if beside := committed_beside(study, task):
@@ -185,17 +185,17 @@ def _answer_sentence(study: Study, task: str) -> str:
             f"{beside['steps'][UNIFORM]} for a V1 whose second map is uniform, and so sees nothing "
             f"(to V1 {format_difference(control)})."
         )
-    elif UNIFORM in members:
+    elif UNIFORM in models:
         words += (
             " A V1 whose second map is uniform, and so sees nothing, needs "
-            f"{median_step(members[UNIFORM])} (to V1 by seed "
+            f"{median_step(models[UNIFORM])} (to V1 by seed "
             f"{format_difference(find_difference(entry, UNIFORM, V1))})."
         )
     return words
 
 
 def _sentences(study: Study, task: str) -> list[str]:
-    entry, members = task_results(study, task), members_of(study, task)
+    entry, models = task_results(study, task), models_of(study, task)
     if entry["uninformative"]:
         items = [f"Uninformative: {entry['uninformative']}"]
     else:
@@ -205,12 +205,12 @@ def _sentences(study: Study, task: str) -> list[str]:
         tests = [row for row in every if "p" in row]
         level = "" if tests[0]["low"] is None else f", its {100 * tests[0]['level']:.0f} % interval"
         types = listing(
-            f"{type_name(row['variant'])} {median_step(members[row['variant']])} "
+            f"{type_name(row['variant'])} {median_step(models[row['variant']])} "
             f"({format_difference(row)}; p {p_value(row['p_holm'])})"
             for row in entry["differences"]
             if "p" in row
         )
-        base = median_step(members[BASELINE])
+        base = median_step(models[BASELINE])
         items = [
             f"Median step at which it is learned: the Transformer {base}, {types}. In brackets: "
             f"the median difference to the Transformer by seed{level} and p of the log-rank test "
@@ -224,8 +224,8 @@ def _sentences(study: Study, task: str) -> list[str]:
         f"{number(leak['limit'], 3)} would be chance.",
         *(
             f"The chosen learning rate of {type_name(name)} lies at the edge of its sweep."
-            for name, member in members.items()
-            if member.get("inside") is False
+            for name, model in models.items()
+            if model.get("inside") is False
         ),
     ]
 
@@ -243,11 +243,11 @@ def _maps(study: Study, task: str) -> list[Element]:
 
 
 def _weights_sentence(study: Study, task: str) -> str:
-    members = members_of(study, task)
+    models = models_of(study, task)
     names = {BASELINE: "the Transformer", V1: "V1", UNIFORM: "V1 with a uniform second map"}
-    if any("attention" not in members.get(name, {}) for name in names):
+    if any("attention" not in models.get(name, {}) for name in names):
         return ""
-    sums = {name: members[name]["attention"]["net"]["noise"]["mean"] for name in names}
+    sums = {name: models[name]["attention"]["net"]["noise"]["mean"] for name in names}
     on_noise = listing(f"{number(x, 2)} with {names[name]}" for name, x in sums.items())
     return (
         f"After training the weights on noise add up to {on_noise}. A negative sum means that the "

@@ -61,26 +61,26 @@ def task_results(study: Study, task: str) -> dict[str, Any]:
     return dict(study.recorded["tasks"][task])
 
 
-def members_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
+def models_of(study: Study, task: str) -> dict[str, dict[str, Any]]:
     """Type or control -> its recorded results on a task."""
     entry = task_results(study, task)
     return {**entry["types"], **entry["controls"]}
 
 
-def median_step(member: dict[str, Any]) -> str:
+def median_step(model: dict[str, Any]) -> str:
     """Median step at which a model learned a task; ``"over N"`` if half of its runs did not."""
-    return _step(member["median_step"], member)
+    return _step(model["median_step"], model)
 
 
-def _step(step: float | None, member: dict[str, Any]) -> str:
-    return f"over {count(max(member['steps']))}" if step is None else f"{step:,g}"
+def _step(step: float | None, model: dict[str, Any]) -> str:
+    return f"over {count(max(model['steps']))}" if step is None else f"{step:,g}"
 
 
-def _step_cell(member: dict[str, Any]) -> Cell:
-    steps = sorted(member["solved_steps"], key=lambda step: math.inf if step is None else step)
-    low, high = _step(steps[0], member), _step(steps[-1], member)
+def _step_cell(model: dict[str, Any]) -> Cell:
+    steps = sorted(model["solved_steps"], key=lambda step: math.inf if step is None else step)
+    low, high = _step(steps[0], model), _step(steps[-1], model)
     note = "" if low == high else f"{low} to {high}"
-    return number_cell(median_step(member), member["runs"], note=note)
+    return number_cell(median_step(model), model["runs"], note=note)
 
 
 def find_difference(
@@ -120,19 +120,19 @@ def committed_beside(study: Study, task: str) -> dict[str, Any] | None:
 
 def answer_table(study: Study, task: str) -> Table:
     """Steps, accuracy and attention of the types and of the decisive control, one row each."""
-    entry, every = task_results(study, task), members_of(study, task)
-    members = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
-    with_attention = any("attention" in member for member in members.values())
+    entry, every = task_results(study, task), models_of(study, task)
+    models = {name: every[name] for name in (*study.types, UNIFORM) if name in every}
+    with_attention = any("attention" in model for model in models.values())
     beside = committed_beside(study, task)
     rows = []
-    for name, member in members.items():
-        row = {"Model": type_cell(name), "Steps": _step_cell(member)}
+    for name, model in models.items():
+        row = {"Model": type_cell(name), "Steps": _step_cell(model)}
         if beside is None:
             row["Minus Transformer"] = _difference_cell(find_difference(entry, name))
-        accuracy = number(fmean(member["test_accuracy"]), 3)
-        row["Accuracy"] = number_cell(accuracy, member["runs"])
+        accuracy = number(fmean(model["test_accuracy"]), 3)
+        row["Accuracy"] = number_cell(accuracy, model["runs"])
         if with_attention:
-            row |= {f"Net on {group}": _share_cell(member, "net", group) for group in KEY_GROUPS}
+            row |= {f"Net on {group}": _share_cell(model, "net", group) for group in KEY_GROUPS}
         if beside is not None:
             note = format_difference(find_difference(beside, name))
             steps = number_cell(beside["steps"].get(name, MISSING), note=note)
@@ -146,24 +146,24 @@ def answer_table(study: Study, task: str) -> Table:
     return record_table(f"{caption} Intervals: 95 %.", rows)
 
 
-def _share_cell(member: dict[str, Any], key: str, group: str) -> Cell:
-    share = member.get("attention", {}).get(key, {}).get(group)
-    return mean_cell(share, 2, member["runs"])
+def _share_cell(model: dict[str, Any], key: str, group: str) -> Cell:
+    share = model.get("attention", {}).get(key, {}).get(group)
+    return mean_cell(share, 2, model["runs"])
 
 
 def share_table(study: Study, task: str) -> Table:
     """Weights of every map on every group of keys, for all models with attention."""
-    members = {
-        name: member
-        for name, member in members_of(study, task).items()
-        if "attention" in member and name not in NEVER_ATTEND
+    models = {
+        name: model
+        for name, model in models_of(study, task).items()
+        if "attention" in model and name not in NEVER_ATTEND
     }
-    groups = next(iter(members.values()))["attention"]["map_1"]
+    groups = next(iter(models.values()))["attention"]["map_1"]
     rows = [
-        [type_cell(name), number_cell(title), *(_share_cell(member, key, g) for g in groups)]
-        for name, member in members.items()
+        [type_cell(name), number_cell(title), *(_share_cell(model, key, g) for g in groups)]
+        for name, model in models.items()
         for key, title in MAPS.items()
-        if key in member["attention"]
+        if key in model["attention"]
     ]
     caption = (
         "Weights of the last layer at the queries, mean over heads and the test set. Net weight: "
@@ -178,17 +178,17 @@ def results_table(study: Study, tasks: Sequence[str]) -> Table:
     rows = []
     for task in tasks:
         entry = task_results(study, task)
-        for name, member in members_of(study, task).items():
-            runs, lead = member["runs"], find_difference(entry, name)
-            accuracy = member["test_accuracy"]
+        for name, model in models_of(study, task).items():
+            runs, lead = model["runs"], find_difference(entry, name)
+            accuracy = model["test_accuracy"]
             first = {} if len(tasks) == 1 else {"Task": word_cell(task_name(task))}
             rows.append(
                 {
                     **first,
                     "Model": type_cell(name),
-                    "Learning rate": number_cell(f"{member['learning_rate']:g}", runs),
-                    "Learned by": number_cell(f"{member['solved']} of {member['trials']}", runs),
-                    "Median step": _step_cell(member),
+                    "Learning rate": number_cell(f"{model['learning_rate']:g}", runs),
+                    "Learned by": number_cell(f"{model['solved']} of {model['trials']}", runs),
+                    "Median step": _step_cell(model),
                     "Minus Transformer": _difference_cell(lead),
                     "p": number_cell(p_value((lead or {}).get("p_holm"))),
                     "Minus DIFF V1": _difference_cell(find_difference(entry, name, V1)),
@@ -207,16 +207,16 @@ def results_table(study: Study, tasks: Sequence[str]) -> Table:
 def trials_table(study: Study, task: str) -> Table:
     """Steps and test accuracy of every trial of a task, and the runs of the learning-rate sweep."""
     rows = []
-    for name, member in members_of(study, task).items():
+    for name, model in models_of(study, task).items():
         trials = [
-            {"learning_rate": member["learning_rate"], "run": run, "solved_step": solved}
+            {"learning_rate": model["learning_rate"], "run": run, "solved_step": solved}
             | {"steps": steps, "accuracy": accuracy}
             for run, solved, steps, accuracy in zip(
-                *(member[x] for x in ("runs", "solved_steps", "steps", "test_accuracy")),
+                *(model[x] for x in ("runs", "solved_steps", "steps", "test_accuracy")),
                 strict=True,
             )
         ]
-        for run in [*trials, *member.get("sweep", ())]:
+        for run in [*trials, *model.get("sweep", ())]:
             solved, loss = run["solved_step"], run.get("validation_loss")
             learned = f"not in {count(run['steps'])}" if solved is None else count(solved)
             rows.append(
@@ -298,9 +298,9 @@ def _band(name: str, runs: Sequence[StudyRun]) -> list[dict[str, Any]]:
 
 def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
     """Weights on the answer and on noise of the Transformer, V1 and the uniform second map."""
-    members = members_of(study, task)
+    models = models_of(study, task)
     bars = [
-        (f"{type_name(name)}: {MAPS[key].lower()}", members[name], key)
+        (f"{type_name(name)}: {MAPS[key].lower()}", models[name], key)
         for name, key in (
             (BASELINE, "net"),
             (V1, "map_1"),
@@ -309,14 +309,14 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
             (UNIFORM, "map_2"),
             (UNIFORM, "net"),
         )
-        if "attention" in members.get(name, {})
+        if "attention" in models.get(name, {})
     ]
     if not bars:
         return None
     colors = {"answer": "#009e73", "noise": "#999999"}
     traces = []
     for group, words in KEY_GROUPS.items():
-        shares = [member["attention"][key][group] for _, member, key in bars]
+        shares = [model["attention"][key][group] for _, model, key in bars]
         bounds = [(share["mean"], share["low"], share["high"]) for share in shares]
         traces.append(
             {
@@ -330,7 +330,7 @@ def share_chart(study: Study, task: str, element_id: str) -> Chart | None:
                 "hovertemplate": ["%{y}", f"%{{x:.3f}} on {words}"],
             }
         )
-    runs = [run for _, member, _ in bars for run in member["runs"]]
+    runs = [run for _, model, _ in bars for run in model["runs"]]
     axis = {"autorange": "reversed"}
     return Chart(
         element_id=element_id,

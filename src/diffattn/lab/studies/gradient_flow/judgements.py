@@ -245,7 +245,7 @@ def gradient_flow_results(
 
 
 def _statement(config: GradientFlowConfig) -> str:
-    size = heads_below(member.config.model for member in config.members())
+    size = heads_below(run.config.model for run in config.planned_runs())
     return (
         f"{size}What would refute the claims was fixed before the first run. All models of a "
         "setting read the same tokens at the same seed and step, with one learning rate. The "

@@ -15,7 +15,7 @@ from diffattn.lab.records.study_results import GradientRatio, HeadSize
 from diffattn.lab.records.text_results import SeedMean
 from diffattn.lab.report.sections.gradient_flow import BASE
 from diffattn.lab.stats.intervals import mean_interval
-from diffattn.lab.studies.study import FixedStudy, Member, Results
+from diffattn.lab.studies.study import FixedStudy, PlannedRun, Results
 from diffattn.models.configuration_diff_transformer import DiffTransformerConfig
 
 LARGE_VALUES = "large-values"
@@ -58,9 +58,9 @@ class GradientFlowConfig(FixedStudy):
         """Names of the variants that an arm compares."""
         return OF_BASE if arm == BASE else OF_ARMS
 
-    def members(self) -> list[Member]:
+    def planned_runs(self) -> list[PlannedRun]:
         """The runs, seed by seed."""
-        members = []
+        planned = []
         for seed in self.seeds:
             train = self.base.train.at(self.base.train.learning_rate, seed)
             base = replace(self.base, train=train, gradient_steps=self.steps)
@@ -69,8 +69,8 @@ class GradientFlowConfig(FixedStudy):
                 for name in self.types(arm):
                     twin = VARIANTS[name].twin(model, self.match)
                     run = replace(base, name=run_name(arm, name, seed), model=twin.config)
-                    members.append(Member.from_twin(run, twin))
-        return members
+                    planned.append(PlannedRun.from_twin(run, twin))
+        return planned
 
     def resolved(self) -> dict[str, Any]:
         """All settings as plain values."""

@@ -11,7 +11,7 @@ from diffattn.lab.catalog.recipes.recall import RECALL
 from diffattn.lab.records.fields import require
 from diffattn.lab.studies.study import (
     EXTENSIONS,
-    Member,
+    PlannedRun,
     Results,
     Study,
     Wave,
@@ -29,7 +29,7 @@ Score = tuple[int, int, float]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """The learning rate of one task and member, chosen by a sweep if there is one."""
+    """The learning rate of one task and model, chosen by a sweep if there is one."""
 
     rate: float
     tried: tuple[float, ...] = ()
@@ -40,7 +40,7 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class RecallStudyConfig(Study):
-    """The runs of a recall or practical study. All members read the same sequences."""
+    """The runs of a recall or practical study. All models read the same sequences."""
 
     shares_workers: ClassVar[bool] = True
     kind: str = "recall"
@@ -54,9 +54,9 @@ class RecallStudyConfig(Study):
     types: tuple[str, ...] = TYPES
     controls: tuple[str, ...] = RECALL_CONTROLS
     control_seeds: int = 1
-    """How many seeds a member without a sweep gets."""
+    """How many seeds a model without a sweep gets."""
     member_rates: Mapping[str, float] | None = None
-    """Without a sweep: member -> learning rate that another study chose. Others use the single rate
+    """Without a sweep: model -> learning rate that another study chose. Others use the single rate
     of ``learning_rates``."""
 
     def __post_init__(self) -> None:
@@ -69,19 +69,19 @@ class RecallStudyConfig(Study):
             replace(self.tasks[0].train, seed=seed, data_seed=seed)  # refuses a wrong seed at once
 
     @property
-    def members(self) -> tuple[str, ...]:
+    def models(self) -> tuple[str, ...]:
         """Types and controls."""
         return (*self.types, *self.controls)
 
     @property
     def swept(self) -> tuple[str, ...]:
-        """Members whose learning rate is swept and that get all seeds: all that attend, or all."""
+        """Models whose learning rate is swept and that get all seeds: all that attend, or all."""
         if self.kind == "practical":
-            return self.members
+            return self.models
         return (*self.types, *(name for name in self.controls if name not in NEVER_ATTEND))
 
     def choices(self, results: Results) -> dict[Group, Choice]:
-        """The learning rate of every task and member that is swept.
+        """The learning rate of every task and model that is swept.
 
         The best rate has the most solved runs. Ties go to the fewest total steps, where an unsolved
         run counts all steps, and then to the smallest summed validation loss.
@@ -101,7 +101,7 @@ class RecallStudyConfig(Study):
         """Trials of the first seed do, as their maps are shown."""
         return "-lr" not in run and run.endswith(f"-seed{self.seeds[0]}")
 
-    def missing_tries(self, results: Results) -> list[Member]:
+    def missing_tries(self, results: Results) -> list[PlannedRun]:
         """The sweep's next runs; none when every rate is chosen."""
         if len(self.learning_rates) == 1:
             return []
@@ -137,35 +137,35 @@ class RecallStudyConfig(Study):
 
         return swept_rates(self.learning_rates, score, extensions=self.extensions)
 
-    def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[Member]:
-        """The sweep's runs at the rates ``tried`` of every task and member."""
+    def sweep(self, tried: Mapping[Group, Sequence[float]]) -> list[PlannedRun]:
+        """The sweep's runs at the rates ``tried`` of every task and model."""
         return [
-            self._member(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
+            self._run(task, name, seed, rate, swept_run(task.task_name, name, rate, seed))
             for seed in self.sweep_seeds
             for task in self.tasks
             for name in self.swept
             for rate in tried.get((task.task_name, name), ())
         ]
 
-    def trials(self, rates: Mapping[Group, float]) -> list[Member]:
+    def trials(self, rates: Mapping[Group, float]) -> list[PlannedRun]:
         """All trials, seed by seed."""
         groups = self.groups(rates)
         return [
             groups[task.task_name, name][i]
             for i in range(len(self.seeds))
             for task in self.tasks
-            for name in self.members
+            for name in self.models
             if i < len(self.seeds_of(name))
         ]
 
-    def groups(self, rates: Mapping[Group, float]) -> dict[Group, list[Member]]:
-        """The trials of every task and member, at the rates of the swept members."""
+    def groups(self, rates: Mapping[Group, float]) -> dict[Group, list[PlannedRun]]:
+        """The trials of every task and model, at the rates of the swept models."""
         groups = {}
         for task in self.tasks:
-            for name in self.members:
+            for name in self.models:
                 rate = rates[task.task_name, self.like(name)]
                 groups[task.task_name, name] = [
-                    self._member(task, name, seed, rate, f"{task.task_name}-{name}-seed{seed}")
+                    self._run(task, name, seed, rate, f"{task.task_name}-{name}-seed{seed}")
                     for seed in self.seeds_of(name)
                 ]
         return groups
@@ -175,7 +175,7 @@ class RecallStudyConfig(Study):
         if sweep is None:
             tries = len(self.learning_rates) * (len(self.learning_rates) > 1)
             sweep = len(self.tasks) * len(self.swept) * len(self.sweep_seeds) * tries
-        return sweep + len(self.tasks) * sum(len(self.seeds_of(name)) for name in self.members)
+        return sweep + len(self.tasks) * sum(len(self.seeds_of(name)) for name in self.models)
 
     @property
     def total_steps(self) -> int:
@@ -205,23 +205,23 @@ class RecallStudyConfig(Study):
         return plain | {"controls": controls, "tasks": tasks}
 
     def like(self, name: str) -> str:
-        """Name of the member whose learning rate ``name`` uses: itself if it is swept."""
+        """Name of the model whose learning rate ``name`` uses: itself if it is swept."""
         return rate_owner(name, self.swept)
 
     def seeds_of(self, name: str) -> tuple[int, ...]:
-        """Seeds of the trials of a member."""
+        """Seeds of the trials of a model."""
         return self.seeds if name in self.swept else self.seeds[: self.control_seeds]
 
     @cached_property
     def twins(self) -> dict[Group, Twin]:
-        """Task and member -> its model."""
-        groups = [(task, name) for task in self.tasks for name in self.members]
+        """Task and name of a model -> the model."""
+        groups = [(task, name) for task in self.tasks for name in self.models]
         return {(t.task_name, x): VARIANTS[x].twin(t.model, self.match) for t, x in groups}
 
-    def _member(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> Member:
+    def _run(self, task: RecallConfig, name: str, seed: int, rate: float, run: str) -> PlannedRun:
         twin = self.twins[task.task_name, name]
         train = task.train.at(rate, seed)
-        return Member.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
+        return PlannedRun.from_twin(replace(task, name=run, model=twin.config, train=train), twin)
 
 
 def swept_run(task: str, name: str, rate: float, seed: int) -> str:

@@ -16,7 +16,7 @@ from diffattn.lab.stats.paired import holm
 from diffattn.lab.stats.survival import log_rank
 from diffattn.lab.studies.limits import heads_below, maps_of
 from diffattn.lab.studies.recall.config import RecallStudyConfig
-from diffattn.lab.studies.study import Member, Results, Runs
+from diffattn.lab.studies.study import PlannedRun, Results, Runs
 from diffattn.lab.training.practical_measures import GROUPS, key_groups
 from diffattn.lab.training.recall import TEST, held_out
 from diffattn.models.loading import quiet
@@ -63,7 +63,7 @@ def _recall_maps(config: RecallStudyConfig, runs: Path) -> dict[str, Any]:
 
 
 def recall_results(config: RecallStudyConfig, results: Results) -> RecallResults:
-    """Steps and accuracies per task and member, and differences with their tests."""
+    """Steps and accuracies per task and model, and differences with their tests."""
     tasks = _measured_tasks(config, results)
     for name, differences in step_differences(tasks).items():
         task = tasks[name]
@@ -88,37 +88,37 @@ def _measured_tasks(config: RecallStudyConfig, results: Results) -> dict[str, An
     groups = config.groups({group: choice.rate for group, choice in choices.items()})
     tasks = {}
     for task in config.tasks:
-        members: dict[str, Any] = {}
-        for name in config.members:
+        models: dict[str, Any] = {}
+        for name in config.models:
             group, like = (task.task_name, name), config.like(name)
             choice = choices[task.task_name, like]
             is_control = name in config.controls
-            members[name] = {"like": like} if is_control else {}
-            members[name] |= {"learning_rate": choice.rate}
+            models[name] = {"like": like} if is_control else {}
+            models[name] |= {"learning_rate": choice.rate}
             if name in config.swept:
                 tries = [
                     {"run": run.name, "learning_rate": run.train.learning_rate}
                     | {key: results[run.name][key] for key in _TRIED}
                     for run in (x.config for x in config.sweep({group: choice.tried}))
                 ]
-                members[name] |= {"inside": choice.inside, "sweep": tries}
-            members[name] |= _trial_summary(groups[group], results)
+                models[name] |= {"inside": choice.inside, "sweep": tries}
+            models[name] |= _trial_summary(groups[group], results)
         tasks[task.task_name] = {
             "num_steps": task.train.num_steps,
             "ceilings": guessing_ceilings(task.task),
-            "types": {name: members[name] for name in config.types},
-            "controls": {name: members[name] for name in config.controls},
+            "types": {name: models[name] for name in config.types},
+            "controls": {name: models[name] for name in config.controls},
         }
     return tasks
 
 
-def _trial_summary(members: Sequence[Member], results: Results) -> dict[str, Any]:
-    trials = [results[member.config.name] for member in members]
+def _trial_summary(planned: Sequence[PlannedRun], results: Results) -> dict[str, Any]:
+    trials = [results[run.config.name] for run in planned]
     steps = [run["solved_step"] for run in trials]
     middle = median(math.inf if step is None else step for step in steps)
     by_query = zip(*(run["test_by_query"] for run in trials), strict=True)
     summary: dict[str, Any] = {
-        "parameter_difference": members[0].facts["parameter_difference"],
+        "parameter_difference": planned[0].facts["parameter_difference"],
         "runs": [run["run"] for run in trials],
         "trials": len(trials),
         "solved": sum(run["solved"] for run in trials),

@@ -12,8 +12,8 @@ from diffattn.lab.catalog.models import (
     BASELINE,
     FEW,
     GATE,
-    MEMBERS,
     RANKS_ALONE,
+    STUDY_MODELS,
     SWEPT,
     SWEPT_ALONE,
     VARIANTS,
@@ -22,7 +22,14 @@ from diffattn.lab.catalog.models import (
 )
 from diffattn.lab.catalog.recipes.catalog import SCALES, recipe
 from diffattn.lab.records.fields import require
-from diffattn.lab.studies.study import Member, Results, Study, Wave, require_softmax, swept_rates
+from diffattn.lab.studies.study import (
+    PlannedRun,
+    Results,
+    Study,
+    Wave,
+    require_softmax,
+    swept_rates,
+)
 from diffattn.lab.training.config import RunConfig
 from diffattn.lab.training.settings import apply_settings, read_changes
 from diffattn.models.twins import Twin
@@ -64,7 +71,7 @@ class ComparisonConfig(Study):
     """The variants of a study on text, with their seeds and learning rates."""
 
     kind: str = "text"
-    """Key of :data:`diffattn.lab.catalog.models.MEMBERS`."""
+    """Key of :data:`diffattn.lab.catalog.models.STUDY_MODELS`."""
     base: RunConfig
     """The softmax run. Every other model is its twin."""
     variants: tuple[str, ...] = SWEPT
@@ -125,7 +132,7 @@ class ComparisonConfig(Study):
         while missing := self._missing_tries(results):
             yield Wave(missing, "learning rates")
         if self.whole_rates:
-            yield Wave(self.whole_members(self.sweeps(results)), "leading learning rates")
+            yield Wave(self.whole_runs(self.sweeps(results)), "leading learning rates")
         sweeps = self.sweeps(results)
         trials = self.trials(best_rates(self, sweeps))
         yield Wave(trials, "comparison", self.steps_after(sweeps))
@@ -145,7 +152,7 @@ class ComparisonConfig(Study):
             sweeps[name] = replace(sweep, whole=tuple(whole))
         return sweeps
 
-    def _missing_tries(self, results: Results) -> list[Member]:
+    def _missing_tries(self, results: Results) -> list[PlannedRun]:
         """The sweep's next runs; none once no best rate is at an edge, or it may not grow."""
         names = self.swept if self.learning_rates else []
         missing = {name: self._replay(name, results)[1] for name in names}
@@ -153,7 +160,7 @@ class ComparisonConfig(Study):
         warmup = round(self.sweep_share * self.base.train.warmup_steps)
         changes = {"num_steps": steps, "warmup_steps": min(warmup, steps - 1)}
         return [
-            self._member(name, try_name(name, rate, seed), seed, rate, **changes)
+            self._run(name, try_name(name, rate, seed), seed, rate, **changes)
             for rate in sorted({rate for rates in missing.values() for rate in rates})
             for name in names
             if rate in missing[name]
@@ -180,16 +187,16 @@ class ComparisonConfig(Study):
         """The seeds of one variant."""
         return self.seeds if gets_every_seed(name) else self.seeds[: self.fewer_seeds]
 
-    def whole_members(self, sweeps: Mapping[str, Sweep]) -> list[Member]:
+    def whole_runs(self, sweeps: Mapping[str, Sweep]) -> list[PlannedRun]:
         """Runs of all steps at the best rates of each sweep, on ``sweep_seed``."""
         seed = self.sweep_seed
         return [
-            self._member(name, try_name(name, rate, seed, "whole"), seed, rate)
+            self._run(name, try_name(name, rate, seed, "whole"), seed, rate)
             for name, sweep in sweeps.items()
             for rate in sweep.leading(self.whole_rates)
         ]
 
-    def trials(self, rates: Mapping[str, float]) -> list[Member]:
+    def trials(self, rates: Mapping[str, float]) -> list[PlannedRun]:
         """The final runs: swept variants, then controls, then others, each group seed by seed.
 
         ``rates``: variant -> its best learning rate. The common one is the baseline's.
@@ -199,7 +206,7 @@ class ComparisonConfig(Study):
         others = [name for name in rest if name not in controls]
         at_common_too = () if self.own_rates else SWEPT
         return [
-            self._member(name, trial_name(name, seed, common=at_common), seed, rate)
+            self._run(name, trial_name(name, seed, common=at_common), seed, rate)
             for group in (self.swept, controls, others)
             for seed in self.seeds
             for name in group
@@ -244,11 +251,11 @@ class ComparisonConfig(Study):
         """Variant -> its model."""
         return {x: VARIANTS[x].twin(self.base.model, self.match) for x in self.variants}
 
-    def _member(self, variant: str, name: str, seed: int, rate: float, **changes: Any) -> Member:
+    def _run(self, variant: str, name: str, seed: int, rate: float, **changes: Any) -> PlannedRun:
         twin = self.twins[variant]
         train = self.base.train.at(rate, seed, **changes)
         config = replace(self.base, name=name, model=twin.config, train=train)
-        return Member.from_twin(config, twin, records_divergence=True)
+        return PlannedRun.from_twin(config, twin, records_divergence=True)
 
 
 def trial_name(variant: str, seed: int, *, common: bool = False) -> str:
@@ -273,13 +280,13 @@ _SCALES: dict[str, dict[str, Any]] = {
     "laptop": {"seeds": (0,), "variants": FEW},
     "study": {
         "seeds": (0, 1, 2, 3, 4),
-        "variants": MEMBERS["text"],
+        "variants": STUDY_MODELS["text"],
         "learning_rates": (1e-3, 2e-3, 4e-3, 8e-3),
         "whole_rates": 2,
     },
     "workstation": {
         "seeds": (0, 1, 2),
-        "variants": MEMBERS["text"],
+        "variants": STUDY_MODELS["text"],
         "learning_rates": (3e-4, 6e-4, 1.2e-3, 2.4e-3),
         "whole_rates": 2,
     },
@@ -316,7 +323,7 @@ def comparison(
         if seeds is None:
             seeds = range(_SEEDS_OF_ROWS.get(scale, 5))  # as in the committed record
         fields = {
-            "variants": RANKS_ALONE if alone else MEMBERS[kind],
+            "variants": RANKS_ALONE if alone else STUDY_MODELS[kind],
             "fewer_seeds": max(1, len(seeds)),
             "rate_factors": _RATE_FACTORS.get(scale, {}),
         }

@@ -110,11 +110,11 @@ def _compared_rows(
 
     Also V2 and softmax with 1.5 times the heads; V1 or Shared DIFF and softmax with head norm, at
     softmax's rate. Other differences are in the record, but in no row."""
-    members, baselines = [*variants, *diverged], {}
-    for name in members:
+    models, baselines = [*variants, *diverged], {}
+    for name in models:
         variant = VARIANTS[name]
         is_type = variant.role == "type"
-        is_alone = name in (BASELINE, FLOOR) or (RANK in members and is_type)
+        is_alone = name in (BASELINE, FLOOR) or (RANK in models and is_type)
         also = variant.also if is_type else ()
         baselines[name] = () if is_alone else (variant.compared_with, *also)
     rows: list[Row] = []
@@ -127,9 +127,9 @@ def _compared_rows(
             rows.append({"variant": name, "baseline": other, "at": at})
     return rows + [
         {"variant": name, "baseline": other, "at": "best"}
-        for name in members
+        for name in models
         for other in baselines[name]
-        if {name, other} & set(diverged) and other in members
+        if {name, other} & set(diverged) and other in models
     ]
 
 
@@ -171,7 +171,7 @@ class _Trials:
 
     @cached_property
     def trials(self) -> list[str]:
-        return [member.config.name for member in self.config.trials(self.rates)]
+        return [run.config.name for run in self.config.trials(self.rates)]
 
     def names(self, variant: str, at: At) -> list[str]:
         """Names of a variant's runs, in the order of seeds."""

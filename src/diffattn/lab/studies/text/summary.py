@@ -79,7 +79,7 @@ def _example_maps(config: ComparisonConfig, data: PreparedData, folder: Path) ->
 def require_losses(config: ComparisonConfig, results: Results, on_message: OnMessage) -> None:
     """Refuse to compare if a trial has diverged; in rows, only the Transformer and no attention."""
     trials = config.trials(best_rates(config, config.sweeps(results)))
-    names = [member.config.name for member in trials]
+    names = [run.config.name for run in trials]
     lost = {
         name: f"{name} (not finite at step {results[name]['diverged_step']})"
         for name in names
