@@ -6,7 +6,8 @@ from statistics import median
 import pytest
 
 from diffattn.files.io import read_json, read_jsonl
-from diffattn.lab.records.stored_runs import runs_folder
+from diffattn.lab.records.evaluations import EvalResult
+from diffattn.lab.records.stored_runs import results_folder, runs_folder
 from diffattn.lab.stats.paired import paired_difference
 from diffattn.lab.studies.text.results import adjusted_leads, crossing, loss_curve
 from published_pages import ROOT, estimate, prose, results_of, run_losses, signed
@@ -132,6 +133,24 @@ def test_more_heads_on_the_ladder():
     assert f"{ends} by {to_v2}." in prose("docs/log.md")
     ends = f"it ends {to_softmax} above the Transformer and {to_v2} above V2 (one seed;"
     assert ends in prose("docs/findings/claims.md")
+
+
+def test_outliers_of_the_ladder():
+    largest, shares = {}, []
+    for path in sorted(results_folder(ROOT / "published/ladder/outliers").glob("*/outliers")):
+        table = EvalResult.read(path).tables["outliers"]["hidden states"]["all positions"]
+        largest.setdefault(path.parent.name.partition("-")[0], []).append(table["top"]["1"])
+        shares.append(table["top"]["1"] / table["median"])
+    names = ("diff_v2", "diff_v2_gate", "softmax_more_heads")
+    v2, gate, heads = (f"{value:.0f}" for name in names for value in largest[name])
+    added = sorted(largest["diff_v2_added"])
+    assert len(added) == 3
+    text = prose(RESULTS)
+    assert f"is {v2} with V2, {gate} with its gate alone, {heads} with 1.5 times" in text
+    assert f"and {added[0]:.0f} to {added[2]:.0f} with V2's maps added (three seeds)." in text
+    ends = f"is {min(shares):.0f} to {max(shares):.0f} medians"
+    assert f"in all models the largest {ends}." in text
+    assert f"hidden state {ends} with and without V2;" in prose("docs/findings/claims.md")
 
 
 def test_the_gate_per_channel():
